@@ -16,8 +16,8 @@ file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
 add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp
   tensor/device.cpp tensor/gemm_algo_cache.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
   tensor/host/pinned_buffer_pool.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/tensor_region.cpp comm/self.cpp
-  parallel/layout.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/pp/stages.cpp
-  model/config/block_spec.cpp model/config/config.cpp model/config/moe.cpp model/config/layout_rules.cpp model/config/rope_scaling.cpp optimizer/config.cpp
+  parallel/layout_rules.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/stages.cpp
+  model/config/block_spec.cpp model/config/config.cpp model/config/moe.cpp model/config/rope_scaling.cpp optimizer/config.cpp
   data/dataset/blend.cpp data/tokenizer/sentencepiece_normalizer.cpp data/config.cpp data/dataset/dataset_info.cpp data/preprocess/document_reader.cpp data/preprocess/input_format.cpp data/dataset/index/index_cache.cpp
   data/dataset/index/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
   data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/preprocess/input_stream.cpp data/preprocess/text_source.cpp data/tokenizer/tokenizer.cpp

@@ -14,7 +14,7 @@
 #include "model/layers/output_layer.h"
 #include "nn/module.h"
 #include "parallel/dp/zero.h"
-#include "parallel/pp/stages.h"
+#include "parallel/stages.h"
 
 namespace mcpp {
 

@@ -104,6 +104,37 @@ RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup&
   return counts;
 }
 
+ActivationSetup activation_setup(const Layout& layout, DType dtype) {
+  return {.dtype = dtype,
+          .recompute = layout.recompute,
+          .micro_batch_size = layout.micro_batch_size,
+          .tensor_parallel = layout.tp,
+          .sequence_parallel = layout.sequence_parallel,
+          .partition = {.heads = layout.cp_heads(), .rings = layout.cp / layout.cp_heads()},
+          .cp_comm_type = layout.cp_comm_type,
+          .expert_parallel = layout.ep,
+          .expert_tensor_parallel = layout.expert_tp(),
+          .dispatcher = layout.dispatcher,
+          .offload = layout.activations_tier};
+}
+
+void RankMemorySpec::set_layout(const Layout& layout) {
+  zero_stage = static_cast<int>(layout.zero_stage);
+  shards = layout.shard_group().ranks;
+  expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
+  bucket_elements = layout.bucket_size;
+  overlap_grad_reduce = layout.overlap_grad_reduce;
+  overlap_param_gather = layout.overlap_param_gather;
+  offloaded_state_fraction = layout.effective_offloaded_fraction();
+  is_offloaded_to_disk = layout.states_tier == OffloadTier::File;
+  has_bf16_grads = layout.formats.has_bf16_grads();
+  quantized_weights = layout.formats.quantized_weights;
+  grad_reduce_format = layout.formats.grad_reduce_format();
+  power_sgd_rank = layout.formats.power_sgd_rank;
+  node_ranks = layout.node_ranks;
+  params = layout.params_tier;
+}
+
 RankMemorySpec single_rank_spec(const ModelConfig& config) {
   return {.stages = {{.first_layer = 0, .end_layer = config.num_layers}}, .schedule = one_f_one_b(1, 1)};
 }

@@ -6,9 +6,8 @@
 
 #include "base/io/offload_tier.h"
 #include "model/config/context.h"
-#include "parallel/dp/buckets/grad_reduce_format.h"
 #include "parallel/pp/schedule.h"
-#include "parallel/pp/stages.h"
+#include "parallel/stages.h"
 
 namespace mcpp {
 
@@ -31,6 +30,8 @@ struct ActivationSetup {
   i64 tokens(const ModelConfig& config) const { return config.seq_length / partition.ranks() * micro_batch_size; }
   auto operator<=>(const ActivationSetup&) const = default;
 };
+/// Returns the setup of a layout, without fp8 and with evenly loaded experts.
+ActivationSetup activation_setup(const Layout& layout, DType dtype);
 
 struct StageActivations {
   i64 kept = 0;          ///< bytes from forward to backward of one microbatch; exact
@@ -59,15 +60,18 @@ struct RankMemorySpec {
   double offloaded_state_fraction = 0;  ///< fraction of the optimizer states offloaded to host memory or disk
   bool is_offloaded_to_disk = false;
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
-  bool has_bf16_grads = false;          ///< DataParallelOptions, like the next three
+  bool has_bf16_grads = false;          ///< CommFormats, like the next three
   bool quantized_weights = false;
   GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
   i64 power_sgd_rank = 0;
   i64 node_ranks = 1;                        ///< zero_hpz_partition_size; 1: no nodes
-  OffloadTier params = OffloadTier::Device;  ///< ParamOffload::tier
+  OffloadTier params = OffloadTier::Device;  ///< Layout::params_tier
 
   /// Returns true if values are sent in packed messages: bucket_close_threshold().
   bool has_quantized_comm() const { return quantized_weights || grad_reduce_format != GradReduceFormat::Full; }
+
+  /// Sets the members that follow from the layout, except those of the pipeline.
+  void set_layout(const Layout& layout);
 
   /// Returns the contents of the rank's chunk `chunk`.
   const StageContents& contents(int chunk) const {

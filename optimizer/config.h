@@ -7,13 +7,13 @@
 
 #include "base/fields.h"
 #include "base/io/offload_tier.h"
+#include "parallel/layout.h"
 
 namespace mcpp {
 
 enum class OptimizerKind { Adam, Sgd, Muon };
-/// Storage formats of the optimizer's moments, and of gradients.
+/// Storage formats of the optimizer's moments.
 enum class StateDType { Fp32, Bf16, Uint8 };
-enum class GradDType { Fp32, Bf16 };
 enum class MuonScaleMode { Spectral, UnitRmsNorm, ShapeScaling };
 enum class LrDecayStyle { Constant, Linear, Cosine, InverseSquareRoot, Wsd };
 enum class WsdDecayStyle { Exponential, Linear, Cosine, MinusSqrt };
@@ -26,10 +26,6 @@ struct EnumNames<OptimizerKind> {
 template <>
 struct EnumNames<StateDType> {
   static constexpr std::array<std::string_view, 3> value{"fp32", "bf16", "uint8"};
-};
-template <>
-struct EnumNames<GradDType> {
-  static constexpr std::array<std::string_view, 2> value{"fp32", "bf16"};
 };
 template <>
 struct EnumNames<MuonScaleMode> {

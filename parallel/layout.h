@@ -1,39 +1,294 @@
-// Validity rules that relate a parallel layout to the model and the batch.
+// Layout of a run: how its work is divided among ranks, and what ranks recompute, compress and offload. Everything from
+// the configuration to the kernels takes this value. Ranks are numbered with tp innermost, then cp, dp and pp
+// (parallel/topology.h).
 #pragma once
+#include <array>
+#include <compare>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fields.h"
-#include "parallel/pp/stages.h"
-#include "parallel/topology.h"
+#include "base/io/offload_tier.h"
+#include "base/strings.h"
+#include "parallel/pp/schedule_kind.h"
+#include "tensor/dtype.h"
 
 namespace mcpp {
 
-/// Layout to validate. A size of 0, or a world of 0 ranks, is unknown, and rules that need it are skipped.
-struct LayoutRules {
-  i64 world_size = 1;
-  ParallelSizes sizes;
-  StageSplit stages;  ///< its pipeline_model_parallel_size is ignored in favor of `sizes`
-  bool sequence_parallel = false;
-
-  // Lists have an entry for each distinct kind of layer instead of for each layer.
-  PerLayer<i64> num_attention_heads = 0;
-  PerLayer<i64> num_query_groups = 0;
-  PerLayer<i64> ffn_hidden_size = 0;
-  i64 padded_vocab_size = 0;
-  i64 seq_length = 0;
-  i64 num_experts = 0;
-  i64 moe_ffn_hidden_size = 0;
-  i64 micro_batch_size = 0;
-  i64 global_batch_size = 0;
+/// Algorithms for context-parallel attention. Names are Megatron-LM's.
+enum class CpCommType : u8 {
+  P2p,        ///< keys and values are passed around a ring: RingAttention
+  AllGather,  ///< keys and values are gathered: GatheredAttention
+  A2a,        ///< positions are exchanged for heads: HeadExchange
+  A2aP2p,     ///< hierarchical: heads exchanged among neighbors, with a ring between neighborhoods
+};
+template <>
+struct EnumNames<CpCommType> {
+  static constexpr std::array<std::string_view, 4> value{"p2p", "all_gather", "a2a", "a2a+p2p"};
 };
 
-/// Returns the number of which seq_length must be a multiple. Each context-parallel rank takes a piece from the front
-/// and one from the back to balance causal attention; sequence parallelism divides its share once more.
-i64 sequence_step(i64 context_parallel, i64 tensor_parallel, bool sequence_parallel);
+/// Communication pattern of token dispatch: tokens are sent to the ranks of their experts, or to all ranks.
+enum class TokenDispatcherType : u8 { AllToAll, AllGather };
+template <>
+struct EnumNames<TokenDispatcherType> {
+  static constexpr std::array<std::string_view, 2> value{"alltoall", "allgather"};
+};
 
-/// Returns every violated rule with the nearest valid values: "tensor_model_parallel_size = 3 does not divide
-/// num_attention_heads = 16; the nearest that do are 2 and 4". Empty if the layout is valid.
-std::vector<std::string> layout_conflicts(const LayoutRules& rules);
+/// Types in which gradients are sent or accumulated.
+enum class GradDType { Fp32, Bf16 };
+template <>
+struct EnumNames<GradDType> {
+  static constexpr std::array<std::string_view, 2> value{"fp32", "bf16"};
+};
+
+/// Formats in which gradients are sent for reduction.
+enum class GradReduceFormat : u8 {
+  Full,  ///< not encoded
+  Bf16,  ///< rounded to bf16
+  Int8,  ///< int8 with block scales
+};
+/// Returns the dtype of encoded messages (tensor/ops/low_precision/pack.h).
+constexpr DType message_type(GradReduceFormat format) {
+  return format == GradReduceFormat::Int8 ? DType::I32 : DType::BF16;
+}
+
+/// Lossy formats of communication and of gradient sums, which change results (docs/communication_compression.md). With
+/// ZeRO stage 0 nothing is encoded.
+struct CommFormats {
+  /// ZeRO 1 to 3: send weights as int8 (tensor/ops/low_precision/pack.h). All ranks, including the owner, compute with
+  /// the decoded values; updates and checkpoints use full precision.
+  bool quantized_weights = false;
+  bool quantized_gradients = false;               ///< excludes grad_reduce_dtype bf16
+  GradDType grad_reduce_dtype = GradDType::Fp32;  ///< ZeRO 1 to 3
+  /// ZeRO 2, 3: round gradients to bf16 for sending and accumulation over microbatches. Within a unit, and over ranks,
+  /// they are summed in the accumulation type. Key of [optimizer].
+  GradDType main_grads_dtype = GradDType::Fp32;
+  /// ZeRO 0, 1: sum gradient matrices as factors of this rank (parallel/dp/power_sgd.h); 0 disables this.
+  i64 power_sgd_rank = 0;
+
+  bool operator==(const CommFormats&) const = default;
+  /// Returns the format in which ZeRO 1 to 3 send gradients; sums use full precision.
+  GradReduceFormat grad_reduce_format() const {
+    if (quantized_gradients) return GradReduceFormat::Int8;
+    return grad_reduce_dtype == GradDType::Bf16 ? GradReduceFormat::Bf16 : GradReduceFormat::Full;
+  }
+  void set_grad_reduce_format(GradReduceFormat format) {
+    quantized_gradients = format == GradReduceFormat::Int8;
+    grad_reduce_dtype = format == GradReduceFormat::Bf16 ? GradDType::Bf16 : GradDType::Fp32;
+  }
+  bool has_bf16_grads() const { return main_grads_dtype == GradDType::Bf16; }
+  /// Returns true if values are sent in packed messages: bucket_close_threshold().
+  bool has_quantized_comm() const { return quantized_weights || grad_reduce_format() != GradReduceFormat::Full; }
+  bool is_compatible_with(i64 zero_stage) const {
+    return (zero_stage >= 1 || !has_quantized_comm()) && (zero_stage >= 2 || !has_bf16_grads()) &&
+           (zero_stage <= 1 || power_sgd_rank == 0);
+  }
+};
+
+enum class RecomputeGranularity : u8 { None, Full, Selective };
+template <>
+struct EnumNames<RecomputeGranularity> {
+  static constexpr std::array<std::string_view, 3> value{"none", "full", "selective"};
+};
+
+/// Activation recomputation: outputs that backward recomputes instead of saving (Korthikanti et al., "Reducing
+/// Activation Recomputation in Large Transformer Models", 2022). Results are bitwise identical.
+struct Recompute {
+  using Granularity = RecomputeGranularity;
+  Granularity granularity = Granularity::None;
+  /// Full: recomputes layers in groups of `num_layers` (uniform), or the first `num_layers` one by one (block).
+  enum class Method : u8 { Uniform, Block } method = Method::Uniform;
+  i64 num_layers = 1;
+  /// Full, without sequence parallelism: saved inputs are sharded across the tensor-parallel ranks.
+  bool shards_saved_inputs = false;
+  /// Selective: parts of each layer to recompute.
+  bool core_attn = false, layernorm = false, mlp_act = false, moe_act = false;
+
+  auto operator<=>(const Recompute&) const = default;
+};
+
+/// Group of every `stride`-th rank in a range of consecutive ranks, like the groups along one axis of a layout.
+struct RankGroup {
+  i64 ranks = 1;
+  i64 stride = 1;
+};
+
+/// Layout of a run. Most members are keys of [parallel]; fields() gives their names, which are Megatron-LM's where it
+/// has one, and their meaning. layout_of() in megatron_cpp/config/layout.h fills in the others.
+struct Layout {
+  i64 tp = 1, cp = 1, pp = 1;
+  i64 dp = 1;  ///< not a key: follows from the number of ranks
+  bool sequence_parallel = false;
+  CpCommType cp_comm_type = CpCommType::P2p;
+  std::vector<i64> cp_hierarchy = {};  ///< with A2aP2p: consecutive ranks that exchange heads, and members of the ring
+  i64 ep = 1, etp = 0;                 ///< only for models with experts; etp 0 = tp
+  TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
+  ScheduleKind schedule = ScheduleKind::OneFOneB;
+  i64 chunks = 1;                         ///< model chunks on each pipeline rank
+  i64 first_layers = 0, last_layers = 0;  ///< of the first and last pipeline rank; 0 = as many as on the others
+  std::string stages = {};                ///< explicit stages (parallel/stages.h); "" = the same number of layers
+  i64 zero_stage = 0;
+  /// Groups of neighboring data-parallel ranks that each hold a complete copy of the weights and states (HSDP).
+  i64 instances = 1;
+  /// Consecutive ranks of an instance that hold secondary weight shards (ZeRO 3), or sum encoded gradients first; 1
+  /// disables both.
+  i64 node_ranks = 1;
+  CommFormats formats = {};
+  i64 power_sgd_start_iter = 0;
+  i64 bucket_size = 40'000'000;     ///< elements; with ZeRO 2 and 3, each unit is a bucket
+  bool overlap_grad_reduce = true;  ///< reduce gradients of buckets or units while backward computes others
+  /// ZeRO 1, 2: publish() does not wait for the weights; the first use of each bucket does. ZeRO 3: gather one unit
+  /// ahead.
+  bool overlap_param_gather = true;
+
+  // Keys of other sections.
+  i64 micro_batch_size = 1;
+  Recompute recompute = {};
+  OffloadTier states_tier = OffloadTier::Device;  ///< offload tier of the optimizer states and master weights
+  double offloaded_state_fraction = 1;            ///< fraction of them that is offloaded, unless the tier is Device
+  OffloadTier params_tier = OffloadTier::Device;  ///< offload tier of ZeRO 3's weights
+  OffloadTier activations_tier = OffloadTier::Device;
+  /// If true, consecutive ranks are in the same pipeline rather than data-parallel group; this program does the
+  /// opposite.
+  bool is_pipeline_innermost = false;
+
+  i64 world_size() const { return ranks_per_sample() * dp; }
+  /// Returns the number of ranks that share one sample.
+  i64 ranks_per_sample() const { return tp * cp * pp; }
+  i64 expert_tp() const { return etp > 0 ? etp : tp; }
+  i64 expert_dp() const { return world_size() / (pp * ep * expert_tp()); }
+  /// Returns the number of consecutive context-parallel ranks that exchange heads.
+  i64 cp_heads() const {
+    if (cp_comm_type == CpCommType::A2a) return cp;
+    return cp_comm_type == CpCommType::A2aP2p && !cp_hierarchy.empty() ? cp_hierarchy[0] : 1;
+  }
+  /// Returns the microbatches of one rank in one step.
+  i64 microbatches(i64 global_batch_size) const { return global_batch_size / (micro_batch_size * dp); }
+  /// Returns the pipeline schedule of a step with this number of microbatches.
+  Schedule make_schedule(i64 microbatches) const {
+    return mcpp::make_schedule(schedule, static_cast<int>(pp), static_cast<int>(microbatches),
+                               static_cast<int>(chunks));
+  }
+  /// Returns every reason why there is no such schedule (mcpp::schedule_conflicts).
+  std::vector<std::string> schedule_conflicts(i64 microbatches) const {
+    return mcpp::schedule_conflicts(schedule, static_cast<int>(pp), static_cast<int>(chunks),
+                                    static_cast<int>(microbatches));
+  }
+  StageMap stage_map() const {
+    return {.ranks = static_cast<int>(pp),
+            .chunks_per_rank = static_cast<int>(chunks),
+            .placement = row_of(schedule).placement};
+  }
+  /// Returns the position in the pipeline of the rank with the output layer.
+  int output_rank() const { return stage_map().rank_of(stage_map().stages() - 1); }
+
+  RankGroup tp_group() const { return {.ranks = tp, .stride = 1}; }
+  RankGroup cp_group() const { return {.ranks = cp, .stride = tp}; }
+  /// Return the consecutive cp ranks that exchange heads, and the ranks with the same position in each such group,
+  /// which form a ring or gather keys.
+  RankGroup heads_group() const { return {.ranks = cp_heads(), .stride = tp}; }
+  RankGroup keys_group() const { return {.ranks = cp / cp_heads(), .stride = tp * cp_heads()}; }
+  /// Returns the ranks among which ZeRO shards: consecutive along cp and dp, unless the pipeline is in between.
+  RankGroup shard_group() const {
+    return {.ranks = cp * dp / instances, .stride = is_pipeline_innermost && cp == 1 ? tp * pp : tp};
+  }
+  /// Returns the ranks of different instances that hold the same shard.
+  RankGroup instance_group() const {
+    return {.ranks = instances, .stride = shard_group().ranks * shard_group().stride};
+  }
+  bool has_secondary_shard() const { return node_ranks > 1 && zero_stage == 3; }
+  /// Return the consecutive ranks of shard_group() given by node_ranks, and the ranks with the same position in each
+  /// such group.
+  RankGroup node_group() const { return {.ranks = node_ranks, .stride = shard_group().stride}; }
+  RankGroup inter_node_group() const {
+    return {.ranks = shard_group().ranks / node_ranks, .stride = shard_group().stride * node_ranks};
+  }
+  /// Returns the ranks that exchange tokens for experts.
+  RankGroup exchange_group() const { return {.ranks = ep * expert_tp(), .stride = 1}; }
+  /// Return shard_group() and instance_group() of the experts' parameters.
+  RankGroup expert_shard_group() const { return {.ranks = expert_dp() / instances, .stride = ep * expert_tp()}; }
+  RankGroup expert_instance_group() const {
+    return {.ranks = instances, .stride = expert_shard_group().ranks * expert_shard_group().stride};
+  }
+  i64 pipeline_stride() const { return tp * cp * (is_pipeline_innermost ? 1 : dp); }
+
+  /// Returns the fraction of the optimizer states that is offloaded.
+  double effective_offloaded_fraction() const {
+    return states_tier == OffloadTier::Device ? 0 : offloaded_state_fraction;
+  }
+  /// Returns true if anything is offloaded to `tier`.
+  bool uses(OffloadTier tier) const { return states_tier == tier || params_tier == tier || activations_tier == tier; }
+  /// Returns text like "tp 8 sp, cp 2, pp 4 interleaved x 2, dp 16 zero 1, micro batch 1, recompute full".
+  std::string describe() const;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    model_fields(self, visit);
+    data_fields(self, visit);
+  }
+
+  /// Implementation of fields().
+  template <class Self, class Visitor>
+  static void model_fields(Self& self, Visitor& visit) {
+    visit("tensor_model_parallel_size", self.tp, "ranks that share each layer", between(1, 4096));
+    visit("sequence_parallel", self.sequence_parallel,
+          "tensor-parallel ranks also shard the sequence between layers: less memory, the same communication");
+    visit("context_parallel_size", self.cp, "ranks that share each sample, each with some of its positions",
+          between(1, 4096));
+    visit("cp_comm_type", self.cp_comm_type,
+          "how context-parallel ranks exchange keys and values: p2p = ring, all_gather, a2a = exchange of heads for "
+          "positions, a2a+p2p = a2a among neighbors and a ring between them");
+    visit("hierarchical_context_parallel_sizes", self.cp_hierarchy,
+          "with a2a+p2p: ranks that exchange heads (on one node), and members of the ring", between(1, 4096));
+    visit("expert_model_parallel_size", self.ep,
+          "ranks that the experts of a layer are distributed over, among those of tensor, context and data parallelism",
+          between(1, 4096));
+    visit("expert_tensor_parallel_size", self.etp, "ranks that share each expert; 0 = tensor_model_parallel_size",
+          between(0, 4096));
+    visit("moe_token_dispatcher_type", self.dispatcher,
+          "how tokens are sent to experts: alltoall = only to the ranks of their experts, allgather = to all ranks");
+    visit("pipeline_model_parallel_size", self.pp, "ranks that the layers are distributed over", between(1, 4096));
+    visit("num_virtual_stages_per_pipeline_rank", self.chunks,
+          str("model chunks on each pipeline rank: ", describe_min_chunks()), between(1, 4096));
+    visit("pipeline_schedule", self.schedule, "order of forward and backward passes over the pipeline");
+    visit("decoder_first_pipeline_num_layers", self.first_layers,
+          "layers on the first pipeline rank; 0 = as many as on the others", at_least(0));
+    visit("decoder_last_pipeline_num_layers", self.last_layers,
+          "layers on the last pipeline rank; 0 = as many as on the others", at_least(0));
+    visit("pipeline_model_parallel_layout", self.stages,
+          "explicit stages, such as \"Et*3|t*4|t*3L\": E embedding, t layer, L output; instead of the number of layers "
+          "on the first and last rank");
+  }
+  template <class Self, class Visitor>
+  static void data_fields(Self& self, Visitor& visit) {
+    visit("zero_stage", self.zero_stage,
+          "what is sharded across data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights",
+          between(0, 3));
+    visit("num_distributed_optimizer_instances", self.instances,
+          "groups of data-parallel ranks that each hold all that zero_stage shards (hybrid sharding)", at_least(1));
+    visit("zero_hpz_partition_size", self.node_ranks,
+          "size of groups of neighboring ranks inside a node: with zero_stage 3, they hold a secondary copy of the "
+          "weights to gather from (hpZ); with zero_quantized_gradients or grad_reduce_dtype bf16, gradients are first "
+          "summed within them; 1 = no groups",
+          between(1, 4096));
+    visit("zero_quantized_weights", self.formats.quantized_weights,
+          "send weights as int8; all ranks compute with the quantized weights, so training is not bitwise identical");
+    visit("zero_quantized_gradients", self.formats.quantized_gradients,
+          "send gradients as int8 (accumulated in fp32); not bitwise identical");
+    visit("grad_reduce_dtype", self.formats.grad_reduce_dtype,
+          "with zero_stage 1, 2 and 3: type that gradients are rounded to, once, for communication; they are "
+          "accumulated in fp32. bf16 is not bitwise identical");
+    visit("power_sgd_rank", self.formats.power_sgd_rank,
+          "with zero_stage 0 or 1: rank of the factors that approximate the summed gradients of linear layers "
+          "(PowerSGD); the error is added to the next step's gradient; 0 = exact sums",
+          between(0, 1024));
+    visit("power_sgd_start_iter", self.power_sgd_start_iter,
+          "with power_sgd_rank: number of initial iterations with exact sums", at_least(0));
+    visit("ddp_bucket_size", self.bucket_size, "gradient elements that are reduced together; 0 = all", at_least(0));
+    visit("overlap_grad_reduce", self.overlap_grad_reduce, "reduce gradients while the backward pass is running");
+    visit("overlap_param_gather", self.overlap_param_gather, "gather weights before they are needed");
+  }
+};
 
 }  // namespace mcpp

@@ -125,14 +125,13 @@ void make_pipeline_groups(GroupMaker& groups, const Grid& dense, ParallelState& 
 }
 
 /// Creates the groups that reduce the gradients of dense layers, along ZeRO shards.
-void make_shard_groups(GroupMaker& groups, int rank, const Grid& dense, const ParallelSizes& sizes,
-                       ParallelState& state) {
+void make_shard_groups(GroupMaker& groups, int rank, const Grid& dense, const Layout& layout, ParallelState& state) {
   const DataParallelRanks ranks =
       split_instances(dense.group(rank, {Axis::Cp, Axis::Dp}), dense.group_rank(rank, {Axis::Cp, Axis::Dp}),
-                      sizes.num_distributed_optimizer_instances, "data-parallel x context-parallel");
+                      layout.instances, "data-parallel x context-parallel");
   state.dp_shard = groups.make_of_ranks("dp_shard", ranks.shard);
   state.dp_replicate = groups.make_of_ranks("dp_replicate", ranks.replicas);
-  make_node_groups(groups, ranks.shard, rank, sizes.zero_hpz_partition_size, state);
+  make_node_groups(groups, ranks.shard, rank, layout.node_ranks, state);
   state.tp_dp_shard = groups.make_of_ranks("tp_dp_shard", add_tp_neighbors(dense, ranks.shard));
 }
 
@@ -160,12 +159,12 @@ std::vector<int> layer_ranks(int rank, const Grid& dense, const Grid& expert) {
   return ranks;
 }
 
-void make_expert_groups(GroupMaker& groups, int rank, const ParallelSizes& sizes, ParallelState& state) {
+void make_expert_groups(GroupMaker& groups, int rank, const Layout& layout, ParallelState& state) {
   const Grid &dense = state.topology.dense(), &expert = state.topology.expert();
   state.expert_exchange = groups.make_along("ep", expert, {Axis::Tp, Axis::Ep});
   state.expert_tp_pp = groups.make_along("expert_model", expert, {Axis::Tp, Axis::Ep, Axis::Pp});
   const DataParallelRanks ranks = split_instances(expert.group(rank, {Axis::Dp}), expert.group_rank(rank, {Axis::Dp}),
-                                                  sizes.num_distributed_optimizer_instances, "expert-data-parallel");
+                                                  layout.instances, "expert-data-parallel");
   state.expert_tp = groups.make_along("expert_tp", expert, {Axis::Tp});
   state.expert_dp = groups.make_along("expert_dp", expert, {Axis::Dp});
   state.expert_dp_shard = groups.make_of_ranks("expert_dp_shard", ranks.shard);
@@ -210,18 +209,18 @@ std::vector<NamedGroup> ParallelState::groups() const {
   return all;
 }
 
-ContextParallel ParallelState::context_parallel(CpCommType comm_type) const {
-  return {.comm_type = comm_type,
+ContextParallel ParallelState::context_parallel() const {
+  return {.comm_type = layout.cp_comm_type,
           .partition = {.heads = cp_heads->size(), .rings = cp_ring->size()},
           .rank = coordinates.cp,
           .heads = cp_heads.get(),
           .ring = cp_ring.get()};
 }
 
-ExpertParallel ParallelState::expert_parallel(TokenDispatcherType dispatcher) const {
+ExpertParallel ParallelState::expert_parallel() const {
   if (!expert_exchange) return {};
   const AxisValues& sizes = topology.expert().sizes();
-  return {.dispatcher = dispatcher,
+  return {.dispatcher = layout.dispatcher,
           .ep = sizes.ep,
           .ep_rank = expert_coordinates.ep,
           .tp = sizes.tp,
@@ -230,25 +229,27 @@ ExpertParallel ParallelState::expert_parallel(TokenDispatcherType dispatcher) co
           .sample = tp_cp.get()};
 }
 
-ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank,
-                                  FlightRecorder* recorder, Profiler* profiler) {
-  const Topology topology(world.size(), sizes);
+ParallelState make_parallel_state(Communicator& world, const Layout& layout, bool has_experts, FlightRecorder* recorder,
+                                  Profiler* profiler) {
+  const Topology topology(world.size(), layout);
   const int rank = world.rank();
   const Grid& dense = topology.dense();
-  ParallelState state{.topology = topology,
+  ParallelState state{.layout = layout,
+                      .topology = topology,
                       .coordinates = dense.coordinates(rank),
                       .expert_coordinates = topology.expert().coordinates(rank),
-                      .output_rank = output_rank < 0 ? topology.pp() - 1 : output_rank,
+                      .output_rank = layout.output_rank(),
                       .world = world};
+  state.layout.dp = topology.dp();
   GroupMaker groups(world, state, recorder, profiler);
   state.tp = groups.make_along("tp", dense, {Axis::Tp});
-  make_context_groups(groups, rank, dense, static_cast<int>(sizes.context_parallel_heads), state);
+  make_context_groups(groups, rank, dense, static_cast<int>(layout.cp_heads()), state);
   state.dp = groups.make_along("dp", dense, {Axis::Dp});
   state.dp_cp = topology.cp() == 1 ? state.dp : groups.make_along("dp_cp", dense, {Axis::Cp, Axis::Dp});
   make_pipeline_groups(groups, dense, state);
-  make_shard_groups(groups, rank, dense, sizes, state);
+  make_shard_groups(groups, rank, dense, layout, state);
   state.layer_group = state.tp_cp;
-  if (sizes.has_experts) make_expert_groups(groups, rank, sizes, state);
+  if (has_experts) make_expert_groups(groups, rank, layout, state);
   make_embedding_group(groups, rank, state);
   return state;
 }

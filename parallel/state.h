@@ -40,8 +40,8 @@ struct NamedGroup {
 ///   dp_shard         dp_cp ranks with one copy of what ZeRO        reduce-scatter, all-gather (ZeRO)
 ///                    shards
 ///   dp_replicate     dp_cp ranks with the same shard               all-reduce of shards (HSDP)
-///   dp_node          zero_hpz_partition_size neighbors in          secondary weight shards (hpZ)
-///                    dp_shard; null if that is 1
+///   dp_node          node_ranks neighbors in dp_shard; null if     secondary weight shards (hpZ)
+///                    that is 1
 ///   dp_across        dp_shard ranks at the same index of dp_node;  sums across nodes
 ///                    null if dp_node is
 ///   tp_dp_shard      tp x dp_shard: one copy of a stage's weights  complete matrices of sharded weights
@@ -57,6 +57,7 @@ struct NamedGroup {
 /// counterparts of tp, dp_cp, dp_shard, dp_replicate, tp_dp_shard and tp_pp in the expert grid. All are null in models
 /// without experts.
 struct ParallelState {
+  Layout layout;
   Topology topology;
   AxisValues coordinates;         ///< coordinates in the dense grid
   AxisValues expert_coordinates;  ///< coordinates in the expert grid
@@ -87,8 +88,8 @@ struct ParallelState {
   /// Returns the groups that reduce and shard the gradients of parameters on a grid; for Dense, they divide
   /// dp_cp.
   DataParallelGroups gradient_groups(GridKind grid) const;
-  ContextParallel context_parallel(CpCommType comm_type) const;
-  ExpertParallel expert_parallel(TokenDispatcherType dispatcher) const;
+  ContextParallel context_parallel() const;
+  ExpertParallel expert_parallel() const;
   /// Returns true if the group carries pipeline messages, for which a rank waits in its bubble.
   static bool is_pipeline(std::string_view name) { return name == "pp" || name == "pp_backward"; }
   /// Returns true if this rank is the one, among all with the same box, that counts it in norms and saves it.
@@ -97,10 +98,10 @@ struct ParallelState {
   }
 };
 
-/// Creates all groups. Collective over `world`. `output_rank` is the pipeline position of the rank with the output
-/// layer, -1 for the last one. The recorder and the profiler (may be null) record the groups' operations. Throws
-/// BadInput if `sizes` do not divide the world.
-ParallelState make_parallel_state(Communicator& world, const ParallelSizes& sizes, int output_rank = -1,
+/// Creates all groups, with those of the expert grid if the model has experts. Collective over `world`, whose size
+/// replaces layout.dp. The recorder and the profiler (may be null) record the groups' operations. Throws BadInput if
+/// the axes do not divide the world.
+ParallelState make_parallel_state(Communicator& world, const Layout& layout, bool has_experts = false,
                                   FlightRecorder* recorder = nullptr, Profiler* profiler = nullptr);
 
 }  // namespace mcpp

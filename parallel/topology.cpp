@@ -19,22 +19,23 @@ void check_divides(i64 parts, int world, const char* names) {
               parts);
 }
 
-AxisValues dense_sizes(int world, const ParallelSizes& s) {
-  check_divides(s.ranks_per_sample(), world,
+AxisValues dense_sizes(int world, const Layout& layout) {
+  check_divides(layout.ranks_per_sample(), world,
                 "tensor_model_parallel_size x context_parallel_size x pipeline_model_parallel_size");
-  return {.tp = static_cast<int>(s.tensor_model_parallel_size),
-          .cp = static_cast<int>(s.context_parallel_size),
-          .dp = static_cast<int>(s.data_parallel_size(world)),
-          .pp = static_cast<int>(s.pipeline_model_parallel_size)};
+  return {.tp = static_cast<int>(layout.tp),
+          .cp = static_cast<int>(layout.cp),
+          .dp = static_cast<int>(world / layout.ranks_per_sample()),
+          .pp = static_cast<int>(layout.pp)};
 }
 
-AxisValues expert_sizes(int world, const ParallelSizes& s) {
-  check_divides(s.ranks_per_expert_copy(), world,
+AxisValues expert_sizes(int world, const Layout& layout) {
+  const i64 ranks_per_copy = layout.expert_tp() * layout.ep * layout.pp;
+  check_divides(ranks_per_copy, world,
                 "expert_tensor_parallel_size x expert_model_parallel_size x pipeline_model_parallel_size");
-  return {.tp = static_cast<int>(s.expert_tensor_parallel_size),
-          .ep = static_cast<int>(s.expert_model_parallel_size),
-          .dp = static_cast<int>(s.expert_data_parallel_size(world)),
-          .pp = static_cast<int>(s.pipeline_model_parallel_size)};
+  return {.tp = static_cast<int>(layout.expert_tp()),
+          .ep = static_cast<int>(layout.ep),
+          .dp = static_cast<int>(world / ranks_per_copy),
+          .pp = static_cast<int>(layout.pp)};
 }
 
 }  // namespace
@@ -110,8 +111,8 @@ int Grid::group_index(int rank, Axes axes) const {
   return index(rank, axes, false);
 }
 
-Topology::Topology(int world_size, const ParallelSizes& sizes)
-    : dense_(dense_sizes(world_size, sizes)), expert_(expert_sizes(world_size, sizes)) {}
+Topology::Topology(int world_size, const Layout& layout)
+    : dense_(dense_sizes(world_size, layout)), expert_(expert_sizes(world_size, layout)) {}
 
 std::vector<int> Topology::embedding_group(int rank, int output_rank) const {
   const std::vector<int> pipeline = dense_.group(rank, {Axis::Pp});

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "nn/placement.h"
+#include "parallel/layout.h"
 
 namespace mcpp {
 
@@ -34,41 +35,13 @@ class Grid {
   AxisValues sizes_;
 };
 
-/// Degrees of parallelism. Names are Megatron-LM's options.
-struct ParallelSizes {
-  i64 tensor_model_parallel_size = 1;
-  i64 pipeline_model_parallel_size = 1;
-  i64 context_parallel_size = 1;
-  i64 context_parallel_heads = 1;  ///< neighbors that exchange heads (SequencePartition::heads)
-  bool has_experts = false;        ///< groups of the expert grid are created
-  i64 expert_model_parallel_size = 1;
-  i64 expert_tensor_parallel_size = 1;
-  /// Groups of neighboring data-parallel ranks that each hold a complete copy of the weights and states (HSDP).
-  i64 num_distributed_optimizer_instances = 1;
-  /// Number of consecutive ranks of an instance that hold secondary weight shards, or sum encoded gradients first; 1
-  /// disables both.
-  i64 zero_hpz_partition_size = 1;
-
-  /// Return the number of ranks of the dense grid that share one sample, and of the expert grid that hold one copy of
-  /// the experts.
-  i64 ranks_per_sample() const {
-    return tensor_model_parallel_size * context_parallel_size * pipeline_model_parallel_size;
-  }
-  i64 ranks_per_expert_copy() const {
-    return expert_tensor_parallel_size * expert_model_parallel_size * pipeline_model_parallel_size;
-  }
-  /// Return the data-parallel size of each grid, rounded down if the world is not divisible.
-  i64 data_parallel_size(i64 world_size) const { return world_size / ranks_per_sample(); }
-  i64 expert_data_parallel_size(i64 world_size) const { return world_size / ranks_per_expert_copy(); }
-};
-
 /// Pair of grids over the same ranks: the dense one, where ep is 1, and the expert one, where cp is 1 and tp and dp are
 /// the experts' own. Both assign pipeline stages to the same ranks.
 class Topology {
  public:
-  /// Throws BadInput if the world is not divisible; layout_conflicts() in parallel/layout.h reports all
-  /// conflicts.
-  Topology(int world_size, const ParallelSizes& sizes);
+  /// Ignores layout.dp. Throws BadInput if the world is not divisible; layout_conflicts() in parallel/layout_rules.h
+  /// reports all conflicts.
+  Topology(int world_size, const Layout& layout);
 
   const Grid& dense() const { return dense_; }
   const Grid& expert() const { return expert_; }

@@ -41,31 +41,19 @@ LayoutMemory::Pipeline& LayoutMemory::get_pipeline(const Layout& layout) {
   Pipeline& pipeline = found->second;
   RankMemorySpec& share = pipeline.share;
   if (is_new) {
-    share.stages = split_stages(layout.stage_split(work_.model));
-    share.schedule = make_schedule(layout.schedule, static_cast<int>(layout.pp), static_cast<int>(scheduled),
-                                   static_cast<int>(layout.chunks));
+    share.stages = split_stages(layout, work_.model.num_layers);
+    share.schedule = layout.make_schedule(scheduled);
     pipeline.peak_candidate_ranks = peak_candidate_ranks(share, layout.schedule);
   }
   share.schedule.microbatches = static_cast<int>(all);  // tokens of all microbatches are held
-  share.zero_stage = layout.zero_stage;
-  share.shards = layout.shard_group().ranks;
-  share.expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
-  share.bucket_elements = work_.bucket_elements;
-  share.offloaded_state_fraction = layout.effective_offloaded_fraction();
-  share.is_offloaded_to_disk = layout.states_tier == OffloadTier::File;
+  share.set_layout(layout);
   share.segment_elements = work_.segment_elements;
-  share.params = layout.params_tier;
-  share.node_ranks = layout.node_ranks;
-  share.has_bf16_grads = layout.rounding.bf16_gradients;
-  share.quantized_weights = layout.rounding.packed_weights;
-  share.grad_reduce_format = layout.rounding.gradients;
-  share.power_sgd_rank = layout.rounding.power_sgd_rank;
   return pipeline;
 }
 
 const RankParameters& LayoutMemory::get_parameters(const Layout& l, const ActivationSetup& setup,
                                                    const RankMemorySpec& share) {
-  const ParametersKey key{{l.tp, l.ep, l.etp, l.schedule, l.pp, l.chunks, l.stages},
+  const ParametersKey key{{l.tp, l.ep, l.expert_tp(), l.schedule, l.pp, l.chunks, l.stages},
                           share.pipeline_rank,
                           share.shards,
                           share.expert_shards,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/peak_activations.h"
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 #include "plan/hardware/hardware.h"
 
 namespace mcpp {
@@ -36,7 +36,7 @@ class LayoutMemory {
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool, bool>;
 
   Pipeline& get_pipeline(const Layout& layout);
-  LayerSizes& get_sizes(const Layout& layout) { return sizes_.get(layout.activations(work_)); }
+  LayerSizes& get_sizes(const Layout& layout) { return sizes_.get(activation_setup(layout, work_.dtype)); }
   MemoryEstimate estimate_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
   const RankParameters& get_parameters(const Layout& layout, const ActivationSetup& setup, const RankMemorySpec& share);
   const PeakActivations& get_peak(LayerSizes& sizes, Pipeline& pipeline);

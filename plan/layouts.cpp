@@ -6,7 +6,6 @@
 #include "base/integer_math.h"
 #include "base/strings.h"
 #include "model/config/block_spec.h"
-#include "model/config/layout_rules.h"
 #include "model/flops.h"
 
 namespace mcpp {
@@ -96,26 +95,6 @@ bool splits_model(const ModelConfig& m, i64 tp) {
   return std::ranges::all_of(BlockKinds(m).kinds, splits_block) && m.padded_vocab_size() % tp == 0;
 }
 
-/// Returns the rules for the sizes only; requirements of schedules and stages are checked where they are chosen.
-LayoutRules make_layout_rules(const Workload& work, const Layout& layout) {
-  const ModelConfig& m = work.model;
-  LayoutRules rules = layout_rules(m);
-  rules.world_size = layout.world_size;
-  rules.sizes = {.tensor_model_parallel_size = layout.tp,
-                 .pipeline_model_parallel_size = layout.pp,
-                 .context_parallel_size = layout.cp,
-                 .context_parallel_heads = layout.cp_heads,
-                 .has_experts = m.moe.num_experts > 0,
-                 .expert_model_parallel_size = layout.ep,
-                 .expert_tensor_parallel_size = layout.etp,
-                 .num_distributed_optimizer_instances = layout.instances};
-  rules.stages = layout.stage_split(m);
-  rules.sequence_parallel = layout.sequence_parallel && layout.tp > 1;
-  rules.micro_batch_size = layout.micro_batch_size;
-  rules.global_batch_size = work.global_batch_size;
-  return rules;
-}
-
 class LayoutEnumerator {
  public:
   LayoutEnumerator(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
@@ -123,18 +102,18 @@ class LayoutEnumerator {
       : hardware_(hardware),
         nearest_tier_ranks_(hardware.links.ranks.front()),
         work_(work),
+        sizes_(model_sizes(work.model)),
         limits_(limits),
         placement_(placement),
         f_(f) {}
 
   void run() {
     const i64 world = limits_.world_size;
-    for (const i64 tp : choices(limits_.tensor_model_parallel_size, divisors(world, kMaxTensorParallel))) {
+    for (const i64 tp : choices(limits_.tp, divisors(world, kMaxTensorParallel))) {
       if (world % tp != 0 || !splits_model(work_.model, tp)) continue;
-      for (const i64 cp : choices(limits_.context_parallel_size, context_parallel(world / tp))) {
+      for (const i64 cp : choices(limits_.cp, context_parallel(world / tp))) {
         if (world % (tp * cp) != 0) continue;
-        for (const i64 pp :
-             choices(limits_.pipeline_model_parallel_size, divisors(world / tp / cp, work_.model.num_layers)))
+        for (const i64 pp : choices(limits_.pp, divisors(world / tp / cp, work_.model.num_layers)))
           if (world % (tp * cp * pp) == 0) for_each_micro_batch(tp, cp, pp);
       }
     }
@@ -162,14 +141,10 @@ class LayoutEnumerator {
   }
 
   void for_each_micro_batch(i64 tp, i64 cp, i64 pp) {
-    Layout layout{.world_size = limits_.world_size,
-                  .tp = tp,
-                  .cp = cp,
-                  .pp = pp,
-                  .states_tier = placement_.states,
-                  .params_tier = placement_.params,
-                  .rounding = work_.rounding};
-    const i64 batch = work_.global_batch_size, dp = layout.dp();
+    Layout layout = work_.base;
+    layout.tp = tp, layout.cp = cp, layout.pp = pp, layout.dp = limits_.world_size / (tp * cp * pp);
+    layout.states_tier = placement_.states, layout.params_tier = placement_.params;
+    const i64 batch = work_.global_batch_size, dp = layout.dp;
     if (batch % dp != 0) return;
     for (const i64 b : choices(limits_.micro_batch_size, micro_batches(batch / dp))) {
       if (batch / dp % b != 0) continue;
@@ -179,7 +154,9 @@ class LayoutEnumerator {
         if (work_.model.seq_length % sequence_step(cp, tp, sequence_parallel) != 0) continue;
         layout.sequence_parallel = sequence_parallel;
         for (const auto& [type, heads] : context_parallel_modes(layout)) {
-          layout.cp_comm_type = type, layout.cp_heads = heads;
+          layout.cp_comm_type = type;
+          layout.cp_hierarchy.clear();
+          if (type == CpCommType::A2aP2p) layout.cp_hierarchy = {heads, cp / heads};
           for_each_expert_layout(layout);
         }
       }
@@ -193,7 +170,7 @@ class LayoutEnumerator {
     if (layout.cp == 1) return {{P2p, 1}};
     std::vector<std::pair<CpCommType, i64>> modes{{P2p, 1}, {AllGather, 1}};
     const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp;
-    const auto exchange = [&](i64 ranks) { return can_exchange_heads(work_.model, ranks, layout.tp); };
+    const auto exchange = [&](i64 ranks) { return sizes_.can_exchange_heads(ranks, layout.tp); };
     if (exchange(layout.cp)) modes.emplace_back(A2a, layout.cp);
     if (exchange(layout.cp) && layout.cp <= nearest_ranks) return modes;
     // If not all ranks can exchange heads, or most of the exchange would cross nodes: the ranks that share the nearest
@@ -211,11 +188,10 @@ class LayoutEnumerator {
     if (m.moe.num_experts == 0) return for_each_schedule(layout);
     const bool splits_tokens = layout.sequence_parallel || layout.tp == 1;
     if (!splits_tokens && m.seq_length % (layout.tp * layout.cp) != 0) return;
-    const i64 stage = layout.world_size / layout.pp;
+    const i64 stage = layout.world_size() / layout.pp;
     for (const i64 etp : divisors(layout.tp, layout.tp)) {
       if (m.moe_ffn() % etp != 0) continue;
-      for (const i64 ep :
-           choices(limits_.expert_model_parallel_size, divisors(m.moe.num_experts, kMaxExpertParallel))) {
+      for (const i64 ep : choices(limits_.ep, divisors(m.moe.num_experts, kMaxExpertParallel))) {
         if (m.moe.num_experts % ep != 0 || stage % (ep * etp) != 0) continue;
         layout.ep = ep, layout.etp = etp;
         for_each_schedule(layout);
@@ -230,11 +206,7 @@ class LayoutEnumerator {
       layout.schedule = row.kind;
       const i64 max_count = row.allows_more_chunks ? kMaxChunks : row.min_chunks;
       for (layout.chunks = row.min_chunks; layout.chunks <= max_count; ++layout.chunks) {
-        const i64 microbatches = layout.microbatches(work_.global_batch_size);
-        if (!schedule_conflicts(row.kind, static_cast<int>(layout.pp), static_cast<int>(layout.chunks),
-                                static_cast<int>(microbatches))
-                 .empty())
-          continue;
+        if (!layout.schedule_conflicts(layout.microbatches(work_.global_batch_size)).empty()) continue;
         for (const std::string& stages : cached_stage_layouts(layout.pp * layout.chunks)) {
           // For many chunks it is enough to consider those that divide the layers, with or without the two ends.
           const bool divides = (work_.model.num_layers + 2) % (layout.pp * layout.chunks) == 0;
@@ -256,26 +228,26 @@ class LayoutEnumerator {
   void for_each_zero_stage(Layout layout) {
     for (layout.zero_stage = 0; layout.zero_stage <= 3; ++layout.zero_stage) {
       if (!is_worthwhile(layout) || !placement_.is_valid_for(layout) ||
-          !work_.rounding.is_compatible_with(layout.zero_stage))
+          !work_.base.formats.is_compatible_with(layout.zero_stage))
         continue;
-      const i64 shards = layout.cp * layout.dp();
+      const i64 shards = layout.cp * layout.dp;
       for (const i64 instances : instance_counts(layout, shards)) {
         layout.instances = instances;
-        for_each_rounding(layout);
+        for_each_format(layout);
       }
     }
   }
 
   /// Returns true if the ZeRO stage is worth considering.
   bool is_worthwhile(const Layout& layout) const {
-    const int zero = layout.zero_stage;
+    const i64 zero = layout.zero_stage;
     // A single rank shards nothing, but its offloading and lossy formats work as with several.
-    const bool is_alone = layout.cp * layout.dp() == 1;
-    const bool is_required = placement_.params != OffloadTier::Device || work_.rounding != Rounding{};
+    const bool is_alone = layout.cp * layout.dp == 1;
+    const bool is_required = placement_.params != OffloadTier::Device || work_.base.formats != CommFormats{};
     if (zero > 0 && is_alone && !is_required) return false;
     if (zero >= 2 && row_of(layout.schedule).splits_backward) return false;
     // In a pipeline each microbatch would gather weights and reduce gradients again.
-    return zero < 2 || layout.pp == 1 || work_.rounding.bf16_gradients;
+    return zero < 2 || layout.pp == 1 || work_.base.formats.has_bf16_grads();
   }
 
   /// Returns the numbers of shard groups: ZeRO 3 shards among all data-parallel ranks, or among those joined by the
@@ -288,11 +260,11 @@ class LayoutEnumerator {
     return {1, shards / nearest_ranks};
   }
 
-  void for_each_rounding(Layout layout) {
+  void for_each_format(Layout layout) {
     for_each_node_size(layout);
     if (!limits_.allow_lossy_comm) return;
-    for (const Rounding& rounding : lossy_comm_options(hardware_, work_, layout)) {
-      layout.rounding = rounding;
+    for (const CommFormats& formats : lossy_comm_options(hardware_, work_, layout)) {
+      layout.formats = formats;
       for_each_node_size(layout);
     }
   }
@@ -302,14 +274,14 @@ class LayoutEnumerator {
   void for_each_node_size(Layout layout) {
     for_each_recompute(layout);
     const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp, shards = layout.shard_group().ranks;
-    const bool is_useful = layout.zero_stage == 3 || layout.rounding.gradients != GradReduceFormat::Full;
+    const bool is_useful = layout.zero_stage == 3 || layout.formats.grad_reduce_format() != GradReduceFormat::Full;
     if (!is_useful || nearest_ranks < 2 || shards <= nearest_ranks || shards % nearest_ranks != 0) return;
     layout.node_ranks = nearest_ranks;
     for_each_recompute(layout);
   }
 
   void for_each_recompute(Layout layout) {
-    using enum Recompute::Granularity;
+    using enum RecomputeGranularity;
     const bool has_experts = work_.model.moe.num_experts > 0;
     for (const Recompute& recompute :
          {Recompute{.granularity = None},
@@ -323,6 +295,7 @@ class LayoutEnumerator {
   const Hardware& hardware_;
   const i64 nearest_tier_ranks_;
   const Workload& work_;
+  const ModelSizes sizes_;
   const SearchLimits& limits_;
   const OffloadPlacement placement_;
   const std::function<void(const Layout&)>& f_;
@@ -336,23 +309,24 @@ void for_each_layout(const Hardware& hardware, const Workload& work, const Searc
   LayoutEnumerator(hardware, work, limits, placement, f).run();
 }
 
-std::vector<Rounding> lossy_comm_options(const Hardware& hardware, const Workload& work, const Layout& layout) {
+std::vector<CommFormats> lossy_comm_options(const Hardware& hardware, const Workload& work, const Layout& layout) {
   const bool leaves_first_tier = layout.shard_group().ranks * layout.tp > hardware.links.ranks.front();
-  std::vector<Rounding> list;
+  const CommFormats& given = work.base.formats;
+  std::vector<CommFormats> list;
   for (const bool weights : {false, true}) {
     for (const GradReduceFormat format : {GradReduceFormat::Full, GradReduceFormat::Bf16, GradReduceFormat::Int8}) {
       for (const bool has_bf16_sums : {false, true}) {
-        Rounding r = work.rounding;
-        r.packed_weights |= weights;
-        if (r.power_sgd_rank == 0) r.gradients = std::max(r.gradients, format);
-        r.bf16_gradients |= has_bf16_sums && work.can_round_gradients;
+        CommFormats formats = given;
+        formats.quantized_weights |= weights;
+        if (given.power_sgd_rank == 0) formats.set_grad_reduce_format(std::max(given.grad_reduce_format(), format));
+        if (has_bf16_sums && work.can_round_gradients) formats.main_grads_dtype = GradDType::Bf16;
         const bool has_quantized_comm = weights || format != GradReduceFormat::Full;
-        if (r == work.rounding || !r.is_compatible_with(layout.zero_stage) ||
+        if (formats == given || !formats.is_compatible_with(layout.zero_stage) ||
             (has_quantized_comm && !leaves_first_tier))
           continue;
-        if (r.bf16_gradients && format == GradReduceFormat::Bf16)
+        if (formats.has_bf16_grads() && format == GradReduceFormat::Bf16)
           continue;  // gradients kept in bf16 are sent as bf16 anyway
-        if (std::ranges::count(list, r) == 0) list.push_back(r);
+        if (std::ranges::count(list, formats) == 0) list.push_back(formats);
       }
     }
   }
@@ -372,16 +346,14 @@ std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workloa
     found.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name,
                         " connect at most ", max_count, " ranks (links.ranks)"));
   const auto value_or_one = [](i64 value) { return std::max<i64>(value, 1); };
-  const Layout layout{.world_size = limits.world_size,
-                      .tp = value_or_one(limits.tensor_model_parallel_size),
-                      .cp = value_or_one(limits.context_parallel_size),
-                      .pp = value_or_one(limits.pipeline_model_parallel_size),
-                      .ep = value_or_one(limits.expert_model_parallel_size),
-                      .micro_batch_size = limits.micro_batch_size};
-  LayoutRules rules = make_layout_rules(work, layout);
-  rules.stages.num_layers = 0;  // chunks and uneven stages may help
-  rules.global_batch_size = 0;  // and so may other axes
-  for (std::string& text : layout_conflicts(rules)) found.push_back(std::move(text));
+  const Layout layout{.tp = value_or_one(limits.tp),
+                      .cp = value_or_one(limits.cp),
+                      .pp = value_or_one(limits.pp),
+                      .ep = value_or_one(limits.ep),
+                      .etp = work.model.moe.num_experts > 0 ? 1 : 0};
+  ModelSizes sizes = model_sizes(work.model);
+  sizes.num_layers = 0;  // chunks and uneven stages may help, and so may other axes for the batch
+  for (std::string& text : layout_conflicts(sizes, layout, limits.world_size)) found.push_back(std::move(text));
   if (const i64 size = limits.micro_batch_size; size > 0 && work.global_batch_size % size != 0)
     found.push_back(str("micro_batch_size = ", size, " does not divide global_batch_size = ", work.global_batch_size));
   if (layout.pp > work.model.num_layers)

@@ -200,7 +200,7 @@ std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredR
   const auto steps = static_cast<double>(job.layout.microbatches(job.work.global_batch_size));
   const auto all = [&](const UnitTime& t) { return steps * t.total().total(); };
   add("embedding", all(embedding_time(job)));
-  for (const StageContents& stage : split_stages(job.layout.stage_split(m))) {
+  for (const StageContents& stage : split_stages(job.layout, m.num_layers)) {
     i64 layer = stage.first_layer;
     for (const LayerGroup& group : layer_groups(job.layout.recompute, stage.num_layers())) {
       for (const i64 end = layer + group.layers; layer < end; ++layer) {

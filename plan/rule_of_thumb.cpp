@@ -17,9 +17,9 @@ std::vector<RuleOfThumb> rule_of_thumb_layout(const Hardware& hardware, const Wo
   const double parameters = static_cast<double>(count_parameters(work.model).total());
   const bool is_large = parameters > kManyParameters, is_long = work.model.seq_length > kLongSample;
   const bool has_many_ranks = world_size > kManyRanks, needs_sharding = parameters > kShardedParameters;
-  const Layout plain_layout{.world_size = world_size};
-  const double activations =
-      static_cast<double>(LayerSizes(work.model, plain_layout.activations(work)).layer(0).kept * work.model.num_layers);
+  const Layout plain_layout{.dp = world_size};
+  const double activations = static_cast<double>(
+      LayerSizes(work.model, activation_setup(plain_layout, work.dtype)).layer(0).kept * work.model.num_layers);
   const bool needs_recompute = activations > 0.5 * hardware.memory_bytes();
   const i64 nearest_ranks = hardware.links.ranks.front();
   const auto answer = [](bool condition, const std::string& what) { return (condition ? "yes: " : "no: ") + what; };

@@ -1,6 +1,6 @@
 // Rule-of-thumb layout, as a first answer that is easy to verify.
 #pragma once
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 
 namespace mcpp {
 

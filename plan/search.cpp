@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/number_format.h"
 #include "base/strings.h"
-#include "parallel/pp/stages.h"
+#include "parallel/stages.h"
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
 
@@ -17,10 +17,9 @@ namespace mcpp {
 namespace {
 
 std::string_view recompute_text(const Recompute& recompute) {
-  using enum Recompute::Granularity;
-  if (recompute.granularity == None) return "none";
-  if (recompute.granularity == Selective) return "selective";
-  return recompute.method == Recompute::Method::Block ? "some layers" : "full";
+  using enum RecomputeGranularity;
+  if (recompute.granularity == Full && recompute.method == Recompute::Method::Block) return "some layers";
+  return enum_name(recompute.granularity);
 }
 
 }  // namespace
@@ -42,11 +41,11 @@ std::vector<LayoutTag> layout_tags(const Layout& l, bool has_experts) {
   add_value("recompute", recompute_text(l.recompute));
   add_value("activations", enum_name(l.activations_tier));
   if (l.has_secondary_shard()) add_value("weights", "twice");
-  if (l.rounding.packed_weights) add_value("weights", "packed");
-  if (l.rounding.gradients == GradReduceFormat::Int8) add_value("gradients", "packed");
-  if (l.rounding.gradients == GradReduceFormat::Bf16) add_value("gradients", "sent in bf16");
-  if (l.rounding.gradients != GradReduceFormat::Full && l.node_ranks > 1) add_value("gradients", "by nodes");
-  if (l.rounding.bf16_gradients) add_value("gradients", "bf16");
+  if (l.formats.quantized_weights) add_value("weights", "packed");
+  if (l.formats.grad_reduce_format() == GradReduceFormat::Int8) add_value("gradients", "packed");
+  if (l.formats.grad_reduce_format() == GradReduceFormat::Bf16) add_value("gradients", "sent in bf16");
+  if (l.formats.grad_reduce_format() != GradReduceFormat::Full && l.node_ranks > 1) add_value("gradients", "by nodes");
+  if (l.formats.has_bf16_grads()) add_value("gradients", "bf16");
   return tags;
 }
 
@@ -66,7 +65,7 @@ std::optional<Layout> minimize_recompute(LayoutMemory& memory, Layout layout, co
     return memory.peak(layout).total() <= device_bytes;
   };
   i64 peak = 0;
-  for (const StageContents& stage : split_stages(layout.stage_split(model))) peak = std::max(peak, stage.num_layers());
+  for (const StageContents& stage : split_stages(layout, model.num_layers)) peak = std::max(peak, stage.num_layers());
   i64 too_few = 0, enough = peak;
   if (fits(too_few)) return std::nullopt;
   while (enough - too_few > 1) {
@@ -214,9 +213,9 @@ class Search {
   void report_lossy_gain(const Candidate& best) {
     double peak = kMinReportedGain;
     std::optional<Candidate> fastest;
-    for (const Rounding& rounding : lossy_comm_options(hardware_, work_, best.layout)) {
+    for (const CommFormats& formats : lossy_comm_options(hardware_, work_, best.layout)) {
       Entry entry{.layout = best.layout, .memory = {}, .time = {}};
-      entry.layout.rounding = rounding;
+      entry.layout.formats = formats;
       entry.memory = memory_.peak(entry.layout);
       const double gain = best.time.seconds / simulated(entry).seconds - 1;
       if (gain <= peak || entry.memory.total() > limits_.memory_bytes) continue;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/fields.h"
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 #include "plan/layout_memory.h"
 #include "plan/step/step_time.h"
 
@@ -54,18 +54,14 @@ struct NaturalLess {
 std::optional<Layout> minimize_recompute(LayoutMemory& memory, Layout layout, const ModelConfig& model,
                                          double device_bytes);
 
-/// User limits of a search; 0 = to be found. Names are those of the configuration.
+/// User limits of a search; 0 = to be found. Names are those of Layout.
 struct SearchLimits {
   i64 world_size = 1;
-  i64 tensor_model_parallel_size = 0;
-  i64 context_parallel_size = 0;
-  i64 expert_model_parallel_size = 0;
-  i64 pipeline_model_parallel_size = 0;
-  i64 micro_batch_size = 0;
+  i64 tp = 0, cp = 0, pp = 0, ep = 0, micro_batch_size = 0;
   i64 max_micro_batch_size = 8;
   double memory_bytes = 0;  ///< memory that a rank may use
   Objective objective = Objective::Time;
-  /// Also considers layouts with lossy formats that the workload does not use (Rounding).
+  /// Also considers layouts with lossy formats that the workload does not use (CommFormats).
   bool allow_lossy_comm = false;
   int keep = 5;  ///< number of layouts to return
 };

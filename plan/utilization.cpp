@@ -8,11 +8,11 @@ namespace {
 
 /// Returns the fraction by which recomputation increases the model's operations: a forward pass is a third of all.
 double recomputed_fraction(const ModelConfig& m, const Layout& layout) {
-  using enum Recompute::Granularity;
+  using enum RecomputeGranularity;
   const double all = flops_per_token(m), output = 6 * real(m.hidden_size) * real(m.padded_vocab_size());
   if (layout.recompute.granularity == Full) {
     double layers = 0;
-    for (const StageContents& stage : split_stages(layout.stage_split(m)))
+    for (const StageContents& stage : split_stages(layout, m.num_layers))
       for (const LayerGroup& group : layer_groups(layout.recompute, stage.num_layers()))
         layers += group.is_recomputed ? real(group.layers) : 0;
     return (all - output) * layers / real(m.num_layers) / 3 / all;
@@ -25,7 +25,7 @@ double recomputed_fraction(const ModelConfig& m, const Layout& layout) {
 
 double model_tflops(const PredictionInput& job, double step_seconds) {
   return flops_per_batch(job.work.model, job.work.global_batch_size) / step_seconds /
-         static_cast<double>(job.layout.world_size) / 1e12;
+         static_cast<double>(job.layout.world_size()) / 1e12;
 }
 
 double model_flops_utilization(const PredictionInput& job, double step_seconds) {

@@ -1,6 +1,6 @@
 // Device utilization of a step.
 #pragma once
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 
 namespace mcpp {
 

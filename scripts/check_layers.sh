@@ -10,7 +10,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# From the lowest layer to the highest. Folders on one line do not include each other.
+# From the lowest layer to the highest. Folders on one line do not include each other. parallel/layout is a header and
+# its source on a layer of their own.
 read -r -d '' layers <<'END' || true
 base
 base/program base/io
@@ -27,8 +28,9 @@ nn
 comm
 comm/mpi/transport comm/cuda
 comm/mpi
-parallel/dp/buckets
-parallel/tp parallel/dp parallel/pp parallel/cp parallel/ep
+parallel/dp/buckets parallel/pp
+parallel/layout
+parallel/tp parallel/dp parallel/cp parallel/ep
 parallel
 optimizer/states
 model/config optimizer data checkpoint data/tokenizer/bpe data/dataset/index
@@ -91,7 +93,9 @@ while IFS=: read -r file line text; do
   included=${included%%\"*}
   [ "${included%%/*}" != hwy ] || continue # Highway's headers are included like ours
   [ -f "$included" ] || report "$file:$line: \"$included\" is not a path from the root of the sources"
-  from=${file%/*} to=${included%/*}
+  from=${file%.*} to=${included%.*}
+  [ -n "${level[$from]:-}" ] || from=${file%/*}
+  [ -n "${level[$to]:-}" ] || to=${included%/*}
   [ -n "${level[$from]:-}" ] || continue # reported below
   [ -n "${level[$to]:-}" ] || continue
   may_include "$from" "$to" || report "$file:$line: library folder $from must not include $included, which is not in a lower layer"

@@ -39,9 +39,8 @@ class AttentionRun {
                Communicator& world, Device& device)
       : world_(world),
         device_(device),
-        state_(make_parallel_state(world,
-                                   {.context_parallel_size = world.size(), .context_parallel_heads = method.heads})),
-        cp_(state_.context_parallel(method.comm_type)),
+        state_(make_parallel_state(world, method.layout)),
+        cp_(state_.context_parallel()),
         attention_(cp_, config.num_attention_heads.first(), config.query_groups(0)) {
     const i64 rows = config.seq_length / cp_.size(), groups = config.query_groups(0);
     const i64 q_per_group = config.num_attention_heads.first() / groups, dim = config.head_dim();
@@ -115,16 +114,18 @@ class AttentionRun {
 }  // namespace
 
 std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ranks) {
-  if (ranks == 1) return {{"one rank", CpCommType::P2p}};
-  std::vector<AttentionMethod> methods{{"p2p", CpCommType::P2p}, {"all_gather", CpCommType::AllGather}};
+  if (ranks == 1) return {{"one rank", {}}};
+  std::vector<AttentionMethod> methods{{"p2p", {.cp = ranks}},
+                                       {"all_gather", {.cp = ranks, .cp_comm_type = CpCommType::AllGather}}};
   for (i64 heads = 2; heads <= ranks; ++heads) {
     if (ranks % heads != 0 ||
         !HeadExchange::is_possible(heads, config.num_attention_heads.first(), config.query_groups(0)))
       continue;
     if (heads == ranks)
-      methods.push_back({"a2a", CpCommType::A2a, heads});
+      methods.push_back({"a2a", {.cp = ranks, .cp_comm_type = CpCommType::A2a}});
     else
-      methods.push_back({str("a2a+p2p ", heads, "x", ranks / heads), CpCommType::A2aP2p, heads});
+      methods.push_back({str("a2a+p2p ", heads, "x", ranks / heads),
+                         {.cp = ranks, .cp_comm_type = CpCommType::A2aP2p, .cp_hierarchy = {heads, ranks / heads}}});
   }
   return methods;
 }
@@ -210,7 +211,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
   const std::optional<Config> read = read_config_and_options(args, usage, options, log);
   if (!read) return ExitCode::Done;
   Config config = *read;
-  const i64 tp = read->parallel.tensor_model_parallel_size, cp = read->parallel.context_parallel_size;
+  const i64 tp = read->parallel.tp, cp = read->parallel.cp;
   check_input(cp == 1 || cp == world.ranks.size(), "parallel.context_parallel_size = ", cp, ", but ",
               world.ranks.size(), world.ranks.size() == 1 ? " rank was" : " ranks were",
               " started, and each needs a part of every sample; start ", cp, ", or remove the key");
@@ -218,7 +219,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
   shard_heads(config.model, tp);
   config.parallel.distributed_backend = read->parallel.distributed_backend;
   config.parallel.distributed_timeout_minutes = read->parallel.distributed_timeout_minutes;
-  config.parallel.context_parallel_size = world.ranks.size();
+  config.parallel.cp = world.ranks.size();
   config.training.global_batch_size = config.training.micro_batch_size;
   config.training.step_batch_size_schedule = {};
   Session session = initialize(config, world);

@@ -11,8 +11,7 @@ namespace mcpp {
 /// Method of sharing each sample among ranks.
 struct AttentionMethod {
   std::string name;  ///< "p2p", "a2a+p2p 2x4"
-  CpCommType comm_type;
-  i64 heads = 1;  ///< see SequencePartition
+  Layout layout;
 };
 /// Returns the methods available for `ranks` ranks and the model's heads. For one rank, only the trivial one.
 std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ranks);

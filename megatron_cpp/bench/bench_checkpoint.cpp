@@ -311,7 +311,8 @@ ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world) 
   mcpp::create_directories(folder);
   check_input(std::filesystem::is_empty(folder), folder.string(), " is not empty: bench checkpoint clears its folder");
   Session session = initialize(*config, world);
-  TrainingState state(model_provider(*config, session), config->optimizer, layout_provider(*config, session));
+  TrainingState state(model_provider(*config, session), config->optimizer, session.parallel,
+                      storage_provider(*config, session));
   const auto bytes = static_cast<double>(checkpoint_bytes(state, session));
   for (i64 round = 0; round < options.rounds; ++round) {
     const CheckpointTimes times = bench_checkpoint(*config, state, session, folder, log);

@@ -241,8 +241,8 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   const int ranks = context.session.parallel.world.size();
   const i64 microbatches = microbatches_per_step(config, ranks);
   {
-    TrainingState state(model_provider(config, context.session), config.optimizer,
-                        layout_provider(config, context.session));
+    TrainingState state(model_provider(config, context.session), config.optimizer, context.session.parallel,
+                        storage_provider(config, context.session));
     const std::vector<MicroBatch> batches(
         static_cast<std::size_t>(microbatches),
         random_batch(model_provider(config, context.session), config.training.micro_batch_size));
@@ -259,7 +259,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
     if (!options.trace.empty()) trace_step(context, options.trace, state, batches);
   }
   figures.peak_memory = peak_memory_bytes(*context.session.device);
-  figures.tokens = static_cast<double>(context.tokens() * microbatches * data_parallel_size(config, ranks));
+  figures.tokens = static_cast<double>(context.tokens() * microbatches * context.session.parallel.layout.dp);
   if (ranks > 1) return report_step_on_ranks(context, options, figures, log);
   const double seconds = figures.seconds, tokens = figures.tokens;
   context.session.device->trim();

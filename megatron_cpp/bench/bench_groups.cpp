@@ -42,13 +42,13 @@ void sum_once(const ParallelState& state, Device& device) {
 
 }  // namespace
 
-GroupCosts bench_groups(Communicator& world, const ParallelSizes& sizes) {
+GroupCosts bench_groups(Communicator& world, const Layout& layout) {
   CpuDevice device;
   reduce_scalar(1, ReduceOp::Sum, world, device);  // initializes the world itself
   const i64 before = own_bytes();
   std::optional<ParallelState> state;
   GroupCosts local{.ranks = world.size()};
-  local.make_s = seconds_of_all(world, [&] { state.emplace(make_parallel_state(world, sizes)); });
+  local.make_s = seconds_of_all(world, [&] { state.emplace(make_parallel_state(world, layout)); });
   local.first_use_s = seconds_of_all(world, [&] { sum_once(*state, device); });
   local.own_bytes = std::max<i64>(0, own_bytes() - before);
   for (const auto& [name, meter] : state->meters) {
@@ -86,10 +86,10 @@ struct BenchGroupsOptions {
   }
 };
 
-GroupCosts on_threads(int ranks, const ParallelSizes& sizes) {
+GroupCosts on_threads(int ranks, const Layout& layout) {
   GroupCosts costs;
   run_local_ranks(ranks, [&](Communicator& world, int rank) {
-    const GroupCosts figures = bench_groups(world, sizes);
+    const GroupCosts figures = bench_groups(world, layout);
     if (rank == 0) costs = figures;
   });
   costs.own_bytes = 0;  // threads share the memory of the process
@@ -107,10 +107,9 @@ ExitCode bench_groups_command(Arguments args, Log& log, const World& world) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_input(options.threads == 0 || world.ranks.size() == 1, "--threads: applies only to a single process, not to ",
               world.ranks.size(), " ranks");
-  const ParallelSizes sizes{.tensor_model_parallel_size = options.tensor_model_parallel_size,
-                            .pipeline_model_parallel_size = options.pipeline_model_parallel_size};
+  const Layout layout{.tp = options.tensor_model_parallel_size, .pp = options.pipeline_model_parallel_size};
   const GroupCosts costs =
-      options.threads > 0 ? on_threads(static_cast<int>(options.threads), sizes) : bench_groups(world.ranks, sizes);
+      options.threads > 0 ? on_threads(static_cast<int>(options.threads), layout) : bench_groups(world.ranks, layout);
   if (options.json)
     log.info(nlohmann::ordered_json{{"ranks", costs.ranks},
                                     {"groups", costs.groups},

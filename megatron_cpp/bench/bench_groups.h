@@ -17,6 +17,6 @@ struct GroupCosts {
 };
 
 /// Runs the benchmark. Collective over `world`; all ranks get the same result.
-GroupCosts bench_groups(Communicator& world, const ParallelSizes& sizes);
+GroupCosts bench_groups(Communicator& world, const Layout& layout);
 
 }  // namespace mcpp

@@ -140,7 +140,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   const std::string text = broadcast_from_rank0(world.ranks, [&] { return prompt_text(options); });
   const std::vector<std::string> prompts = has_file ? parse_prompts(text, options.prompts_file) : std::vector{text};
   check_input(
-      options.inference.parallel.context_parallel_size == 1,
+      options.inference.parallel.cp == 1,
       "generate: a single token cannot be sharded over its sequence: --parallel.context_parallel_size must be 1; use "
       "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
   InferenceModel inference(options.inference, world, log);

@@ -116,14 +116,14 @@ void distribution_conflicts(const Config& config, std::vector<std::string>& erro
   const ParallelConfig& p = config.parallel;
   if (!config.training.distribute_saved_activations) return;
   const std::string key = "training.distribute_saved_activations: ";
-  if (p.tensor_model_parallel_size == 1)
+  if (p.tp == 1)
     errors.push_back(key +
                      "there is one tensor-parallel rank; set parallel.tensor_model_parallel_size, or remove this key");
   else if (p.sequence_parallel)
     errors.push_back(key + "parallel.sequence_parallel already shards the saved inputs over the sequence");
-  else if (config.model.hidden_size % p.tensor_model_parallel_size != 0)
+  else if (config.model.hidden_size % p.tp != 0)
     errors.push_back(str(key, "model.hidden_size ", config.model.hidden_size,
-                         " is not divisible by parallel.tensor_model_parallel_size ", p.tensor_model_parallel_size));
+                         " is not divisible by parallel.tensor_model_parallel_size ", p.tp));
 }
 
 /// cuBLASLt's fp8 products require rows of a multiple of 16 bytes, for all matrices and their transposes.
@@ -131,7 +131,7 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
   constexpr i64 kMultiple = 16;
   const ModelConfig& m = config.model;
   const ParallelConfig& p = config.parallel;
-  const i64 tp = p.tensor_model_parallel_size;
+  const i64 tp = p.tp;
   const auto check = [&](const char* what, i64 size) {
     if (size % kMultiple != 0)
       errors.push_back(str("training.fp8: on a GPU sizes are multiples of ", kMultiple, ", but ", what, " is ", size));
@@ -146,7 +146,7 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
     if (block.mlp()) check("model.ffn_hidden_size per rank", block.mlp()->ffn_hidden_size / tp);
   }
   check("model.moe_shared_expert_intermediate_size per rank", m.moe.shared_expert_intermediate_size / tp);
-  check("model.seq_length per rank", m.seq_length / p.context_parallel_size);
+  check("model.seq_length per rank", m.seq_length / p.cp);
 }
 
 void fp8_layer_conflicts(const Config& config, std::vector<std::string>& errors) {
@@ -176,7 +176,7 @@ void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& err
   if (std::ranges::count(t.recompute_modules, "mlp_act") > 0)
     errors.push_back(key + "saves the output of GELU; remove it, or \"mlp_act\" from training.recompute_modules");
   for (const BlockSpec& block : BlockKinds(config.model).kinds) {
-    const i64 width = block.mlp() ? block.mlp()->ffn_hidden_size / config.parallel.tensor_model_parallel_size : 0;
+    const i64 width = block.mlp() ? block.mlp()->ffn_hidden_size / config.parallel.tp : 0;
     if (width % kMultiple != 0)
       errors.push_back(
           str(key, "model.ffn_hidden_size per rank is ", width, ", which is not a multiple of ", kMultiple));
@@ -207,10 +207,10 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
     errors.push_back(
         "optimizer.main_grads_dtype: only read with parallel.zero_stage 2 or 3, which keep no full gradients");
   }
-  if (config.parallel.power_sgd_rank > 0 && config.training.precision == Precision::Fp16)
+  if (config.parallel.formats.power_sgd_rank > 0 && config.training.precision == Precision::Fp16)
     errors.push_back(
         "parallel.power_sgd_rank: its error feedback does not support a dynamic loss scale; use bf16 or fp32");
-  if (config.parallel.power_sgd_rank > 0 && config.checkpoint.async_save)
+  if (config.parallel.formats.power_sgd_rank > 0 && config.checkpoint.async_save)
     errors.push_back(
         "parallel.power_sgd_rank: the backward pass changes its error feedback, so that no save can overlap with it; "
         "remove checkpoint.async_save");

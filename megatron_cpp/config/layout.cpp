@@ -1,214 +1,101 @@
 #include "megatron_cpp/config/layout.h"
 
+#include <algorithm>
+#include <cmath>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
-#include "model/config/layout_rules.h"
+#include "model/config/block_spec.h"
 
 namespace mcpp {
 namespace {
 
-LayoutRules rules_of(const Config& config, int world_size) {
-  LayoutRules rules = layout_rules(config.model);
-  rules.world_size = world_size;
-  rules.sizes = parallel_sizes(config);
-  rules.stages = stage_split(config);
-  rules.sequence_parallel = config.parallel.sequence_parallel && config.parallel.tensor_model_parallel_size > 1;
-  rules.micro_batch_size = config.training.micro_batch_size;
-  return rules;
+/// Group size of Chen et al. 2016: groups of sqrt(L) of a stage's L layers minimize saved inputs plus recomputed
+/// layers.
+i64 sqrt_of_layers(const Config& config) {
+  const double layers =
+      static_cast<double>(config.model.num_layers) / static_cast<double>(config.parallel.pp * config.parallel.chunks);
+  return static_cast<i64>(std::ceil(std::sqrt(layers)));
 }
 
-/// Checks rules that must hold for each global batch size of the run.
-void add_batch_problems(const Config& config, int world_size, std::set<std::string>& errors) {
-  const ParallelConfig& p = config.parallel;
-  const LayoutRules common = rules_of(config, world_size);
-  for (const BatchSizeStep& step : config.batch_sizes()) {
-    LayoutRules rules = common;
-    rules.global_batch_size = step.batch_size;
-    const std::vector<std::string> conflicts = layout_conflicts(rules);
-    errors.insert(conflicts.begin(), conflicts.end());
-    if (!conflicts.empty() || world_size == kAnyWorld) continue;
-    const auto problems = schedule_conflicts(p.pipeline_schedule, static_cast<int>(p.pipeline_model_parallel_size),
-                                             static_cast<int>(p.num_virtual_stages_per_pipeline_rank),
-                                             static_cast<int>(microbatches_of(step.batch_size, config, world_size)));
-    errors.insert(problems.begin(), problems.end());
-  }
+Recompute make_recompute(const Config& config) {
+  const TrainingConfig& t = config.training;
+  const bool by_sqrt = t.recompute_method == RecomputeMethod::Sqrt;
+  Recompute recompute{
+      .granularity = t.recompute_granularity,
+      .method = t.recompute_method == RecomputeMethod::Block ? Recompute::Method::Block : Recompute::Method::Uniform,
+      .num_layers = by_sqrt ? sqrt_of_layers(config) : std::max<i64>(1, t.recompute_num_layers),
+      .shards_saved_inputs = t.distribute_saved_activations};
+  if (t.recompute_granularity != RecomputeGranularity::Selective) return recompute;
+  const auto chosen = [&](const char* module) { return std::ranges::count(t.recompute_modules, module) > 0; };
+  recompute.core_attn = t.recompute_modules.empty() || chosen("core_attn");
+  recompute.layernorm = chosen("layernorm");
+  recompute.mlp_act = chosen("mlp_act");
+  recompute.moe_act = chosen("moe_act");
+  return recompute;
 }
 
-/// Returns hierarchy sizes that these heads allow, "such as [2, 4]", or what to do if there are none.
-std::string possible_hierarchy(const Config& config) {
-  const i64 cp = config.parallel.context_parallel_size, tp = config.parallel.tensor_model_parallel_size;
-  const i64 heads = config.model.num_attention_heads.first() / tp,
-            groups = std::max<i64>(config.model.query_groups(0) / tp, 1);
-  for (i64 ranks = 2; ranks < cp; ++ranks) {
-    if (cp % ranks == 0 && can_exchange_heads(config.model, ranks, tp))
-      return str(", such as [", ranks, ", ", cp / ranks, "]");
-  }
-  return str("; no two such sizes above 1 are possible for ", heads, " heads in ", groups,
-             " query groups on a tensor-parallel rank: use \"p2p\" or \"all_gather\"");
-}
-
-void add_context_problems(const Config& config, std::set<std::string>& errors) {
-  const ParallelConfig& p = config.parallel;
-  const std::vector<i64>& sizes = p.hierarchical_context_parallel_sizes;
-  const bool is_hierarchical = p.cp_comm_type == CpCommType::A2aP2p;
-  if (is_hierarchical && (sizes.size() != 2 || sizes[0] * sizes[1] != p.context_parallel_size))
-    errors.insert(
-        str("cp_comm_type = \"a2a+p2p\" needs hierarchical_context_parallel_sizes = [ranks that exchange heads, "
-            "members of the ring] with a product of context_parallel_size = ",
-            p.context_parallel_size, possible_hierarchy(config)));
-  if (!is_hierarchical && !sizes.empty())
-    errors.insert(str("hierarchical_context_parallel_sizes has no effect with cp_comm_type = \"",
-                      enum_name(p.cp_comm_type), "\"; leave it empty, or use \"a2a+p2p\""));
-}
-
-void add_zero_problems(const Config& config, std::set<std::string>& errors) {
-  const ParallelConfig& p = config.parallel;
-  if (p.zero_stage >= 2 && row_of(p.pipeline_schedule).splits_backward)
-    errors.insert(
-        str("zero_stage = ", p.zero_stage, " reduces gradients at the end of each layer's backward pass, but ",
-            enum_name(p.pipeline_schedule), " computes them later; use zero_stage 0 or 1, or pipeline_schedule ",
-            kinds_with_fused_backward()));
-  const i64 instances = p.num_distributed_optimizer_instances;
-  if (instances > 1 && p.zero_stage == 0)
-    errors.insert(
-        str("num_distributed_optimizer_instances = ", instances,
-            " has no effect with zero_stage = 0, where every rank holds all state; use zero_stage 1, 2 or 3"));
-}
-
-constexpr const char* kGradientsInBytes = "zero_quantized_gradients = true";
-constexpr const char* kGradientsInBf16 = "grad_reduce_dtype = \"bf16\"";
-
-/// At most one of the formats for gradients may be selected.
-void add_gradient_problems(const ParallelConfig& p, std::set<std::string>& errors) {
-  const auto exclude = [&](const std::string& first, const char* second) {
-    errors.insert(str(first, " and ", second, " are two ways to send the same gradients; use one of them"));
-  };
-  const bool in_bf16 = p.grad_reduce_dtype == GradDType::Bf16;
-  const std::string factors = str("power_sgd_rank = ", p.power_sgd_rank);
-  if (p.power_sgd_rank > 0 && p.zero_quantized_gradients) exclude(factors, kGradientsInBytes);
-  if (p.power_sgd_rank > 0 && in_bf16) exclude(factors, kGradientsInBf16);
-  if (p.zero_quantized_gradients && in_bf16) exclude(kGradientsInBytes, kGradientsInBf16);
-  if (p.power_sgd_rank > 0 && p.zero_stage >= 2)
-    errors.insert(str(factors, " needs unsharded gradients, but zero_stage = ", p.zero_stage,
-                      " shards them; use zero_stage 0 or 1, or zero_quantized_gradients"));
-  if (p.power_sgd_start_iter > 0 && p.power_sgd_rank == 0)
-    errors.insert(str("power_sgd_start_iter = ", p.power_sgd_start_iter,
-                      " is only read with power_sgd_rank; set that, or remove it"));
-}
-
-void add_traffic_problems(const Config& config, std::set<std::string>& errors) {
-  const ParallelConfig& p = config.parallel;
-  const auto needs_zero = [&](bool is_set, const char* setting, const char* why) {
-    if (is_set && p.zero_stage == 0)
-      errors.insert(str(setting, " has no effect with zero_stage = 0, ", why, "; use zero_stage 1, 2 or 3"));
-  };
-  constexpr const char* kAllGradients = "where every rank receives all gradients";
-  needs_zero(p.zero_quantized_weights, "zero_quantized_weights = true", "where no weights are sent");
-  needs_zero(p.zero_quantized_gradients, kGradientsInBytes, kAllGradients);
-  needs_zero(p.grad_reduce_dtype == GradDType::Bf16, kGradientsInBf16, kAllGradients);
-  add_gradient_problems(p, errors);
-  const bool sums_in_steps = p.zero_stage > 0 && p.grad_reduce_format() != GradReduceFormat::Full;
-  if (p.zero_hpz_partition_size > 1 && p.zero_stage != 3 && !sums_in_steps)
-    errors.insert(
-        str("zero_hpz_partition_size = ", p.zero_hpz_partition_size, " has no effect with zero_stage = ", p.zero_stage,
-            ", where every rank has all weights; use zero_stage 3",
-            p.zero_stage == 0
-                ? ""
-                : str(", or ", kGradientsInBf16, " or ", kGradientsInBytes, ", which it splits into two steps")));
-}
-
-/// A model without experts has no expert tensor parallelism.
-i64 expert_tensor_parallel_size(const Config& config) {
-  if (config.model.moe.num_experts == 0) return 1;
-  const ParallelConfig& p = config.parallel;
-  return p.expert_tensor_parallel_size > 0 ? p.expert_tensor_parallel_size : p.tensor_model_parallel_size;
-}
-
-void add_expert_problems(const Config& config, std::set<std::string>& errors) {
-  if (config.model.moe.num_experts > 0) return;
-  const ParallelConfig &p = config.parallel, defaults;
-  const auto only_with_experts = [&](bool is_set, const char* key) {
-    if (is_set) errors.insert(str(key, " needs a model with experts (model.num_experts)"));
-  };
-  only_with_experts(p.expert_tensor_parallel_size != 0, "expert_tensor_parallel_size");
-  only_with_experts(p.moe_token_dispatcher_type != defaults.moe_token_dispatcher_type, "moe_token_dispatcher_type");
-}
-
-/// Returns the number of neighboring context-parallel ranks that exchange heads.
-i64 context_parallel_heads(const ParallelConfig& p) {
-  if (p.cp_comm_type == CpCommType::A2a) return p.context_parallel_size;
-  const std::vector<i64>& sizes = p.hierarchical_context_parallel_sizes;
-  return p.cp_comm_type == CpCommType::A2aP2p && !sizes.empty() ? sizes[0] : 1;
+void set_recompute(TrainingConfig& t, const Recompute& r) {
+  t.recompute_granularity = r.granularity;
+  const bool is_part = r.method == Recompute::Method::Block;
+  t.recompute_method = is_part ? RecomputeMethod::Block : RecomputeMethod::Uniform;
+  t.recompute_num_layers = is_part || r.num_layers > 1 ? r.num_layers : 0;
+  t.distribute_saved_activations = r.shards_saved_inputs;
+  t.recompute_modules.clear();
+  if (r.granularity != Recompute::Granularity::Selective) return;
+  for (const auto& [is_chosen, name] : {std::pair(r.core_attn, "core_attn"), std::pair(r.layernorm, "layernorm"),
+                                        std::pair(r.mlp_act, "mlp_act"), std::pair(r.moe_act, "moe_act")})
+    if (is_chosen) t.recompute_modules.emplace_back(name);
 }
 
 }  // namespace
 
-ParallelSizes parallel_sizes(const Config& config) {
-  return {.tensor_model_parallel_size = config.parallel.tensor_model_parallel_size,
-          .pipeline_model_parallel_size = config.parallel.pipeline_model_parallel_size,
-          .context_parallel_size = config.parallel.context_parallel_size,
-          .context_parallel_heads = context_parallel_heads(config.parallel),
-          .has_experts = config.model.moe.num_experts > 0,
-          .expert_model_parallel_size = config.parallel.expert_model_parallel_size,
-          .expert_tensor_parallel_size = expert_tensor_parallel_size(config),
-          .num_distributed_optimizer_instances = config.parallel.num_distributed_optimizer_instances,
-          .zero_hpz_partition_size = config.parallel.zero_hpz_partition_size};
+Layout layout_of(const Config& config, i64 world_size) {
+  Layout layout = config.parallel;
+  if (config.model.moe.num_experts > 0) layout.etp = layout.expert_tp();
+  layout.dp = world_size / layout.ranks_per_sample();
+  layout.formats.main_grads_dtype = config.optimizer.main_grads_dtype;
+  layout.micro_batch_size = config.training.micro_batch_size;
+  layout.recompute = make_recompute(config);
+  layout.states_tier = config.optimizer.offload;
+  layout.offloaded_state_fraction = config.optimizer.offload_fraction;
+  layout.params_tier = config.optimizer.offload_params;
+  layout.activations_tier = config.training.offload_activations;
+  return layout;
 }
 
-i64 expert_data_size(const Config& config, int world_size) {
-  return parallel_sizes(config).expert_data_parallel_size(world_size);
+Config apply_layout(Config config, const Layout& layout) {
+  const OptimizerConfig defaults;
+  OptimizerConfig& o = config.optimizer;
+  const bool used_disk = config.offloads_to_disk();
+  static_cast<Layout&>(config.parallel) = layout;
+  o.main_grads_dtype = layout.formats.main_grads_dtype;
+  o.offload = layout.states_tier;
+  o.offload_fraction =
+      layout.effective_offloaded_fraction() > 0 ? layout.offloaded_state_fraction : defaults.offload_fraction;
+  if (o.offload == OffloadTier::Device) o.offload_segment_size = defaults.offload_segment_size;
+  o.offload_params = layout.params_tier;
+  config.training.offload_activations = layout.activations_tier;
+  config.training.micro_batch_size = layout.micro_batch_size;
+  set_recompute(config.training, layout.recompute);
+  if (used_disk && !config.offloads_to_disk()) o.offload_folder.clear();
+  return config;
 }
 
-i64 data_parallel_size(const Config& config, int world_size) {
-  return parallel_sizes(config).data_parallel_size(world_size);
-}
-
-i64 data_context_size(const Config& config, int world_size) {
-  return data_parallel_size(config, world_size) * config.parallel.context_parallel_size;
-}
-
-i64 microbatches_of(i64 global_batch_size, const Config& config, int world_size) {
-  return global_batch_size / (config.training.micro_batch_size * data_parallel_size(config, world_size));
-}
-
-i64 microbatches_per_step(const Config& config, int world_size) {
-  return microbatches_of(config.batch_sizes().back().batch_size, config, world_size);
-}
-
-StageSplit stage_split(const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  return {.num_layers = config.model.num_layers,
-          .pipeline_model_parallel_size = p.pipeline_model_parallel_size,
-          .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
-          .decoder_first_pipeline_num_layers = p.decoder_first_pipeline_num_layers,
-          .decoder_last_pipeline_num_layers = p.decoder_last_pipeline_num_layers,
-          .pipeline_model_parallel_layout = p.pipeline_model_parallel_layout,
-          .placement = row_of(p.pipeline_schedule).placement};
-}
-
-Schedule schedule_of(const Config& config, int microbatches) {
-  const ParallelConfig& p = config.parallel;
-  return make_schedule(p.pipeline_schedule, static_cast<int>(p.pipeline_model_parallel_size), microbatches,
-                       static_cast<int>(p.num_virtual_stages_per_pipeline_rank));
-}
-
-int output_rank(const Config& config) {
-  const ParallelConfig& p = config.parallel;
-  const StageMap map{.ranks = static_cast<int>(p.pipeline_model_parallel_size),
-                     .chunks_per_rank = static_cast<int>(p.num_virtual_stages_per_pipeline_rank),
-                     .placement = row_of(p.pipeline_schedule).placement};
-  return map.rank_of(map.stages() - 1);
+i64 microbatches_per_step(const Config& config, i64 world_size) {
+  return layout_of(config, world_size).microbatches(config.batch_sizes().back().batch_size);
 }
 
 std::vector<std::string> layout_problems(const Config& config, int world_size) {
-  std::set<std::string> errors;
-  add_context_problems(config, errors);
-  add_expert_problems(config, errors);
-  add_batch_problems(config, world_size, errors);
-  add_zero_problems(config, errors);
-  add_traffic_problems(config, errors);
-  return {errors.begin(), errors.end()};
+  const ModelSizes model = model_sizes(config.model);
+  Layout layout = config.parallel;
+  layout.micro_batch_size = config.training.micro_batch_size;
+  std::set<std::string> problems;
+  for (const BatchSizeStep& step : config.batch_sizes())
+    for (std::string& problem : layout_conflicts(model, layout, world_size, step.batch_size))
+      problems.insert(std::move(problem));
+  return {problems.begin(), problems.end()};
 }
 
 void check_layout(const Config& config, int world_size) {

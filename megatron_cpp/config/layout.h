@@ -1,36 +1,25 @@
-// Layout of a run over ranks, derived from the configuration.
+// Layout of a run over ranks, as its configuration specifies it.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "megatron_cpp/config/config.h"
-#include "parallel/pp/schedule_kind.h"
-#include "parallel/pp/stages.h"
-#include "parallel/topology.h"
+#include "parallel/layout_rules.h"
 
 namespace mcpp {
 
-ParallelSizes parallel_sizes(const Config& config);
-/// Returns the number of ranks that read different samples. layout_problems() must accept the world size.
-i64 data_parallel_size(const Config& config, int world_size);
-/// Returns the number of ranks over which gradients are summed and ZeRO shards: data-parallel times context-parallel
-/// ranks.
-i64 data_context_size(const Config& config, int world_size);
-/// Returns the number of ranks over which the gradients of experts are summed.
-i64 expert_data_size(const Config& config, int world_size);
-/// Returns the microbatches of one rank in one step at this global batch size, and at the largest of the run.
-i64 microbatches_of(i64 global_batch_size, const Config& config, int world_size);
-i64 microbatches_per_step(const Config& config, int world_size);
-StageSplit stage_split(const Config& config);
-/// Returns the pipeline schedule for this number of microbatches.
-Schedule schedule_of(const Config& config, int microbatches);
-/// Returns the position in the pipeline of the rank with the output layer.
-int output_rank(const Config& config);
+/// Returns [parallel] with the settings of other sections that belong to a layout, and the data-parallel size of
+/// `world_size` ranks (rounded down). expert_tensor_parallel_size = 0 is resolved for models with experts.
+Layout layout_of(const Config& config, i64 world_size);
+/// Returns the configuration with a different layout: the keys of [parallel], micro_batch_size, recomputation, and the
+/// offloading and storage types that Layout has. Clears the offload folder if nothing is on disk anymore.
+Config apply_layout(Config config, const Layout& layout);
 
-/// Unknown number of ranks. Rules that depend on it are not checked.
-inline constexpr int kAnyWorld = 0;
-/// Returns every reason why this configuration cannot run on `world_size` ranks, with the nearest possible values.
-/// Empty if it can run.
+/// Returns the microbatches of one rank in one step at the largest global batch size of the run.
+i64 microbatches_per_step(const Config& config, i64 world_size);
+
+/// Returns every reason why this configuration cannot run on `world_size` ranks (or kAnyWorld), with the nearest
+/// possible values. Empty if it can run.
 std::vector<std::string> layout_problems(const Config& config, int world_size);
 /// Throws BadInput with all of layout_problems().
 void check_layout(const Config& config, int world_size);

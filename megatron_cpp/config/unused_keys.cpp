@@ -60,12 +60,11 @@ void find_in_training(const Config& config, std::vector<UnusedKey>& keys) {
 void find_in_parallel(const Config& config, std::vector<UnusedKey>& keys) {
   const ParallelConfig &p = config.parallel, defaults;
   UnusedKeyCollector collector("parallel", keys);
-  collector.add(p.context_parallel_size == 1 && p.cp_comm_type != defaults.cp_comm_type, "cp_comm_type",
-                "parallel.context_parallel_size",
+  collector.add(p.cp == 1 && p.cp_comm_type != defaults.cp_comm_type, "cp_comm_type", "parallel.context_parallel_size",
                 "only read when context_parallel_size is above 1; set that, or remove it");
-  collector.add(p.pipeline_model_parallel_size == 1 && p.pipeline_schedule != defaults.pipeline_schedule,
-                "pipeline_schedule", "parallel.pipeline_model_parallel_size",
-                str("with one pipeline rank, \"", enum_name(defaults.pipeline_schedule),
+  collector.add(p.pp == 1 && p.schedule != defaults.schedule, "pipeline_schedule",
+                "parallel.pipeline_model_parallel_size",
+                str("with one pipeline rank, \"", enum_name(defaults.schedule),
                     "\" is as fast and needs the least memory; set pipeline_model_parallel_size, or remove it"));
   collector.add(config.device.device == DeviceType::Cpu && p.distributed_backend == DistributedBackend::Nccl,
                 "distributed_backend", "device.device",

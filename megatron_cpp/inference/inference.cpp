@@ -59,7 +59,8 @@ std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
   session_ = std::make_unique<Session>(initialize(config_, world_));
   check_weights_memory(config_, world_.ranks, str("the model ", reader.directory().string()));
   const auto stage = static_cast<std::size_t>(session_->parallel.coordinates.pp);
-  model_ = std::make_unique<GPTModel>(model_provider(config_, *session_), split_stages(stage_split(config_)).at(stage),
+  model_ = std::make_unique<GPTModel>(model_provider(config_, *session_),
+                                      split_stages(config_.parallel, config_.model.num_layers).at(stage),
                                       /*embedding_stage=*/nullptr);
   allocate_weights(*model_);
   return load_weights(reader, *model_, {world_.ranks, world_.ranks_of_node()});

@@ -7,6 +7,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "parallel/pp/draw.h"
 #include "parallel/pp/schedule.h"
+#include "parallel/topology.h"
 
 namespace mcpp {
 namespace {
@@ -26,34 +27,31 @@ std::string rank_name(int rank, const Topology& topology) {
 }
 
 /// Returns the number of microbatches to draw: fewer than all if a page could not show them, since the pattern repeats.
-int microbatches_to_draw(const Config& config, int all) {
+int microbatches_to_draw(const Layout& layout, int all) {
   constexpr i64 kMaxBoxes = 12000;
-  const ParallelConfig& p = config.parallel;
-  const i64 ranks = p.pipeline_model_parallel_size, chunks = p.num_virtual_stages_per_pipeline_rank;
-  const i64 boxes_of_one = 3 * ranks * chunks;
-  const i64 rounds = std::max<i64>(2, kMaxBoxes / (boxes_of_one * ranks));
-  const auto fewer = static_cast<int>(std::min<i64>(all, rounds * ranks));
-  const auto problems =
-      schedule_conflicts(p.pipeline_schedule, static_cast<int>(ranks), static_cast<int>(chunks), fewer);
-  return problems.empty() ? fewer : all;
+  const i64 boxes_of_one = 3 * layout.pp * layout.chunks;
+  const i64 rounds = std::max<i64>(2, kMaxBoxes / (boxes_of_one * layout.pp));
+  const auto fewer = static_cast<int>(std::min<i64>(all, rounds * layout.pp));
+  return layout.schedule_conflicts(fewer).empty() ? fewer : all;
 }
 
 PipelineDrawing draw_pipeline(const Config& config, int world_size) {
+  const Layout& layout = config.parallel;
   const int all = static_cast<int>(microbatches_per_step(config, world_size));
-  const int drawn = microbatches_to_draw(config, all);
-  const Schedule schedule = schedule_of(config, drawn);
+  const int drawn = microbatches_to_draw(layout, all);
+  const Schedule schedule = layout.make_schedule(drawn);
   const std::string part = drawn < all ? str(", of which ", drawn, " are drawn") : "";
   return {.svg = draw_svg(schedule, simulate(lower(schedule))),
-          .caption = str(enum_name(config.parallel.pipeline_schedule), ", ", all, " microbatches in a step", part,
+          .caption = str(enum_name(layout.schedule), ", ", all, " microbatches in a step", part,
                          "; forward, and each half of backward, assumed to take equal time")};
 }
 
 RunLayout layout_from_config(const Config& config, int world_size) {
   check_layout(config, world_size);
   RunLayout layout;
-  const Topology topology(world_size, parallel_sizes(config));
+  const Topology topology(world_size, config.parallel);
   for (int rank = 0; rank < world_size; ++rank) layout.rank_names.push_back(rank_name(rank, topology));
-  if (config.parallel.pipeline_model_parallel_size > 1) layout.pipeline.push_back(draw_pipeline(config, world_size));
+  if (config.parallel.pp > 1) layout.pipeline.push_back(draw_pipeline(config, world_size));
   return layout;
 }
 

@@ -176,8 +176,8 @@ Session initialize(const Config& config, const World& world) {
   std::unique_ptr<Communicator> gpus =
       with_flight_recorder(make_gpu_communicator(config.parallel, *compute_device, ranks), world.recorder);
   auto profiler = std::make_unique<Profiler>();
-  ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, parallel_sizes(config), output_rank(config),
-                                               world.recorder, profiler.get());
+  ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, layout_of(config, ranks.size()),
+                                               config.model.moe.num_experts > 0, world.recorder, profiler.get());
   for (const auto& [name, meter] : parallel.meters) {
     if (meter->ranks.size() > 1) meter->waits = make_device_wait_timer(*compute_device);
   }

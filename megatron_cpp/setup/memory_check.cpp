@@ -78,7 +78,7 @@ double disk_bytes(const Config& config, const MemoryEstimate& rank) {
 }
 
 MemoryEstimate estimate_this_rank(const Config& config, const Communicator& ranks) {
-  const Topology topology(ranks.size(), parallel_sizes(config));
+  const Topology topology(ranks.size(), layout_of(config, ranks.size()));
   const int stage = topology.dense().coordinates(ranks.rank()).pp;
   return estimate_memory_by_stage(config, ranks.size())[static_cast<std::size_t>(stage)];
 }
@@ -138,12 +138,11 @@ std::string memory_warning(const Config& config, int world_size) {
 
 double weight_bytes(const Config& config) {
   const ParameterCounts counts = count_parameters(config.model);
-  const ParallelSizes sizes = parallel_sizes(config);
+  const Layout& layout = config.parallel;
   const auto share = [](i64 weights, i64 ranks) { return static_cast<double>(weights) / static_cast<double>(ranks); };
-  const double weights = share(counts.total() - counts.experts, sizes.tensor_model_parallel_size) +
-                         share(counts.experts, sizes.expert_model_parallel_size * sizes.expert_tensor_parallel_size);
-  return weights / static_cast<double>(sizes.pipeline_model_parallel_size) *
-         static_cast<double>(size_of(dtype_of(config.training.precision)));
+  const double weights =
+      share(counts.total() - counts.experts, layout.tp) + share(counts.experts, layout.exchange_group().ranks);
+  return weights / static_cast<double>(layout.pp) * static_cast<double>(size_of(dtype_of(config.training.precision)));
 }
 
 void check_weights_memory(const Config& config, Communicator& ranks, const std::string& what) {

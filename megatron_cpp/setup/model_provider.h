@@ -8,10 +8,9 @@ namespace mcpp {
 
 /// Returns the context to build a GPTModel with. Other model families would be provided here.
 ModelContext model_provider(const Config& config, Session& session);
-/// Returns how the training is distributed over the session's ranks.
-TrainingLayout layout_provider(const Config& config, Session& session);
+/// Returns where the training offloads what the session's layout does not keep on the device.
+TrainingStorage storage_provider(const Config& config, const Session& session);
 
-Recompute make_recompute(const Config& config);
 Fp8Layers fp8_layers(const Config& config);
 
 }  // namespace mcpp

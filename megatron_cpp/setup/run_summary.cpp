@@ -45,24 +45,11 @@ std::string parameters(const ModelConfig& model) {
   return text;
 }
 
-ActivationSetup activation_setup(const Config& config, ExpertLoad load) {
-  const ParallelConfig& p = config.parallel;
-  const ParallelSizes sizes = parallel_sizes(config);
-  return {.dtype = dtype_of(config.training.precision),
-          .recompute = make_recompute(config),
-          .micro_batch_size = config.training.micro_batch_size,
-          .tensor_parallel = p.tensor_model_parallel_size,
-          .sequence_parallel = p.sequence_parallel,
-          .partition = {.heads = sizes.context_parallel_heads,
-                        .rings = sizes.context_parallel_size / sizes.context_parallel_heads},
-          .cp_comm_type = p.cp_comm_type,
-          .expert_parallel = sizes.expert_model_parallel_size,
-          .expert_tensor_parallel = sizes.expert_tensor_parallel_size,
-          .dispatcher = p.moe_token_dispatcher_type,
-          .expert_load = load,
-          .offload = config.training.offload_activations,
-          .fp8 = fp8_layers(config)};
-}
+/// Memory of one rank of a run, except its pipeline rank.
+struct RunMemory {
+  ActivationSetup setup;
+  RankMemorySpec rank;
+};
 
 double largest_total(const std::vector<MemoryEstimate>& ranks) {
   return std::ranges::max_element(ranks, {}, &MemoryEstimate::total)->total();
@@ -113,39 +100,35 @@ std::string memory(const Config& config, int world_size, int cores_per_rank) {
 
 std::string layout(const Config& config, int world_size) {
   if (world_size == 1) return "";
-  const ParallelConfig& p = config.parallel;
+  const Layout l = layout_of(config, world_size);
   std::string text = str("layout: ", world_size, " ranks\n");
-  add_line(text, "tensor parallel",
-           str(p.tensor_model_parallel_size, p.sequence_parallel ? ", with sequence parallel" : ""));
-  if (p.context_parallel_size > 1)
-    add_line(text, "context parallel", str(p.context_parallel_size, ", ", enum_name(p.cp_comm_type)));
-  if (config.model.moe.num_experts > 0) {
-    const ParallelSizes sizes = parallel_sizes(config);
+  add_line(text, "tensor parallel", str(l.tp, l.sequence_parallel ? ", with sequence parallel" : ""));
+  if (l.cp > 1) add_line(text, "context parallel", str(l.cp, ", ", enum_name(l.cp_comm_type)));
+  if (config.model.moe.num_experts > 0)
     add_line(text, "expert parallel",
-             str(sizes.expert_model_parallel_size, ", ", enum_name(p.moe_token_dispatcher_type), "; each expert on ",
-                 sizes.expert_tensor_parallel_size, ", in ", expert_data_size(config, world_size), " copies"));
-  }
-  if (p.pipeline_model_parallel_size > 1) {
-    const Timeline timeline =
-        simulate(lower(schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size)))));
+             str(l.ep, ", ", enum_name(l.dispatcher), "; each expert on ", l.expert_tp(), ", in ", l.expert_dp(),
+                 " copies"));
+  if (l.pp > 1) {
+    const Timeline timeline = simulate(lower(l.make_schedule(microbatches_per_step(config, world_size))));
     add_line(text, "pipeline parallel",
-             str(p.pipeline_model_parallel_size, ", ", enum_name(p.pipeline_schedule), ", bubble ",
-                 fixed(100 * timeline.bubble, 1), "% when forward, input and weight gradients take the same time"));
+             str(l.pp, ", ", enum_name(l.schedule), ", bubble ", fixed(100 * timeline.bubble, 1),
+                 "% when forward, input and weight gradients take the same time"));
   }
-  add_line(text, "data parallel", str(data_parallel_size(config, world_size), ", ZeRO stage ", p.zero_stage));
+  add_line(text, "data parallel", str(l.dp, ", ZeRO stage ", l.zero_stage));
+  const CommFormats& formats = l.formats;
   std::vector<std::string> bytes;
-  if (p.zero_quantized_weights) bytes.emplace_back("weights");
-  if (p.zero_quantized_gradients) bytes.emplace_back("gradients");
+  if (formats.quantized_weights) bytes.emplace_back("weights");
+  if (formats.quantized_gradients) bytes.emplace_back("gradients");
   if (!bytes.empty()) add_line(text, "int8 communication", join(bytes, " and "));
-  if (p.grad_reduce_dtype == GradDType::Bf16) add_line(text, "gradients", "sent in bf16, summed in fp32");
-  if (p.grad_reduce_format() != GradReduceFormat::Full && p.zero_hpz_partition_size > 1)
-    add_line(text, "gradients", str("first summed within groups of ", p.zero_hpz_partition_size, " ranks"));
-  if (p.power_sgd_rank > 0)
+  if (formats.grad_reduce_dtype == GradDType::Bf16) add_line(text, "gradients", "sent in bf16, summed in fp32");
+  if (formats.grad_reduce_format() != GradReduceFormat::Full && l.node_ranks > 1)
+    add_line(text, "gradients", str("first summed within groups of ", l.node_ranks, " ranks"));
+  if (formats.power_sgd_rank > 0)
     add_line(text, "matrix gradients",
-             str("PowerSGD factors of rank ", p.power_sgd_rank,
-                 p.power_sgd_start_iter > 0 ? str(" after iteration ", p.power_sgd_start_iter) : ""));
-  if (p.zero_hpz_partition_size > 1 && p.zero_stage == 3)
-    add_line(text, "second copy", str("of the weights, within groups of ", p.zero_hpz_partition_size, " ranks"));
+             str("PowerSGD factors of rank ", formats.power_sgd_rank,
+                 l.power_sgd_start_iter > 0 ? str(" after iteration ", l.power_sgd_start_iter) : ""));
+  if (l.has_secondary_shard())
+    add_line(text, "second copy", str("of the weights, within groups of ", l.node_ranks, " ranks"));
   return text;
 }
 
@@ -162,14 +145,12 @@ double state_elements_per_weight(const Config& config, bool is_matrix) {
 }
 
 /// Returns RankMemorySpec::save_copy_ranks. On GPUs the copy is in host memory, which is not estimated.
-i64 save_copy_ranks(const Config& config, int world_size) {
+i64 save_copy_ranks(const Config& config, const Layout& layout) {
   const CheckpointConfig& checkpoint = config.checkpoint;
   if (!checkpoint.async_save || config.device.device != DeviceType::Cpu) return 0;
-  const i64 replicas = data_context_size(config, world_size);
   // Local checkpoints contain everything that the rank updates.
-  if (checkpoint.local_save_interval > 0)
-    return config.parallel.zero_stage == 0 ? 1 : replicas / config.parallel.num_distributed_optimizer_instances;
-  return checkpoint.save_interval > 0 ? replicas : 0;  // the final save is synchronous and needs no copy
+  if (checkpoint.local_save_interval > 0) return layout.zero_stage == 0 ? 1 : layout.shard_group().ranks;
+  return checkpoint.save_interval > 0 ? layout.dp * layout.cp : 0;  // the final save is synchronous and needs no copy
 }
 
 std::string precision(const Config& config) {
@@ -204,7 +185,7 @@ std::string schedule(const Config& config, int world_size, int cores_per_rank) {
   add_line(text, "iterations", str(iterations));
   add_line(text, "samples", str(samples, " of ", config.model.seq_length, " tokens: ", human_count(tokens), " tokens"));
   for (const BatchSizeStep& step : config.batch_sizes()) {
-    const i64 microbatches = microbatches_of(step.batch_size, config, world_size);
+    const i64 microbatches = layout_of(config, world_size).microbatches(step.batch_size);
     add_line(text, "global batch size",
              str(step.batch_size, " samples from sample ", step.first_sample, " on, in ", microbatches,
                  microbatches == 1 ? " microbatch" : " microbatches", world_size > 1 ? " per rank of " : " of ",
@@ -220,49 +201,36 @@ std::string schedule(const Config& config, int world_size, int cores_per_rank) {
   return text;
 }
 
-/// Returns the memory specification; the caller sets pipeline_rank.
-RankMemorySpec make_rank_spec(const Config& config, int world_size) {
-  const ParallelConfig& p = config.parallel;
-  return {
-      .stages = split_stages(stage_split(config)),
-      .schedule = schedule_of(config, static_cast<int>(microbatches_per_step(config, world_size))),
-      .zero_stage = static_cast<int>(p.zero_stage),
-      .shards = data_context_size(config, world_size) / p.num_distributed_optimizer_instances,
-      .expert_shards = std::max<i64>(1, expert_data_size(config, world_size) / p.num_distributed_optimizer_instances),
-      .bucket_elements = p.ddp_bucket_size,
-      .overlap_grad_reduce = p.overlap_grad_reduce,
-      .overlap_param_gather = p.overlap_param_gather,
-      .save_copy_ranks = save_copy_ranks(config, world_size),
-      .offloaded_state_fraction =
-          config.optimizer.offload == OffloadTier::Device ? 0 : config.optimizer.offload_fraction,
-      .is_offloaded_to_disk = config.optimizer.offload == OffloadTier::File,
-      .segment_elements = config.optimizer.offload_segment_size,
-      .has_bf16_grads = config.optimizer.main_grads_dtype == GradDType::Bf16,
-      .quantized_weights = p.zero_quantized_weights,
-      .grad_reduce_format = p.grad_reduce_format(),
-      .power_sgd_rank = p.power_sgd_rank,
-      .node_ranks = p.zero_hpz_partition_size,
-      .params = config.optimizer.offload_params};
+/// Returns the memory of a run; the caller sets rank.pipeline_rank.
+RunMemory run_memory(const Config& config, int world_size, ExpertLoad load) {
+  const Layout layout = layout_of(config, world_size);
+  RunMemory memory{.setup = activation_setup(layout, dtype_of(config.training.precision)),
+                   .rank = {.stages = split_stages(layout, config.model.num_layers),
+                            .schedule = layout.make_schedule(microbatches_per_step(config, world_size)),
+                            .save_copy_ranks = save_copy_ranks(config, layout),
+                            .segment_elements = config.optimizer.offload_segment_size}};
+  memory.rank.set_layout(layout);
+  memory.setup.expert_load = load;
+  memory.setup.fp8 = fp8_layers(config);
+  return memory;
 }
 
 }  // namespace
 
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size, ExpertLoad load) {
-  const ActivationSetup setup = activation_setup(config, load);
-  RankMemorySpec share = make_rank_spec(config, world_size);
+  auto [setup, rank] = run_memory(config, world_size, load);
   const StatesPerWeight states = states_per_weight(config);
   std::vector<MemoryEstimate> ranks;
-  for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
-    ranks.push_back(estimate_memory(config.model, setup, states, share));
+  for (rank.pipeline_rank = 0; rank.pipeline_rank < rank.schedule.ranks; ++rank.pipeline_rank)
+    ranks.push_back(estimate_memory(config.model, setup, states, rank));
   return ranks;
 }
 
 double attention_scratch_bytes(const Config& config, int cores_per_rank) {
   if (config.device.device != DeviceType::Cpu) return 0;
   const i64 threads = num_rank_threads(config.device, cores_per_rank);
-  const ParallelConfig& p = config.parallel;
-  const i64 rings = parallel_sizes(config).context_parallel_size / parallel_sizes(config).context_parallel_heads;
-  const i64 all = config.model.seq_length, own = all / rings;
+  const Layout& p = config.parallel;
+  const i64 all = config.model.seq_length, own = all / p.keys_group().ranks;
   const kernel::AttentionRows rows{
       .queries = own, .keys = p.cp_comm_type == CpCommType::AllGather ? all : own, .head_dim = config.model.head_dim()};
   return static_cast<double>(
@@ -270,11 +238,10 @@ double attention_scratch_bytes(const Config& config, int cores_per_rank) {
 }
 
 std::vector<MemoryByModule> module_memory_by_stage(const Config& config, int world_size) {
-  const ActivationSetup setup = activation_setup(config, ExpertLoad::Even);
-  RankMemorySpec share = make_rank_spec(config, world_size);
+  auto [setup, rank] = run_memory(config, world_size, ExpertLoad::Even);
   std::vector<MemoryByModule> ranks;
-  for (share.pipeline_rank = 0; share.pipeline_rank < share.schedule.ranks; ++share.pipeline_rank)
-    ranks.push_back(memory_by_module(config.model, setup, states_per_weight(config), share));
+  for (rank.pipeline_rank = 0; rank.pipeline_rank < rank.schedule.ranks; ++rank.pipeline_rank)
+    ranks.push_back(memory_by_module(config.model, setup, states_per_weight(config), rank));
   return ranks;
 }
 

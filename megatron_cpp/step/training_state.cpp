@@ -9,6 +9,7 @@
 #include "optimizer/param_group.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/simulate.h"
+#include "parallel/stages.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
@@ -25,19 +26,19 @@ StopRequest stop_request_at(i64 offset, const std::vector<double>& values) {
   return StopRequest::of(std::span(values).subspan(static_cast<std::size_t>(offset)).first<StopRequest::kCount>());
 }
 
-std::unique_ptr<ChunkParamBuffers> allocate(GPTModel& model, const TrainingLayout& layout) {
+std::unique_ptr<ChunkParamBuffers> allocate(GPTModel& model, const ParallelState& parallel,
+                                            const ParamOffload& offload) {
   std::vector<UnitParam> params;
   model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
   const ModelContext& context = model.context();
   return std::make_unique<ChunkParamBuffers>(
-      params, context.dtype, context.device, [&](GridKind grid) { return layout.parallel.gradient_groups(grid); },
-      layout.data_parallel);
+      params, context.dtype, context.device, [&](GridKind grid) { return parallel.gradient_groups(grid); },
+      parallel.layout, offload);
 }
 
 /// Returns the ranks that together update one copy of a stage's weights.
-MatrixGroups stage_groups(const TrainingLayout& layout) {
-  const ParallelState& p = layout.parallel;
-  const bool is_sharded = layout.data_parallel.zero_stage > 0;
+MatrixGroups stage_groups(const ParallelState& p) {
+  const bool is_sharded = p.layout.zero_stage > 0;
   MatrixGroups holders{{GridKind::Dense, is_sharded ? p.tp_dp_shard.get() : p.tp.get()}};
   if (p.expert_tp) holders[GridKind::Expert] = is_sharded ? p.expert_tp_dp_shard.get() : p.expert_tp.get();
   return holders;
@@ -45,38 +46,38 @@ MatrixGroups stage_groups(const TrainingLayout& layout) {
 
 }  // namespace
 
-TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout)
-    : layout_(std::move(layout)),
+TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, ParallelState& parallel,
+                             const TrainingStorage& storage)
+    : parallel_(parallel),
       device_(context.device),
       profiler_(context.profiler),
-      activations_(make_activation_store(layout_.activations, device_)),
-      chunks_(make_chunks(context)),
-      optimizer_(buffers(), optimizer, make_norm_scope(layout_.parallel, layout_.data_parallel.zero_stage > 0),
-                 stage_groups(layout_), make_state_store(optimizer, device_, layout_.saves_asynchronously)),
+      activations_(make_activation_store(storage.activations, device_)),
+      chunks_(make_chunks(context, storage.params)),
+      optimizer_(buffers(), optimizer, make_norm_scope(parallel, parallel.layout.zero_stage > 0),
+                 stage_groups(parallel), make_state_store(optimizer, device_, storage.saves_asynchronously)),
       loss_scale_(optimizer, context.dtype == DType::F16),
-      partial_gradients_(buffers(), {*layout_.parallel.tp, layout_.parallel.embedding.get()}),
-      routers_(context.config, models(), layout_.parallel.world, device_),
+      partial_gradients_(buffers(), {*parallel_.tp, parallel_.embedding.get()}),
+      routers_(context.config, models(), parallel_.world, device_),
       totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
       step_scalars_(Tensor::zeros({kNumValues}, DType::F64, device_, MemoryClass::Other)),
       step_readback_(make_async_readback(device_, kNumValues)),
-      step_(*layout_.parallel.layer_group) {
+      step_(*parallel_.layer_group) {
   for (auto* waits : {&pipeline_wait_timer_, &agreement_wait_timer_}) *waits = make_device_wait_timer(device_);
   for (auto& copy : evaluation_readbacks_) copy = make_async_readback(device_, kNumEvaluationValues);
 }
 
-std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext context) {
+std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext context, const ParamOffload& offload) {
   context.activations = activations_.get();
-  const StageMap stage_map{.ranks = layout_.parallel.topology.pp(),
-                           .chunks_per_rank = layout_.chunks_per_rank(),
-                           .placement = row_of(layout_.schedule).placement};
+  const Layout& layout = parallel_.layout;
+  const std::vector<StageContents> pipeline = split_stages(layout, context.config.num_layers);
   std::vector<StageContents> stages;
-  for (int c = 0; c < layout_.chunks_per_rank(); ++c)
-    stages.push_back(layout_.stages[static_cast<std::size_t>(stage_map.stage_of(layout_.parallel.coordinates.pp, c))]);
+  for (int c = 0; c < layout.chunks; ++c)
+    stages.push_back(pipeline[static_cast<std::size_t>(layout.stage_map().stage_of(parallel_.coordinates.pp, c))]);
   std::vector<Chunk> chunks;
   for (std::unique_ptr<GPTModel>& model : mcpp::make_chunks(context, stages)) {
     Chunk& chunk = chunks.emplace_back();
     chunk.model = std::move(model);
-    chunk.memory = allocate(*chunk.model, layout_);
+    chunk.memory = allocate(*chunk.model, parallel_, offload);
     chunk.memory->visit_weights(
         [&](const Param& param, i64 begin, Tensor values) { initialize(param, context.seed, begin, values); });
     chunk.memory->publish();
@@ -121,8 +122,7 @@ void TrainingState::publish_weights() {
 
 /// Builds the lowered schedule. The first `serialized_microbatches` microbatches run one at a time.
 Schedule TrainingState::build_schedule(std::size_t microbatches, bool is_training, int serialized_microbatches) const {
-  const Schedule schedule = make_schedule(layout_.schedule, layout_.parallel.topology.pp(),
-                                          static_cast<int>(microbatches), layout_.chunks_per_rank());
+  const Schedule schedule = parallel_.layout.make_schedule(static_cast<i64>(microbatches));
   Schedule lowered =
       lower(serialize_first_microbatches(is_training ? schedule : forward_schedule(schedule), serialized_microbatches));
   simulate(lowered);  // fails on a deadlock instead of hanging
@@ -139,7 +139,7 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool is_training, d
   Schedule first;
   if (loads_kernels) first = build_schedule(batches.size(), is_training, /*serialized_microbatches=*/2);
   const Schedule& schedule = loads_kernels ? first : found->second;
-  step_.begin(schedule.passes(layout_.parallel.coordinates.pp), static_cast<i64>(batches.size()));
+  step_.begin(schedule.passes(parallel_.coordinates.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {
     chunk.stage->begin(batches, is_training, grad_scale, totals_, step_);
@@ -148,24 +148,24 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool is_training, d
   }
   pipeline_waiting_ +=
       run_schedule(
-          schedule, *layout_.parallel.pp, *layout_.parallel.pp_backward, stages,
+          schedule, *parallel_.pp, *parallel_.pp_backward, stages,
           {.profiler = profiler_, .wait_timer = pipeline_wait_timer_.get(), .serializes_receives = loads_kernels})
           .waiting;
 }
 
 void TrainingState::sum_totals_over_ranks() {
   // Stages without the output add zero, which keeps the sum bitwise identical to a run without pipeline parallelism.
-  layout_.parallel.dp_cp->all_reduce(totals_, ReduceOp::Sum).wait();
-  if (layout_.parallel.pp->size() == 1) return;
+  parallel_.dp_cp->all_reduce(totals_, ReduceOp::Sum).wait();
+  if (parallel_.pp->size() == 1) return;
   // Stages that finish early wait here.
   const WaitRange range(pipeline_waiting_, pipeline_wait_timer_.get(), profiler_, "pipeline-end", RangeKind::Bubble);
-  layout_.parallel.pp->all_reduce(totals_, ReduceOp::Sum).wait();
+  parallel_.pp->all_reduce(totals_, ReduceOp::Sum).wait();
 }
 
 /// Counts all tokens, whether or not they are targets: known to every rank before the forward pass.
 i64 TrainingState::tokens_of_global_batch(std::span<const MicroBatch> batches) const {
   const auto samples = static_cast<i64>(batches.size() * batches.front().samples.size());
-  return samples * layout_.parallel.dp->size() * chunks_.front().model->context().config.seq_length;
+  return samples * parallel_.dp->size() * chunks_.front().model->context().config.seq_length;
 }
 
 void TrainingState::set_exact_reduction(bool is_exact) {
@@ -215,7 +215,7 @@ void TrainingState::update(const StepOptions& options) {
   {
     const WaitRange agreement(agreement_, agreement_wait_timer_.get(), profiler_, "world all_reduce",
                               RangeKind::Communication);
-    layout_.parallel.world.all_reduce(step_scalars_, ReduceOp::Max).wait();
+    parallel_.world.all_reduce(step_scalars_, ReduceOp::Max).wait();
   }
   {
     const ProfileRange inner(device_, profiler_, "optimizer-inner-step", Detail::Microbatch);
@@ -272,16 +272,12 @@ std::vector<float> TrainingState::next_logits(const MicroBatch& sample, i64 posi
   Tensor row = request.row;
   write_values(values, row);
   // Some schedules require a multiple of several microbatches: repeat the sample.
-  const auto fits = [&](int count) {
-    return schedule_conflicts(layout_.schedule, layout_.parallel.topology.pp(), layout_.chunks_per_rank(), count)
-        .empty();
-  };
   int count = 1;
-  while (!fits(count)) ++count;
+  while (!parallel_.layout.schedule_conflicts(count).empty()) ++count;
   const std::vector<MicroBatch> batches(static_cast<std::size_t>(count), sample);
   run(batches, /*is_training=*/false, 1, &request);
   // Each part of the vocabulary is on one rank, or bitwise identical on several.
-  layout_.parallel.world.all_reduce(row, ReduceOp::Max).wait();
+  parallel_.world.all_reduce(row, ReduceOp::Max).wait();
   values = read_values<float>(row);
   values.resize(static_cast<std::size_t>(config.vocab_size));  // drops the padding
   return values;
@@ -296,7 +292,7 @@ void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
   Tensor totals = values.flat(0, 2), stop_request = values.flat(kEvaluationStopRequest, StopRequest::kCount);
   ops::copy(totals_, totals);
   write_stop_request(kEvaluationStopRequest, values);
-  layout_.parallel.world.all_reduce(stop_request, ReduceOp::Max).wait();
+  parallel_.world.all_reduce(stop_request, ReduceOp::Max).wait();
   evaluation_readbacks_[evaluations_started_++ % evaluation_readbacks_.size()]->start(values);
 }
 

@@ -11,8 +11,6 @@
 #include "optimizer/loss_scale.h"
 #include "optimizer/optimizer.h"
 #include "parallel/partial_gradients.h"
-#include "parallel/pp/schedule_kind.h"
-#include "parallel/pp/stages.h"
 #include "parallel/state.h"
 #include "tensor/host/async_copy.h"
 
@@ -45,17 +43,11 @@ struct StepOptions {
   StepRule rule = {};  ///< clip_grad, round_norm_to_fp32 and grad_scale are filled in by update()
 };
 
-/// Distribution of training over its ranks.
-struct TrainingLayout {
-  ParallelState& parallel;
-  ScheduleKind schedule = ScheduleKind::OneFOneB;
-  /// model chunks of the entire pipeline, in order; a multiple of the number of pipeline ranks
-  std::vector<StageContents> stages = {};
-  DataParallelOptions data_parallel = {};
-  bool saves_asynchronously = false;   ///< checkpoints are saved asynchronously
-  ActivationOffload activations = {};  ///< offloading of saved activations
-
-  int chunks_per_rank() const { return static_cast<int>(stages.size()) / parallel.topology.pp(); }
+/// Storage of what a training offloads, and of what its saves copy. The layout specifies the tiers.
+struct TrainingStorage {
+  ParamOffload params = {};
+  ActivationOffload activations = {};
+  bool saves_asynchronously = false;  ///< checkpoints are saved asynchronously
 };
 
 /// Offloaded bytes by MemoryClass.
@@ -71,7 +63,8 @@ class TrainingState {
   };
 
   /// Allocates parameters and gradients, initializes the weights, and allocates the optimizer state.
-  TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, TrainingLayout layout);
+  TrainingState(const ModelContext& context, const OptimizerConfig& optimizer, ParallelState& parallel,
+                const TrainingStorage& storage);
 
   std::span<const Chunk> chunks() const { return chunks_; }
   /// Returns the parameter and gradient buffers of all chunks.
@@ -129,13 +122,11 @@ class TrainingState {
 
   /// Distributes weights that were modified through visit_weights() to all ranks.
   void publish_weights();
-  DataParallelGroups gradient_groups(GridKind grid) const { return layout_.parallel.gradient_groups(grid); }
+  DataParallelGroups gradient_groups(GridKind grid) const { return parallel_.gradient_groups(grid); }
   /// Returns true if this rank saves `param` on behalf of all ranks that hold a copy of it in their slice of the model.
-  bool should_save(const Param& param) const { return layout_.parallel.is_primary_replica(param.placement); }
+  bool should_save(const Param& param) const { return parallel_.is_primary_replica(param.placement); }
   /// Returns true if this rank saves what is replicated on all ranks of a stage.
-  bool should_save_for_stage() const {
-    return layout_.parallel.coordinates.tp == 0 && layout_.parallel.dp_cp->rank() == 0;
-  }
+  bool should_save_for_stage() const { return parallel_.coordinates.tp == 0 && parallel_.dp_cp->rank() == 0; }
   /// Returns the seconds spent waiting for other pipeline stages since start-up: for messages and at the end of
   /// schedules.
   double pipeline_waiting_seconds() const { return pipeline_waiting_; }
@@ -143,7 +134,7 @@ class TrainingState {
   double agreement_seconds() const { return agreement_; }
 
  private:
-  std::vector<Chunk> make_chunks(ModelContext context);
+  std::vector<Chunk> make_chunks(ModelContext context, const ParamOffload& offload);
   std::vector<GPTModel*> models() const;
   Schedule build_schedule(std::size_t microbatches, bool is_training, int serialized_microbatches) const;
   struct LogitsRequest {
@@ -158,7 +149,7 @@ class TrainingState {
   /// Writes this rank's stop request into `values` at `offset`.
   void write_stop_request(i64 offset, Tensor& values) const;
 
-  TrainingLayout layout_;
+  ParallelState& parallel_;
   Device& device_;
   Profiler* profiler_;
   std::unique_ptr<ActivationStore> activations_;  // null if activations stay on the device

@@ -65,7 +65,7 @@ Trainer::Trainer(StoredRef<Config> config, Session& session, const SignalWatch& 
                    peak_, config, session, log, predicted),
       sources_{.tokenizer_checksum = tokenizer_checksum(config, session),
                .datasets = identify_datasets(config, session.parallel.world)},
-      state_(model_provider(config, session), config_.optimizer, layout_provider(config, session)),
+      state_(model_provider(config, session), config_.optimizer, session.parallel, storage_provider(config, session)),
       statistics_(std::cref(config_.logging), state_, session.parallel.world, [this](i64 i) { return should_log(i); }),
       progress_(load_training(config, sources_.datasets, state_, session, log).value_or(TrainingProgress{})),
       end_(config_.training_end(progress_.iteration, progress_.consumed_samples)),

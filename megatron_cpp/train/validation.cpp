@@ -69,7 +69,7 @@ MicroBatch TextSampler::sample_of(std::span<const i32> ids) const {
                    .samples = {0}};
   write_values(padded, batch.tokens);
   write_values(std::vector<i32>(padded.size(), -1), batch.targets);
-  return shard_microbatch(batch, config_.model, session_.parallel.context_parallel(config_.parallel.cp_comm_type));
+  return shard_microbatch(batch, config_.model, session_.parallel.context_parallel());
 }
 
 Validation::Validation(StoredRef<Config> config, StoredRef<Datasets> datasets, Session& session, TrainingState& state,

@@ -169,4 +169,23 @@ std::vector<i64> layers_with_experts(const ModelConfig& config, i64 first, i64 e
   return layers;
 }
 
+ModelSizes model_sizes(const ModelConfig& config) {
+  ModelSizes sizes{.num_layers = config.num_layers,
+                   .padded_vocab_size = config.padded_vocab_size(),
+                   .seq_length = config.seq_length,
+                   .num_experts = config.moe.num_experts,
+                   .moe_ffn_hidden_size = config.moe_ffn()};
+  std::vector<i64> heads, groups, ffn;
+  for (const BlockSpec& block : BlockKinds(config).kinds) {
+    if (const AttentionSpec* attention = block.attention()) {
+      heads.push_back(attention->num_heads);
+      groups.push_back(attention->num_query_groups);
+    }
+    ffn.push_back(block.mlp() ? block.mlp()->ffn_hidden_size : 0);
+  }
+  if (!heads.empty()) sizes.num_attention_heads = PerLayer(heads), sizes.num_query_groups = PerLayer(groups);
+  sizes.ffn_hidden_size = PerLayer(ffn);
+  return sizes;
+}
+
 }  // namespace mcpp

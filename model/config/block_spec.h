@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/config/config.h"
+#include "parallel/layout_rules.h"
 
 namespace mcpp {
 
@@ -76,6 +77,9 @@ struct BlockKinds {
   /// Returns how many of the layers [first, end) are of each kind.
   std::vector<i64> count(i64 first, i64 end) const;
 };
+
+/// Returns the sizes that the layout of this model divides.
+ModelSizes model_sizes(const ModelConfig& config);
 
 /// Returns text such as "28 x [attention gqa 16/8 rope | swiglu 4864]", with runs and repeated patterns of equal blocks
 /// joined.

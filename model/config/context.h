@@ -16,21 +16,6 @@
 
 namespace mcpp {
 
-/// Activation recomputation: outputs that backward recomputes instead of saving (Korthikanti et al., "Reducing
-/// Activation Recomputation in Large Transformer Models", 2022). Results are bitwise identical.
-struct Recompute {
-  enum class Granularity : u8 { None, Full, Selective } granularity = Granularity::None;
-  /// Full: recomputes layers in groups of `num_layers` (uniform), or the first `num_layers` one by one (block).
-  enum class Method : u8 { Uniform, Block } method = Method::Uniform;
-  i64 num_layers = 1;
-  /// Full, without sequence parallelism: saved inputs are sharded across the tensor-parallel ranks.
-  bool shards_saved_inputs = false;
-  /// Selective: parts of each layer to recompute.
-  bool core_attn = false, layernorm = false, mlp_act = false, moe_act = false;
-
-  auto operator<=>(const Recompute&) const = default;
-};
-
 /// Consecutive layers of a stage that are recomputed together, or one layer that is not recomputed.
 struct LayerGroup {
   i64 layers = 1;

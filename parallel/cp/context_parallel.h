@@ -4,9 +4,9 @@
 #pragma once
 #include <memory>
 
-#include "parallel/cp/comm_type.h"
 #include "parallel/cp/head_exchange.h"
 #include "parallel/cp/sequence_partition.h"
+#include "parallel/layout.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {

@@ -44,7 +44,7 @@ class ReplicatedParams final : public ParamStore {
 /// updates it (stage 1); then those parts over the ranks that hold the same one (HSDP).
 class ReplicatedGrads final : public GradStore {
  public:
-  /// If `overlaps`, reduces a bucket as soon as its units are complete. `power_sgd_rank` is as in DataParallelOptions.
+  /// If `overlaps`, reduces a bucket as soon as its units are complete. `power_sgd_rank` is as in CommFormats.
   ReplicatedGrads(const StoreContext& context, DType dtype, bool overlaps, i64 power_sgd_rank);
 
   void begin_step() override;

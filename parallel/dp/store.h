@@ -5,6 +5,7 @@
 
 #include "nn/offload/state_store.h"
 #include "parallel/dp/buckets/buffer.h"
+#include "parallel/layout.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {

@@ -12,8 +12,9 @@
 namespace mcpp {
 namespace {
 
-std::unique_ptr<StateStore> make_offload_store(const ParamOffload& offload, Device& device, AsyncCopyEngine& copies) {
-  switch (offload.tier) {
+std::unique_ptr<StateStore> make_offload_store(OffloadTier tier, const ParamOffload& offload, Device& device,
+                                               AsyncCopyEngine& copies) {
+  switch (tier) {
     case OffloadTier::Device:
       break;
     case OffloadTier::Host:
@@ -30,53 +31,46 @@ std::unique_ptr<StateStore> make_offload_store(const ParamOffload& offload, Devi
   fail(ExitCode::Internal, "unknown offload tier for weights");
 }
 
-std::unique_ptr<OffloadedParams> make_offloaded_params(const ParamOffload& offload, Device& device) {
-  if (offload.tier == OffloadTier::Device) return nullptr;
-  auto copies = offload.make_copies(device);
-  auto store = make_offload_store(offload, device, *copies);
-  return std::make_unique<OffloadedParams>(std::move(store), std::move(copies), device);
+std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype, const Layout& layout,
+                                             const ParamOffload& offload) {
+  const bool is_offloaded = layout.params_tier != OffloadTier::Device;
+  MCPP_CHECK(layout.zero_stage == 3 || !is_offloaded, "replicated weights cannot be offloaded");
+  const WeightCodec codec(dtype, layout.formats.quantized_weights);
+  const bool overlaps = layout.overlap_param_gather;
+  if (layout.zero_stage < 3) return std::make_unique<ReplicatedParams>(context, codec, dtype, overlaps);
+  std::unique_ptr<OffloadedParams> offloaded;
+  if (is_offloaded) {
+    auto copies = offload.make_copies(context.device);
+    auto store = make_offload_store(layout.params_tier, offload, context.device, *copies);
+    offloaded = std::make_unique<OffloadedParams>(std::move(store), std::move(copies), context.device);
+  }
+  return std::make_unique<ShardedParams>(context, codec, dtype, overlaps, std::move(offloaded));
 }
 
-std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype,
-                                             const DataParallelOptions& options) {
-  MCPP_CHECK(options.zero_stage == 3 || options.params.tier == OffloadTier::Device,
-             "replicated weights cannot be offloaded");
-  const WeightCodec codec(dtype, options.quantized_weights);
-  const bool overlaps = options.overlap_param_gather;
-  if (options.zero_stage == 3)
-    return std::make_unique<ShardedParams>(context, codec, dtype, overlaps,
-                                           make_offloaded_params(options.params, context.device));
-  return std::make_unique<ReplicatedParams>(context, codec, dtype, overlaps);
-}
-
-std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dtype,
-                                           const DataParallelOptions& options) {
-  const bool overlaps = options.overlap_grad_reduce;
-  if (options.zero_stage >= 2)
-    return std::make_unique<ShardedGrads>(context, dtype, options.has_bf16_grads ? DType::BF16 : dtype, overlaps);
-  return std::make_unique<ReplicatedGrads>(context, dtype, overlaps, options.power_sgd_rank);
-}
-
-bool uses_packed_messages(const DataParallelOptions& options) {
-  return options.quantized_weights || options.grad_reduce_format != GradReduceFormat::Full;
+std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dtype, const Layout& layout) {
+  const bool overlaps = layout.overlap_grad_reduce;
+  if (layout.zero_stage < 2)
+    return std::make_unique<ReplicatedGrads>(context, dtype, overlaps, layout.formats.power_sgd_rank);
+  return std::make_unique<ShardedGrads>(context, dtype, layout.formats.has_bf16_grads() ? DType::BF16 : dtype,
+                                        overlaps);
 }
 
 }  // namespace
 
 ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& device, const DataParallelGroups& groups,
-                       const DataParallelOptions& options)
-    : ParamAndGradBuffer(
-          params, dtype, device, groups.shard.size(),
-          bucket_close_threshold(options.zero_stage, options.bucket_elements, uses_packed_messages(options))),
-      stage_(options.zero_stage),
+                       const Layout& layout, const ParamOffload& offload)
+    : ParamAndGradBuffer(params, dtype, device, groups.shard.size(),
+                         bucket_close_threshold(static_cast<int>(layout.zero_stage), layout.bucket_size,
+                                                layout.formats.has_quantized_comm())),
+      stage_(layout.zero_stage),
       groups_(groups),
       context_{plan(), this->params(), device, groups} {
   MCPP_CHECK(stage_ > 0 || groups.replicate.size() == 1,
              "ZeRO stage 0 shards nothing: its shard group must be all ranks");
-  MCPP_CHECK(stage_ > 0 || !uses_packed_messages(options), "ZeRO stage 0 does not support encoded messages");
-  MCPP_CHECK(stage_ < 2 || options.power_sgd_rank == 0, "ZeRO stage ", stage_,
+  MCPP_CHECK(stage_ > 0 || !layout.formats.has_quantized_comm(), "ZeRO stage 0 does not support encoded messages");
+  MCPP_CHECK(stage_ < 2 || layout.formats.power_sgd_rank == 0, "ZeRO stage ", stage_,
              " has no unsharded gradients to factorize");
-  context_.grad_reduce_format = options.grad_reduce_format;
+  context_.grad_reduce_format = layout.formats.grad_reduce_format();
   if (stage_ > 0) {
     context_.part = groups.shard.rank();
     context_.parts = groups.shard.size();
@@ -85,8 +79,8 @@ ZeroBuffer::ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& d
     const bool is_one_unit = plan().params[bucket.first_param].unit == plan().params[bucket.end_param - 1].unit;
     MCPP_CHECK(stage_ < 2 || is_one_unit, "unit ", bucket.first_unit, " or a neighbor has no elements");
   }
-  params_ = make_param_store(context_, dtype, options);
-  grads_ = make_grad_store(context_, accumulate_dtype(dtype), options);
+  params_ = make_param_store(context_, dtype, layout, offload);
+  grads_ = make_grad_store(context_, accumulate_dtype(dtype), layout);
   clear_grads();
 }
 
@@ -142,14 +136,14 @@ std::vector<ShardSegment> ZeroBuffer::shard() const {
 
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
                                                                Device& device, const DataParallelGroups& groups,
-                                                               const DataParallelOptions& options) {
-  check_input(options.zero_stage >= 0 && options.zero_stage <= 3, "zero_stage = ", options.zero_stage,
+                                                               const Layout& layout, const ParamOffload& offload) {
+  check_input(layout.zero_stage >= 0 && layout.zero_stage <= 3, "zero_stage = ", layout.zero_stage,
               " does not exist; it is 0, 1, 2 or 3");
-  return std::make_unique<ZeroBuffer>(params, dtype, device, groups, options);
+  return std::make_unique<ZeroBuffer>(params, dtype, device, groups, layout, offload);
 }
 
 ChunkParamBuffers::ChunkParamBuffers(std::span<const UnitParam> params, DType dtype, Device& device,
-                                     const GroupLookup& groups, const DataParallelOptions& options) {
+                                     const GroupLookup& groups, const Layout& layout, const ParamOffload& offload) {
   std::map<GridKind, std::vector<UnitParam>> by_grid;
   if (params.empty()) by_grid[GridKind::Dense];  // a stage without layers also takes part in the schedule
   for (const UnitParam& p : params) {
@@ -162,7 +156,7 @@ ChunkParamBuffers::ChunkParamBuffers(std::span<const UnitParam> params, DType dt
     by_grid[placement.grid].push_back(p);
   }
   for (const auto& [grid, list] : by_grid)
-    buffers_.push_back(make_param_and_grad_buffer(list, dtype, device, groups(grid), options));
+    buffers_.push_back(make_param_and_grad_buffer(list, dtype, device, groups(grid), layout, offload));
 }
 
 void ChunkParamBuffers::acquire(int unit, Use use) const {

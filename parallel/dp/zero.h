@@ -6,15 +6,27 @@
 #include <span>
 #include <vector>
 
+#include "base/file.h"
 #include "parallel/dp/buckets/buffer.h"
 #include "parallel/dp/store.h"
+#include "parallel/layout.h"
+#include "tensor/host/async_copy.h"
 
 namespace mcpp {
+
+/// Storage of this rank's shard of the weights if layout.params_tier is not the device.
+struct ParamOffload {
+  Path folder = {};                 ///< folder of the files
+  std::string key = {};             ///< configuration key that specifies the folder
+  bool supports_snapshots = false;  ///< allows saves concurrent with training
+  /// Creates the device's copy engine for transfers of the weights.
+  std::function<std::unique_ptr<AsyncCopyEngine>(Device&)> make_copies = make_async_copy_engine;
+};
 
 class ZeroBuffer final : public ParamAndGradBuffer {
  public:
   ZeroBuffer(std::span<const UnitParam> params, DType dtype, Device& device, const DataParallelGroups& groups,
-             const DataParallelOptions& options);
+             const Layout& layout, const ParamOffload& offload);
 
   void acquire(int unit, Use use) override;
   void release(int unit, Use use, bool is_last) override;
@@ -39,7 +51,7 @@ class ZeroBuffer final : public ParamAndGradBuffer {
 
   void begin_step() override { grads_->begin_step(); }
 
-  int stage_;
+  i64 stage_;
   DataParallelGroups groups_;
   StoreContext context_;
   std::unique_ptr<ParamStore> params_;
@@ -53,7 +65,7 @@ class ZeroBuffer final : public ParamAndGradBuffer {
 /// the entire data-parallel group and groups.replicate has one rank.
 std::unique_ptr<ParamAndGradBuffer> make_param_and_grad_buffer(std::span<const UnitParam> params, DType dtype,
                                                                Device& device, const DataParallelGroups& groups,
-                                                               const DataParallelOptions& options);
+                                                               const Layout& layout, const ParamOffload& offload = {});
 
 /// Parameters and gradients of one pipeline chunk. Each grid of ranks has a buffer of its own, because experts are
 /// reduced and sharded over different ranks than dense layers.
@@ -65,7 +77,7 @@ class ChunkParamBuffers {
   /// Creates the buffers, as make_param_and_grad_buffer() does, for the parameters of each grid. Throws an Internal
   /// error for a parameter whose gradients are not Partial along dp and cp.
   ChunkParamBuffers(std::span<const UnitParam> params, DType dtype, Device& device, const GroupLookup& groups,
-                    const DataParallelOptions& options);
+                    const Layout& layout, const ParamOffload& offload = {});
 
   /// Call the functions of the same names on all buffers.
   void acquire(int unit, Use use) const;

@@ -3,20 +3,10 @@
 // grid (Liu et al., "MoE Parallel Folding", 2025): ep groups of expert_tensor_parallel_size consecutive ranks, each of
 // which has a slice of the width of its experts.
 #pragma once
-#include <array>
-#include <string_view>
-
-#include "base/fields.h"
 #include "comm/communicator.h"
+#include "parallel/layout.h"
 
 namespace mcpp {
-
-/// Communication pattern of token dispatch: tokens are sent to the ranks of their experts, or to all ranks.
-enum class TokenDispatcherType : u8 { AllToAll, AllGather };
-template <>
-struct EnumNames<TokenDispatcherType> {
-  static constexpr std::array<std::string_view, 2> value{"alltoall", "allgather"};
-};
 
 /// Number of exchanged tokens that reach the experts of a rank: an even share, or all that can.
 enum class ExpertLoad : u8 { Even, Max };

@@ -1,14 +1,9 @@
 // Communication time of collectives: latency + bytes / bandwidth for each tier of links that a group spans.
 #pragma once
+#include "parallel/layout.h"
 #include "plan/hardware/hardware.h"
 
 namespace mcpp {
-
-/// Group of every `stride`-th rank in a range of consecutive ranks, like the groups along one axis of a layout.
-struct RankGroup {
-  i64 ranks = 1;
-  i64 stride = 1;
-};
 
 /// Predicts the time of each rank in a collective. All groups of an axis communicate at the same time, each rank with
 /// its own bandwidth. A group that spans several tiers works hierarchically: first inside the nearest tier, then across

@@ -1,7 +1,7 @@
 // Kernel times of everything except matrix products and attention, in seconds per element.
 #pragma once
 #include "model/config/block_spec.h"
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 #include "plan/hardware/hardware.h"
 
 namespace mcpp {

@@ -220,7 +220,7 @@ class Layer {
   /// there are fewer of them than ranks.
   i64 exchanged_keys() const {
     const i64 groups = keys_ / attention_.head_dim;
-    return groups % layout_.cp_heads == 0 ? keys_ : layout_.cp_heads * attention_.head_dim;
+    return groups % layout_.cp_heads() == 0 ? keys_ : layout_.cp_heads() * attention_.head_dim;
   }
   double key_bytes() const { return 2 * real(tokens_ * exchanged_keys()) * element_; }
   /// Gradients of keys are sent in fp32.
@@ -235,7 +235,7 @@ class Layer {
   /// Returns the time to send queries, keys and values and to receive the output, and of the reverse for gradients.
   UnitTime head_exchange_time() const {
     UnitTime t;
-    if (layout_.cp_heads == 1) return t;
+    if (layout_.cp_heads() == 1) return t;
     const double query_bytes = 2 * real(tokens_ * queries_) * element_;
     const bool shares_groups = exchanged_keys() != keys_;  // their gradients need a sum over several ranks
     const auto exchange = [&](double bytes) { return collectives_.all_to_all(bytes, layout_.heads_group()); };
@@ -355,10 +355,10 @@ class ExpertLayer {
         tokens_(ceil_div(rank.tokens(), layout_.tp)),
         choices_(tokens_ * model_.moe.router_topk),
         local_experts_(model_.moe.num_experts / layout_.ep),
-        width_(model_.moe_ffn() / layout_.etp),
+        width_(model_.moe_ffn() / layout_.expert_tp()),
         // Rows from all ranks of the exchange, divided evenly among the expert shards.
         rows_per_expert_(
-            std::max<i64>(1, std::llround(imbalance_ * real(choices_ * layout_.etp) / real(local_experts_)))) {}
+            std::max<i64>(1, std::llround(imbalance_ * real(choices_ * layout_.expert_tp()) / real(local_experts_)))) {}
 
   UnitTime time() const {
     const ProductType type = rank_.job().work.non_fp8_products();
@@ -384,7 +384,7 @@ class ExpertLayer {
  private:
   i64 up(i64 width) const { return (model_.is_gated() ? 2 : 1) * width; }
   i64 rows() const { return rows_per_expert_ * local_experts_; }
-  bool has_exchange() const { return layout_.ep * layout_.etp > 1; }
+  bool has_exchange() const { return layout_.ep * layout_.expert_tp() > 1; }
 
   /// Returns the time of a thin fp32 product over tokens that are converted to fp32.
   UnitTime router() const {
@@ -418,9 +418,10 @@ class ExpertLayer {
     if (layout_.dispatcher == TokenDispatcherType::AllGather)
       t.forward.expert_parallel = 2 * collectives.all_gather(real(tokens_ * group.ranks) * row, group);
     else
-      t.forward.expert_parallel = 2 * collectives.all_to_all(imbalance_ * real(choices_ * layout_.etp) * row, group) +
-                                  collectives.all_gather(real(model_.moe.num_experts * group.ranks) * 4,
-                                                         group);  // number of rows per destination
+      t.forward.expert_parallel =
+          2 * collectives.all_to_all(imbalance_ * real(choices_ * layout_.expert_tp()) * row, group) +
+          collectives.all_gather(real(model_.moe.num_experts * group.ranks) * 4,
+                                 group);  // number of rows per destination
     t.backward_input.expert_parallel = t.forward.expert_parallel;
     // Each rank routed its own part of the tokens and needs the results of the others.
     if (layout_.tp > 1 && !layout_.sequence_parallel)

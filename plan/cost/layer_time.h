@@ -6,8 +6,8 @@
 
 #include "model/config/block_spec.h"
 #include "plan/cost/kernel_times.h"
-#include "plan/cost/layout.h"
 #include "plan/cost/rank_cost_model.h"
+#include "plan/cost/workload.h"
 
 namespace mcpp {
 

@@ -57,7 +57,7 @@ RankCostModel::RankCostModel(const PredictionInput& job)
     : job_(job),
       collectives_(job.hardware),
       kernels_(kernel_times(job.hardware, job.program, job.work)),
-      slowdown_(job.hardware.slowest_device_factor(job.layout.world_size)),
+      slowdown_(job.hardware.slowest_device_factor(job.layout.world_size())),
       element_bytes_(real(size_of(job.work.dtype))),
       tokens_(job.work.model.seq_length / job.layout.cp * job.layout.micro_batch_size) {}
 

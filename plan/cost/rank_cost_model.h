@@ -1,7 +1,7 @@
 // Work of one rank of a layout for a microbatch, and the time of the building blocks of layers.
 #pragma once
 #include "plan/cost/kernel_times.h"
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 
 namespace mcpp {
 

@@ -65,7 +65,7 @@ std::string recipe_text(const std::vector<RuleOfThumb>& recipe) {
 }
 
 std::string search_text(const PredictionInput& job, const SearchResult& result) {
-  std::string text = str(job.layout.world_size, " x ", job.hardware.device.name, ": ", result.possible,
+  std::string text = str(job.layout.world_size(), " x ", job.hardware.device.name, ": ", result.possible,
                          " layouts are possible, ", result.fitting, " fit\n", pad_left("seconds", 9),
                          pad_left("TFLOP/s", 9), pad_left("MFU", 9), pad_left("memory", 12), "  layout\n");
   for (const Candidate& candidate : result.best) text += row(job, candidate);
@@ -92,7 +92,7 @@ std::string step_text(const PredictionInput& job, const StepTime& t) {
 std::string step_json(const PredictionInput& job, const StepTime& t, const PredictedMemory& memory,
                       const std::optional<TrainingCost>& cost) {
   OrderedJson json{{"layout", job.layout.describe()},
-                   {"ranks", job.layout.world_size},
+                   {"ranks", job.layout.world_size()},
                    {"step_s", t.seconds},
                    {"tokens_per_s", job.work.tokens() / t.seconds},
                    {"mfu", model_flops_utilization(job, t.seconds)},

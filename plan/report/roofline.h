@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 
 namespace mcpp {
 

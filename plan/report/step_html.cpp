@@ -133,8 +133,8 @@ struct MemoryPoint {
 
 /// Returns the activation memory of a rank at the beginning and end of each pass.
 std::vector<MemoryPoint> activations(const PredictionInput& job, const StepTimeline& step, std::size_t rank) {
-  const ActivationSetup setup = job.layout.activations(job.work);
-  const std::vector<StageContents> stages = split_stages(job.layout.stage_split(job.work.model));
+  const ActivationSetup setup = job.activations();
+  const std::vector<StageContents> stages = split_stages(job.layout, job.work.model.num_layers);
   std::vector<MemoryPoint> points{{0, 0}};
   i64 kept = 0;
   for (const TimedAction& timed : step.timeline.per_rank[rank]) {
@@ -192,7 +192,7 @@ std::string step_html(const PredictionInput& job, const StepTime& time) {
   const StepTimeline step = step_timeline(job, 4 * job.layout.pp);
   const double scale = choose_scale(step);
   const std::string title =
-      escape_html(str(job.layout.world_size, " x ", job.hardware.device.name, ": ", job.layout.describe()));
+      escape_html(str(job.layout.world_size(), " x ", job.hardware.device.name, ": ", job.layout.describe()));
   return str(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", title, "</title><style>", kStyle,
       "</style></head><body>\n<h1>", title, "</h1>\n<p>A step is predicted to take ", time_text(time.seconds), ": ",

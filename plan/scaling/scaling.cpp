@@ -104,8 +104,7 @@ double min_device_hours(const Hardware& hardware, const Workload& work, double t
 /// Returns the odd part of the factor that the limits require of every world size.
 i64 odd_factor(const SearchLimits& limits) {
   const auto value_or_one = [](i64 size) { return std::max<i64>(size, 1); };
-  i64 factor = value_or_one(limits.tensor_model_parallel_size) * value_or_one(limits.context_parallel_size) *
-               value_or_one(limits.pipeline_model_parallel_size);
+  i64 factor = value_or_one(limits.tp) * value_or_one(limits.cp) * value_or_one(limits.pp);
   while (factor % 2 == 0) factor /= 2;
   return factor;
 }

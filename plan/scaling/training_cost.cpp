@@ -26,7 +26,7 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& job) {
   with("twice the memory bandwidth", [](Hardware& h) { h.device.memory_attained *= 2; });
   with("devices of the same speed", [](Hardware& h) { h.device.speed_spread = 0; });
   for (std::size_t tier = 0; tier < job.hardware.links.tier.size(); ++tier) {
-    const bool is_used = tier == 0 || job.layout.world_size > job.hardware.links.ranks[tier - 1];
+    const bool is_used = tier == 0 || job.layout.world_size() > job.hardware.links.ranks[tier - 1];
     if (is_used)
       with("twice the bandwidth of " + job.hardware.links.tier[tier],
            [tier](Hardware& h) { h.links.bandwidth[tier] *= 2; });
@@ -57,7 +57,7 @@ SaveTime save_time(const PredictionInput& job) {
   const HostRates& host = job.hardware.host;
   SaveTime save{.bytes = real(count_parameters(work.model).total()) *
                          (element + master_bytes + 4 * work.states.matrix_states)};
-  const double bytes_per_rank = save.bytes / real(job.layout.world_size);
+  const double bytes_per_rank = save.bytes / real(job.layout.world_size());
   if (host.nvme_bandwidth > 0) save.seconds = bytes_per_rank / (1e9 * host.nvme_bandwidth);
   if (host.link_bandwidth > 0) save.stall_seconds = bytes_per_rank / (1e9 * host.link_bandwidth);
   return save;
@@ -66,14 +66,14 @@ SaveTime save_time(const PredictionInput& job) {
 std::string save_text(const PredictionInput& job, const SaveTime& save) {
   std::string text = str("a checkpoint has ", human_bytes(save.bytes));
   if (save.seconds == 0) return text + "; how fast disks are is not known (host.nvme_bandwidth)\n";
-  text += str(": ", fixed(save.seconds, 1), " s on the local disks of ", job.layout.world_size, " devices");
+  text += str(": ", fixed(save.seconds, 1), " s on the local disks of ", job.layout.world_size(), " devices");
   if (save.stall_seconds > 0)
     text += str(", of which the training waits for ", fixed(save.stall_seconds, 1), " s with async_save");
   return text + "\n";
 }
 
 TrainingCost training_cost(const PredictionInput& job, double step_seconds, double tokens, Failures failures) {
-  const i64 world = job.layout.world_size;
+  const i64 world = job.layout.world_size();
   if (failures.save_seconds == 0) failures.save_seconds = save_time(job).seconds;
   const double lost_fraction = failures.device_hours > 0 ? failure_loss(failures, world).lost_fraction : 0;
   const double hours = tokens / job.work.tokens() * step_seconds / 3600 / (1 - lost_fraction);

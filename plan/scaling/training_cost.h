@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 #include "plan/step/step_time.h"
 
 namespace mcpp {

@@ -20,8 +20,8 @@ PipelineRun::PipelineRun(const PredictionInput& job, std::vector<StageWork> stag
            .chunks_per_rank = static_cast<int>(layout_.chunks),
            .placement = row_of(layout_.schedule).placement},
       microbatches_(layout_.microbatches(job.work.global_batch_size)),
-      turns_(real(std::min(layout_.world_size, job.hardware.links.ranks.front())) /
-             job.hardware.concurrent_ranks(layout_.world_size)) {}
+      turns_(real(std::min(layout_.world_size(), job.hardware.links.ranks.front())) /
+             job.hardware.concurrent_ranks(layout_.world_size())) {}
 
 PassTime PipelineRun::rank_work(int rank) const {
   PassTime work;

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "parallel/pp/simulate.h"
-#include "parallel/pp/stages.h"
-#include "plan/cost/layout.h"
+#include "parallel/stages.h"
 #include "plan/cost/rank_cost_model.h"
+#include "plan/cost/workload.h"
 
 namespace mcpp {
 

@@ -31,7 +31,7 @@ void OffloadCost::add_to(UnitTime& passes, const StageContents& stage, const Wei
   if (layout_.activations_tier != OffloadTier::Device) {
     LayerSizesCache own(job_.work.model);
     LayerSizesCache& cache = job_.sizes ? *job_.sizes : own;
-    activations = real(stage_activations(cache.get(layout_.activations(job_.work)), stage).offloaded);
+    activations = real(stage_activations(cache.get(job_.activations()), stage).offloaded);
   }
   // If the node has a secondary weight shard, weights are gathered once per step, which is negligible.
   const bool fetches_weights = layout_.params_tier != OffloadTier::Device && !layout_.has_secondary_shard();
@@ -160,8 +160,8 @@ class Step {
       times.kept = layer_time(job_, blocks[kind]);
       times.recomputed = add_full_recompute(times.kept);
       if (layout_.recompute.shards_saved_inputs)
-        times.recomputed.backward_input.tensor_parallel += collectives_.all_gather(
-            real(residual_bytes(job_.work.model, layout_.activations(job_.work))), layout_.tp_group());
+        times.recomputed.backward_input.tensor_parallel +=
+            collectives_.all_gather(real(residual_bytes(job_.work.model, job_.activations())), layout_.tp_group());
       times.traffic = traffic_.layer_traffic(kind, false);
       times.recomputed_traffic = traffic_.layer_traffic(kind, true);
     }
@@ -171,7 +171,7 @@ class Step {
   std::vector<StageWork> stages(bool sums_gradients) const {
     const UnitTime embedding = embedding_time(job_), output = output_time(job_);
     std::vector<StageWork> list;
-    for (const StageContents& contents : split_stages(layout_.stage_split(job_.work.model))) {
+    for (const StageContents& contents : split_stages(layout_, job_.work.model.num_layers)) {
       UnitTime passes = time_of_layers(contents);
       if (contents.has_embedding) passes += embedding;
       if (contents.has_output) passes += output;
@@ -281,10 +281,10 @@ class Step {
     double weights = 0;
     pipeline_.for_each_stage_of(rank,
                                 [&](const StageWork& stage) { weights += traffic_.updated_weights(stage.contents); });
-    return job_.hardware.slowest_device_factor(layout_.world_size) * update_ * weights *
+    return job_.hardware.slowest_device_factor(layout_.world_size()) * update_ * weights *
                (1 - layout_.effective_offloaded_fraction()) +
            offload_cost_.update_seconds(weights) +
-           collectives_.all_reduce(4, {.ranks = layout_.world_size, .stride = 1});  // gradient norm
+           collectives_.all_reduce(4, {.ranks = layout_.world_size(), .stride = 1});  // gradient norm
   }
 
   /// Returns the time to read tokens from data files, and to copy tokens and targets to the device.
@@ -298,7 +298,7 @@ class Step {
   }
 
   double message_seconds() const {
-    const double bytes = real(residual_bytes(job_.work.model, layout_.activations(job_.work)));
+    const double bytes = real(residual_bytes(job_.work.model, job_.activations()));
     const bool scatters = job_.program.scatters_messages && !layout_.sequence_parallel;
     double message = collectives_.message(scatters ? bytes / real(layout_.tp) : bytes, layout_.pipeline_stride());
     if (scatters) message += collectives_.all_gather(bytes, layout_.tp_group());

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "parallel/pp/simulate.h"
-#include "parallel/pp/stages.h"
+#include "parallel/stages.h"
 #include "plan/cost/layer_time.h"
-#include "plan/cost/layout.h"
 #include "plan/cost/rank_cost_model.h"
+#include "plan/cost/workload.h"
 #include "plan/step/weight_counts.h"
 
 namespace mcpp {

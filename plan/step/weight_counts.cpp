@@ -27,7 +27,7 @@ WeightCount mlp(const ModelConfig& m, i64 width, i64 parts, i64 low_rank) {
 }
 
 WeightCounts::BlockCounts count_block(const ModelConfig& m, const BlockSpec& block, const Layout& layout) {
-  const i64 h = m.hidden_size, tp = layout.tp, low_rank = layout.rounding.power_sgd_rank;
+  const i64 h = m.hidden_size, tp = layout.tp, low_rank = layout.formats.power_sgd_rank;
   const double norm_tensors = m.normalization == Normalization::LayerNorm ? 2 : 1;
   WeightCounts::BlockCounts counts;
   if (const AttentionSpec* attention = block.attention()) {
@@ -41,7 +41,7 @@ WeightCounts::BlockCounts count_block(const ModelConfig& m, const BlockSpec& blo
     if (const i64 shared = moe->shared_expert_intermediate_size; shared > 0)
       counts.dense += mlp(m, shared, tp, low_rank);
     counts.dense += uncompressed(moe->num_experts, h);
-    counts.experts = mlp(m, moe->ffn_hidden_size, layout.etp, low_rank) * real(moe->num_experts / layout.ep);
+    counts.experts = mlp(m, moe->ffn_hidden_size, layout.expert_tp(), low_rank) * real(moe->num_experts / layout.ep);
   }
   return counts;
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "model/config/block_spec.h"
-#include "parallel/pp/stages.h"
+#include "parallel/stages.h"
 #include "plan/cost/layer_time.h"
 
 namespace mcpp {

@@ -40,8 +40,8 @@ WeightTraffic::WeightTraffic(const PredictionInput& job)
       weights_(job.work.model, job.layout),
       element_(real(size_of(job.work.dtype))),
       slowdown_(job.hardware.communication_slowdown()),
-      weight_bytes_(layout_.rounding.packed_weights ? kPackedBytes : element_),
-      gradient_bytes_(layout_.rounding.bf16_gradients ? kBf16 : job.program.gradient_bytes) {}
+      weight_bytes_(layout_.formats.quantized_weights ? kPackedBytes : element_),
+      gradient_bytes_(layout_.formats.has_bf16_grads() ? kBf16 : job.program.gradient_bytes) {}
 
 bool WeightTraffic::ties_own_embedding(const StageContents& stage) const {
   return stage.has_embedding && stage.has_output && !job_.work.model.untie_embeddings_and_output_weights;
@@ -92,17 +92,17 @@ double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& 
 Transfer WeightTraffic::gather(const Group& group, bool uses_secondary_shard) const {
   const RankGroup ranks = uses_secondary_shard && group.has_node_groups ? layout_.node_group() : group.shards;
   const double elements = group.weights.all;
-  if (const double ns = measured_ns(&MeasuredRates::gathered, ranks); ns > 0 && !layout_.rounding.packed_weights)
+  if (const double ns = measured_ns(&MeasuredRates::gathered, ranks); ns > 0 && !layout_.formats.quantized_weights)
     return {.links = 1e-9 * ns * elements};
   Transfer sum{.links = group.tensors * collectives_.all_gather(weight_bytes_ * elements / group.tensors, ranks)};
-  if (layout_.rounding.packed_weights)  // packed by the owner of a shard, and unpacked by all ranks
+  if (layout_.formats.quantized_weights)  // packed by the owner of a shard, and unpacked by all ranks
     sum.device =
         job_.hardware.traffic_seconds((kPackedBytes + element_) * elements * (1 + 1 / real(group.shards.ranks)));
   return sum;
 }
 
 Transfer WeightTraffic::packed_reduce_scatter(double elements, const Group& group) const {
-  const double bytes = layout_.rounding.gradients == GradReduceFormat::Int8 ? kPackedBytes : kBf16;
+  const double bytes = layout_.formats.grad_reduce_format() == GradReduceFormat::Int8 ? kPackedBytes : kBf16;
   // Each element is read and packed; each received message is added to the sum.
   const auto device = [&](double count) {
     return job_.hardware.traffic_seconds((3 * kAccumulateBytes + 2 * bytes) * count);
@@ -115,16 +115,17 @@ Transfer WeightTraffic::packed_reduce_scatter(double elements, const Group& grou
 }
 
 Transfer WeightTraffic::reduce_scatter_gradients(const Group& group) const {
-  if (layout_.rounding.gradients != GradReduceFormat::Full) return packed_reduce_scatter(group.weights.all, group);
+  if (layout_.formats.grad_reduce_format() != GradReduceFormat::Full)
+    return packed_reduce_scatter(group.weights.all, group);
   if (const double ns = measured_ns(&MeasuredRates::scattered, group.shards);
-      ns > 0 && !layout_.rounding.bf16_gradients)
+      ns > 0 && !layout_.formats.has_bf16_grads())
     return {.links = 1e-9 * ns * group.weights.summed};
   const double tensors = group.tensors, bytes = gradient_bytes_ * group.weights.summed / tensors;
   return {.links = tensors * collectives_.reduce_scatter(bytes, group.shards)};
 }
 
 double WeightTraffic::factor_seconds(double elements) const {
-  const double flops = 6 * real(layout_.rounding.power_sgd_rank) * elements;
+  const double flops = 6 * real(layout_.formats.power_sgd_rank) * elements;
   return flops / job_.hardware.product_flops(ProductType::Fp32) +
          job_.hardware.traffic_seconds(kFactorBytes * elements);
 }
@@ -175,7 +176,7 @@ Transfer WeightTraffic::reduce(const StageContents& stage) const {
     if (layout_.zero_stage == 1) sum += reduce_scatter_gradients(group);
     if (layout_.zero_stage == 0)
       sum.links += collectives_.all_reduce(gradient_bytes_ * group.weights.summed, group.shards);
-    if (layout_.rounding.power_sgd_rank > 0) sum.device += factor_seconds(group.weights.factorized);
+    if (layout_.formats.power_sgd_rank > 0) sum.device += factor_seconds(group.weights.factorized);
     if (layout_.instances > 1)
       sum.links +=
           collectives_.all_reduce(gradient_bytes_ * group.weights.all / real(group.shards.ranks), group.instances);

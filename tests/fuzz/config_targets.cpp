@@ -14,11 +14,11 @@ void check_config(const Config& config) {
              "the round trip changed the configuration");
   MCPP_CHECK(!config.batch_sizes().empty() && config.training_end().iterations >= 0 &&
              config.training_end().samples >= 0);
-  const i64 ranks = config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size;
+  const i64 ranks = config.parallel.tp * config.parallel.pp;
   for (const i64 world : {i64{1}, ranks}) {
     if (layout_problems(config, static_cast<int>(world)).empty()) {
       MCPP_CHECK(microbatches_per_step(config, static_cast<int>(world)) > 0);
-      split_stages(stage_split(config));
+      split_stages(config.parallel, config.model.num_layers);
     }
   }
 }

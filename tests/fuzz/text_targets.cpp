@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "data/dataset/blend.h"
 #include "megatron_cpp/config/batch_size_schedule.h"
-#include "parallel/pp/stages.h"
+#include "parallel/stages.h"
 #include "tensor/gemm_algo_cache.h"
 #include "tests/fuzz/targets.h"
 
@@ -44,10 +44,9 @@ void gemm_choices(std::string_view input) {
 void pipeline_layout(std::string_view input) {
   const std::string text(input);
   for (const i64 ranks : {1, 2, 4}) {
-    const StageSplit split{
-        .num_layers = 8, .pipeline_model_parallel_size = ranks, .pipeline_model_parallel_layout = text};
-    if (!stage_conflicts(split).empty()) continue;
-    const std::vector<StageContents> stages = split_stages(split);
+    const Layout layout{.pp = ranks, .stages = text};
+    if (!stage_conflicts(layout, 8).empty()) continue;
+    const std::vector<StageContents> stages = split_stages(layout, 8);
     i64 layers = 0;
     for (const StageContents& stage : stages) layers += stage.num_layers();
     MCPP_CHECK(layers == 8 && static_cast<i64>(stages.size()) == ranks, layers, " layers");

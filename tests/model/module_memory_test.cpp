@@ -70,9 +70,7 @@ TEST(ModuleMemoryTest, CountsActivationsInModuleThatSavesThem) {
 
 TEST(ModuleMemoryTest, ContainsOnlyStagesOfRank) {
   const ModelConfig config = four_layers();
-  RankMemorySpec share{.stages = split_stages({.num_layers = 4, .pipeline_model_parallel_size = 2}),
-                       .schedule = one_f_one_b(2, 2),
-                       .pipeline_rank = 1};
+  RankMemorySpec share{.stages = split_stages({.pp = 2}, 4), .schedule = one_f_one_b(2, 2), .pipeline_rank = 1};
   const MemoryByModule modules = modules_of(config, {}, share);
   // Includes a copy of the embeddings to which the output is tied.
   EXPECT_THAT(names(modules),

@@ -59,7 +59,7 @@ TEST_P(ZeroMemoryTest, MatchesFormula) {
     Model model;
     const auto buffer = make_param_and_grad_buffer(
         model.list, type, device, {world, *self},
-        {.zero_stage = zero, .bucket_elements = 60'000, .overlap_grad_reduce = ahead, .overlap_param_gather = ahead});
+        {.zero_stage = zero, .bucket_size = 60'000, .overlap_grad_reduce = ahead, .overlap_param_gather = ahead});
     ParamAndGradBuffer* const buffers[]{buffer.get()};
     Optimizer optimizer(buffers, OptimizerConfig{});
     run_step(*buffer, optimizer);

@@ -107,7 +107,7 @@ TEST_P(ZeroStepsTest, MatchesSingleRankReferenceBitwise) {
     CpuDevice device;
     ToyModel model;
     const auto buffer = make_param_and_grad_buffer(model.unit_params(), c.dtype, device, groups.refs(),
-                                                   {.zero_stage = stage, .bucket_elements = 400});
+                                                   {.zero_stage = stage, .bucket_size = 400});
     buffer->visit_weights([](Param& param, i64 first, Tensor values) { initialize(param, 11, first, values); });
     buffer->publish();
     ParamAndGradBuffer* const buffers[]{buffer.get()};

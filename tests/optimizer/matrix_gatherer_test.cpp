@@ -95,7 +95,7 @@ TEST_P(MatrixGathererTest, MatchesResultOfSingleRank) {
     CpuDevice device;
     Slice slice(*tp);
     const auto memory = make_param_and_grad_buffer(slice.list, DType::F64, device, {*shard, *self},
-                                                   {.zero_stage = shards > 1 ? 1 : 0, .bucket_elements = bucket});
+                                                   {.zero_stage = shards > 1 ? 1 : 0, .bucket_size = bucket});
     memory->visit_grads([&](const Param& param, i64 first, Tensor values) {
       Numbers part(static_cast<std::size_t>(values.numel()));
       for (std::size_t i = 0; i < part.size(); ++i)

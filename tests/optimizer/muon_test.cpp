@@ -154,7 +154,7 @@ struct MuonModel {
     add("fc1.weight", {2, 6, 5}).matrices = {slab({2, 6, 5}, 0, 0, 1), slab({2, 6, 5}, 0, 1, 1)};
     add("fc1.bias", {2, 6});
     add("fc2.weight", {4, 12}).matrices = {slab({4, 12}, 0, 0, 4)};
-    memory = make_param_and_grad_buffer(list, dtype, device, {*self, *self}, {.bucket_elements = 0});
+    memory = make_param_and_grad_buffer(list, dtype, device, {*self, *self}, {.bucket_size = 0});
     u64 seed = 0;
     for (Param& param : params) set_numbers(param.value, test::normals(param.numel(), ++seed));
     ParamAndGradBuffer* const buffers[]{memory.get()};

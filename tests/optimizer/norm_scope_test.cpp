@@ -19,8 +19,7 @@ namespace {
 TEST(NormScopeTest, CountsEveryElementOnce) {
   for (const int zero_stage : {0, 1, 2, 3}) {
     run_local_ranks(8, [&](Communicator& world, int) {
-      const ParallelState parallel =
-          make_parallel_state(world, {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2});
+      const ParallelState parallel = make_parallel_state(world, {.tp = 2, .pp = 2});
       const int tp_rank = parallel.coordinates.tp, stage = parallel.coordinates.pp;
       CpuDevice device;
       std::list<Param> params;
@@ -64,7 +63,7 @@ TEST(NormScopeTest, CountsAllParametersOfSingleRank) {
 /// There are fewer key and value groups than ranks, so that neighboring ranks share a box.
 TEST(NormScopeTest, CountsOnlyFirstRankOfSharedBox) {
   run_local_ranks(4, [](Communicator& world, int rank) {
-    const ParallelState parallel = make_parallel_state(world, {.tensor_model_parallel_size = 4});
+    const ParallelState parallel = make_parallel_state(world, {.tp = 4});
     Param shared("kv", Shape{2}, Init::Ones);
     shared.placement.tp = {Spread::Partial, Holders{.first = rank / 2 * 2, .count = 2}};
     EXPECT_EQ(make_norm_scope(parallel, false).is_counted(shared), rank % 2 == 0);

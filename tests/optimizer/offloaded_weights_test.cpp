@@ -55,16 +55,18 @@ class OffloadedWeightsTest : public testing::Test {
     ToyModel model;
     const auto self = make_self_communicator();
     const LazyCopies* weight_copies = nullptr;
-    DataParallelOptions options{.zero_stage = 3,
-                                .overlap_grad_reduce = c.overlap,
-                                .overlap_param_gather = c.overlap,
-                                .quantized_weights = c.quantized_weights};
-    options.params = {.tier = c.weights, .folder = folder_.path(), .key = "key", .make_copies = [&](Device& d) {
-                        auto made = std::make_unique<LazyCopies>(d);
-                        weight_copies = made.get();
-                        return made;
-                      }};
-    const auto buffer = make_param_and_grad_buffer(model.unit_params(), c.dtype, device, {world, *self}, options);
+    const Layout layout{.zero_stage = 3,
+                        .formats = {.quantized_weights = c.quantized_weights},
+                        .overlap_grad_reduce = c.overlap,
+                        .overlap_param_gather = c.overlap,
+                        .params_tier = c.weights};
+    const ParamOffload offload{.folder = folder_.path(), .key = "key", .make_copies = [&](Device& d) {
+                                 auto made = std::make_unique<LazyCopies>(d);
+                                 weight_copies = made.get();
+                                 return made;
+                               }};
+    const auto buffer =
+        make_param_and_grad_buffer(model.unit_params(), c.dtype, device, {world, *self}, layout, offload);
     buffer->visit_weights([](const Param& param, i64 first, Tensor values) { initialize(param, 7, first, values); });
     buffer->publish();
     const OptimizerConfig config = optimizer_of(c);

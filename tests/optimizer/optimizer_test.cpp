@@ -43,7 +43,7 @@ struct Fixture {
     add("norm.weight", {5}, 1);
     add("linear.weight", {5, 6}, 1);
     add("linear.bias", {6}, 1);
-    buffer = make_param_and_grad_buffer(list, dtype, device, {*self, *self}, {.bucket_elements = 0});
+    buffer = make_param_and_grad_buffer(list, dtype, device, {*self, *self}, {.bucket_size = 0});
     for (Param& param : params) {
       for (i64 i = 0; i < param.numel(); ++i) set_element(param.value, i, normal(random));
     }

@@ -45,7 +45,7 @@ class SmallModel {
     add("linear.weight", {70, 30}, 1);
     add("linear.bias", {70}, 1);
     add("out.weight", {30, 70}, 2);
-    buffer_ = make_param_and_grad_buffer(list, dtype, device_, {*self_, *self_}, {.bucket_elements = 2000});
+    buffer_ = make_param_and_grad_buffer(list, dtype, device_, {*self_, *self_}, {.bucket_size = 2000});
     buffer_->visit_weights([&](const Param&, i64, Tensor values) { draw(values, 1); });
     ParamAndGradBuffer* const buffers[]{buffer_.get()};
     optimizer_.emplace(buffers, config, NormScope{}, MatrixGroups{}, make_states(device_), make_copies(device_));

@@ -139,9 +139,9 @@ Numeric on_ranks(const Problem& p, const Types& t, const Way& way, Cut kind) {
   std::mutex mutex;
   run_local_ranks(way.ranks(), [&](Communicator& world, int) {
     CpuDevice device;
-    const ParallelState state =
-        make_parallel_state(world, {.context_parallel_size = way.ranks(), .context_parallel_heads = way.heads});
-    const ContextParallel cp = state.context_parallel(way.type);
+    const ParallelState state = make_parallel_state(
+        world, {.cp = way.ranks(), .cp_comm_type = way.type, .cp_hierarchy = {way.heads, way.ranks() / way.heads}});
+    const ContextParallel cp = state.context_parallel();
     const FullTensors full(p, t, device);
     const i64 rows = p.seq / cp.size();
     const auto partition = std::make_shared<const SamplePartition>(make_partition(kind, p, cp.partition, full.starts));

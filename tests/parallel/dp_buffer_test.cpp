@@ -13,13 +13,12 @@ class ParamAndGradBufferTest : public testing::Test {
  protected:
   /// Makes two parameters in each of `units` units: a matrix [10, 7] and a bias [7].
   std::unique_ptr<ParamAndGradBuffer> make(int units, Communicator& dp, i64 bucket_elements, DType dtype = DType::F32) {
-    return make_param_and_grad_buffer(params_of(units), dtype, device_, {dp, *self_},
-                                      {.bucket_elements = bucket_elements});
+    return make_param_and_grad_buffer(params_of(units), dtype, device_, {dp, *self_}, {.bucket_size = bucket_elements});
   }
   /// Makes one bucket per unit. This rank and its replicas hold all gradients.
   std::unique_ptr<ParamAndGradBuffer> make_for_replicas(int units, Communicator& replicas, int stage, bool overlaps) {
     return make_param_and_grad_buffer(params_of(units), DType::F32, device_, {*self_, replicas},
-                                      {.zero_stage = stage, .bucket_elements = 1, .overlap_grad_reduce = overlaps});
+                                      {.zero_stage = stage, .bucket_size = 1, .overlap_grad_reduce = overlaps});
   }
   std::vector<UnitParam> params_of(int units) {
     std::vector<UnitParam> list;
@@ -171,7 +170,7 @@ TEST_F(ParamAndGradBufferTest, RejectsDuplicateParameter) {
   const auto self = make_self_communicator();
   Param param("tied", Shape{4}, Init::Ones);
   const std::vector<UnitParam> list{{&param, 0}, {&param, 1}};
-  EXPECT_THROW(make_param_and_grad_buffer(list, DType::F32, device_, {*self, *self}, {.bucket_elements = 0}), Error);
+  EXPECT_THROW(make_param_and_grad_buffer(list, DType::F32, device_, {*self, *self}, {.bucket_size = 0}), Error);
 }
 
 TEST_F(ParamAndGradBufferTest, NestedUsesEndWithOutermostRelease) {
@@ -195,7 +194,7 @@ TEST_F(ParamAndGradBufferTest, StartsNothingBeforeFinishWithoutOverlap) {
   const std::vector<UnitParam> list{{&params.emplace_back("a", Shape{5}, Init::Ones), 0},
                                     {&params.emplace_back("b", Shape{6}, Init::Ones), 1}};
   const auto buffer = make_param_and_grad_buffer(list, DType::F32, device_, {dp, *self_},
-                                                 {.bucket_elements = 1, .overlap_grad_reduce = false});
+                                                 {.bucket_size = 1, .overlap_grad_reduce = false});
   buffer->clear_grads();
   for (int unit = 1; unit >= 0; --unit) {
     buffer->acquire(unit, Use::Backward);

@@ -55,7 +55,7 @@ struct Fixture {
       list.push_back({&params.emplace_back(str("w", unit), Shape{kUnit}, Init::Normal), unit});
     }
     buffer = make_param_and_grad_buffer(list, DType::F32, device, {shard_group, *self},
-                                        {.zero_stage = stage, .bucket_elements = 1});
+                                        {.zero_stage = stage, .bucket_size = 1});
     kept = buffer->shard();
   }
 

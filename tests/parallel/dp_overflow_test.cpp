@@ -31,11 +31,11 @@ class OverflowRank {
   OverflowRank(Communicator& world, const Reduction& reduction)
       : rank_(world.rank()), groups_(world, reduction.layout) {
     model_.add("aligned.weight", {64, 2}, 4);
-    buffer_ = make_param_and_grad_buffer(model_.unit_params(), DType::F32, device_, groups_.refs(),
-                                         {.zero_stage = reduction.zero_stage,
-                                          .bucket_elements = 400,
-                                          .grad_reduce_format = reduction.format,
-                                          .power_sgd_rank = reduction.power_sgd_rank});
+    Layout layout{.zero_stage = reduction.zero_stage,
+                  .formats = {.power_sgd_rank = reduction.power_sgd_rank},
+                  .bucket_size = 400};
+    layout.formats.set_grad_reduce_format(reduction.format);
+    buffer_ = make_param_and_grad_buffer(model_.unit_params(), DType::F32, device_, groups_.refs(), layout);
   }
 
   /// Runs a step; if `poison` is set, one rank writes it to the last element of `poisoned`.

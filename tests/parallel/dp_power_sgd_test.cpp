@@ -28,9 +28,11 @@ struct Rank {
   Rank(Communicator& world, int stage, bool overlap = true, DpLayout layout = {})
       : groups(world, filled(world, layout)) {
     groups.shard = make_metered(std::move(groups.shard), meter);
-    buffer = make_param_and_grad_buffer(
-        model.unit_params(), DType::F32, device, groups.refs(),
-        {.zero_stage = stage, .bucket_elements = 400, .overlap_grad_reduce = overlap, .power_sgd_rank = kRank});
+    buffer = make_param_and_grad_buffer(model.unit_params(), DType::F32, device, groups.refs(),
+                                        {.zero_stage = stage,
+                                         .formats = {.power_sgd_rank = kRank},
+                                         .bucket_size = 400,
+                                         .overlap_grad_reduce = overlap});
   }
   static DpLayout filled(const Communicator& world, DpLayout layout) {
     return layout.ranks() == world.size() ? layout : DpLayout{world.size(), 1};

@@ -81,7 +81,7 @@ TEST_P(TiedParamsTest, AreReducedOverStages) {
     Stage stage(rank < 2);
     const auto buffer =
         make_param_and_grad_buffer(stage.unit_params(), DType::F32, device, {*dp, *self},
-                                   {.zero_stage = zero_stage, .bucket_elements = 1, .overlap_grad_reduce = overlap});
+                                   {.zero_stage = zero_stage, .bucket_size = 1, .overlap_grad_reduce = overlap});
     PartialGradients partial(std::array{buffer.get()}, {*self, tied.get()});
     for (int step = 0; step < 2; ++step) {
       buffer->clear_grads();
@@ -112,7 +112,7 @@ TEST(TiedParamTest, UnusedGradientAddsNothing) {
       CpuDevice device;
       Stage stage(rank == 0);
       const auto buffer = make_param_and_grad_buffer(stage.unit_params(), DType::F32, device, {*self, *self},
-                                                     {.zero_stage = zero_stage, .bucket_elements = 1});
+                                                     {.zero_stage = zero_stage, .bucket_size = 1});
       PartialGradients partial(std::array{buffer.get()}, {*self, &world});
       for (const bool both : {true, false}) {
         buffer->clear_grads();
@@ -137,7 +137,7 @@ TEST(TiedParamTest, IsNotReducedBeforeFinish) {
     CpuDevice device;
     Stage stage(rank < 2);
     const auto buffer = make_param_and_grad_buffer(stage.unit_params(), DType::F32, device, {*dp, *self},
-                                                   {.zero_stage = 1, .bucket_elements = 1});
+                                                   {.zero_stage = 1, .bucket_size = 1});
     PartialGradients partial(std::array{buffer.get()}, {*self, tied.get()});
     buffer->clear_grads();
     run_backward(stage, *buffer, rank, 0, true);

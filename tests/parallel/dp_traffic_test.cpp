@@ -34,13 +34,13 @@ struct Rank {
       if (group) group = make_metered(std::move(group), counts);
     };
     meter(groups.shard, shard), meter(groups.node, node), meter(groups.across, across);
-    buffer = make_param_and_grad_buffer(model.unit_params(), dtype, device, groups.refs(),
-                                        {.zero_stage = o.stage,
-                                         .bucket_elements = 400,
-                                         .overlap_grad_reduce = o.overlap,
-                                         .overlap_param_gather = o.overlap,
-                                         .quantized_weights = o.weights,
-                                         .grad_reduce_format = o.gradients});
+    Layout zero{.zero_stage = o.stage,
+                .formats = {.quantized_weights = o.weights},
+                .bucket_size = 400,
+                .overlap_grad_reduce = o.overlap,
+                .overlap_param_gather = o.overlap};
+    zero.formats.set_grad_reduce_format(o.gradients);
+    buffer = make_param_and_grad_buffer(model.unit_params(), dtype, device, groups.refs(), zero);
   }
   void reset_meters() const { shard->reset(), node->reset(), across->reset(); }
 

@@ -18,7 +18,7 @@ struct MeteredBuffer {
       : group(make_metered(world.split(0, 0), meter)),
         buffer(make_param_and_grad_buffer(model.unit_params(), dtype, device, {*group, *self},
                                           {.zero_stage = stage,
-                                           .bucket_elements = 400,
+                                           .bucket_size = 400,
                                            .overlap_grad_reduce = overlap,
                                            .overlap_param_gather = overlap})) {}
 

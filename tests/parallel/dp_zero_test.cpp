@@ -24,9 +24,9 @@ struct Case {
   DType dtype = DType::F32;
 };
 
-DataParallelOptions options_of(int stage, bool overlap) {
+Layout layout_with(int stage, bool overlap) {
   return {.zero_stage = stage,
-          .bucket_elements = 400,  // unit 4, units 1 and 2, unit 0
+          .bucket_size = 400,  // unit 4, units 1 and 2, unit 0
           .overlap_grad_reduce = overlap,
           .overlap_param_gather = overlap};
 }
@@ -77,7 +77,7 @@ TEST_P(ZeroStagesTest, SumGradientsAndPublishNewWeights) {
     CpuDevice device;
     ToyModel model;
     const auto buffer =
-        make_param_and_grad_buffer(model.unit_params(), c.dtype, device, groups.refs(), options_of(stage, c.overlap));
+        make_param_and_grad_buffer(model.unit_params(), c.dtype, device, groups.refs(), layout_with(stage, c.overlap));
     EXPECT_EQ(buffer->reduces_every_microbatch(), stage >= 2);
     set_weights(*buffer, -1);
     buffer->publish();  // replaced immediately, as after loading

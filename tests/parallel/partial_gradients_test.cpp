@@ -30,7 +30,7 @@ struct Chunk {
       add(unit, 9, {Spread::Replicate});
       add(unit, 130, {Spread::Partial});
     }
-    memory = make_param_and_grad_buffer(list, dtype, device, dp, {.zero_stage = zero_stage, .bucket_elements = 64});
+    memory = make_param_and_grad_buffer(list, dtype, device, dp, {.zero_stage = zero_stage, .bucket_size = 64});
   }
 
   /// Runs backward of one microbatch: element i of every gradient is `value` x (i + 1).

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "parallel/pp/stages.h"
+#include "parallel/stages.h"
 #include "tests/support/errors.h"
 
 namespace mcpp {
@@ -11,10 +11,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-std::vector<i64> layers(const StageSplit& split) {
+std::vector<i64> layers(i64 num_layers, const Layout& layout) {
   std::vector<i64> counts;
   i64 next = 0;
-  const std::vector<StageContents> stages = split_stages(split);
+  const std::vector<StageContents> stages = split_stages(layout, num_layers);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     EXPECT_EQ(stages[i].first_layer, next);
     EXPECT_EQ(stages[i].has_embedding, i == 0);
@@ -22,93 +22,60 @@ std::vector<i64> layers(const StageSplit& split) {
     next = stages[i].end_layer;
     counts.push_back(stages[i].num_layers());
   }
-  EXPECT_EQ(next, split.num_layers);
+  EXPECT_EQ(next, num_layers);
   return counts;
 }
 
-StageSplit layout(i64 num_layers, i64 ranks, const std::string& text, i64 chunks = 1) {
-  return {.num_layers = num_layers,
-          .pipeline_model_parallel_size = ranks,
-          .virtual_stages = chunks,
-          .pipeline_model_parallel_layout = text};
-}
-
 TEST(PipelineStagesTest, SplitsLayersEvenly) {
-  EXPECT_THAT(split_stages({.num_layers = 3}), ElementsAre(StageContents{0, 3, true, true}));
-  EXPECT_THAT(layers({.num_layers = 12, .pipeline_model_parallel_size = 4}), ElementsAre(3, 3, 3, 3));
-  EXPECT_THAT(layers({.num_layers = 12, .pipeline_model_parallel_size = 2, .virtual_stages = 3}),
-              ElementsAre(2, 2, 2, 2, 2, 2));
+  EXPECT_THAT(split_stages({}, 3), ElementsAre(StageContents{0, 3, true, true}));
+  EXPECT_THAT(layers(12, {.pp = 4}), ElementsAre(3, 3, 3, 3));
+  EXPECT_THAT(layers(12, {.pp = 2, .chunks = 3}), ElementsAre(2, 2, 2, 2, 2, 2));
   EXPECT_THAT(
-      stage_conflicts({.num_layers = 10, .pipeline_model_parallel_size = 4}),
+      stage_conflicts({.pp = 4}, 10),
       ElementsAre(HasSubstr("num_layers = 10 is not a multiple of pipeline_model_parallel_size = 4; the nearest "
                             "multiples are 8 and 12; or set decoder_first_pipeline_num_layers")));
   EXPECT_THAT(
-      stage_conflicts({.num_layers = 3, .pipeline_model_parallel_size = 4, .virtual_stages = 2}),
+      stage_conflicts({.pp = 4, .chunks = 2}, 3),
       ElementsAre(HasSubstr("pipeline_model_parallel_size x num_virtual_stages_per_pipeline_rank = 8; the nearest "
                             "multiple is 8")));
 }
 
 TEST(PipelineStagesTest, SplitsWithFirstAndLastRankCounts) {
-  EXPECT_THAT(layers({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_first_pipeline_num_layers = 1}),
-              ElementsAre(1, 3, 3, 3));
-  EXPECT_THAT(layers({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_last_pipeline_num_layers = 4}),
-              ElementsAre(2, 2, 2, 4));
-  EXPECT_THAT(layers({.num_layers = 10,
-                      .pipeline_model_parallel_size = 4,
-                      .decoder_first_pipeline_num_layers = 3,
-                      .decoder_last_pipeline_num_layers = 1}),
-              ElementsAre(3, 3, 3, 1));
-  EXPECT_THAT(layers({.num_layers = 5,
-                      .pipeline_model_parallel_size = 2,
-                      .decoder_first_pipeline_num_layers = 3,
-                      .decoder_last_pipeline_num_layers = 2}),
-              ElementsAre(3, 2));
+  EXPECT_THAT(layers(10, {.pp = 4, .first_layers = 1}), ElementsAre(1, 3, 3, 3));
+  EXPECT_THAT(layers(10, {.pp = 4, .last_layers = 4}), ElementsAre(2, 2, 2, 4));
+  EXPECT_THAT(layers(10, {.pp = 4, .first_layers = 3, .last_layers = 1}), ElementsAre(3, 3, 3, 1));
+  EXPECT_THAT(layers(5, {.pp = 2, .first_layers = 3, .last_layers = 2}), ElementsAre(3, 2));
 }
 
 // The counts, as in Megatron-LM, apply to a rank, which its chunks share.
 TEST(PipelineStagesTest, SplitsRankCountsOverChunks) {
-  StageSplit split{.num_layers = 22,
-                   .pipeline_model_parallel_size = 4,
-                   .virtual_stages = 2,
-                   .decoder_first_pipeline_num_layers = 4,
-                   .decoder_last_pipeline_num_layers = 2};
-  EXPECT_THAT(layers(split), ElementsAre(2, 4, 4, 1, 2, 4, 4, 1));
-  split.placement = StagePlacement::V;  // rank 0 has the first and the last stage
-  EXPECT_THAT(layers(split), ElementsAre(2, 4, 4, 1, 1, 4, 4, 2));
+  Layout layout{.pp = 4, .chunks = 2, .first_layers = 4, .last_layers = 2};
+  EXPECT_THAT(layers(22, layout), ElementsAre(2, 4, 4, 1, 2, 4, 4, 1));
+  layout.schedule = ScheduleKind::ZbV;  // rank 0 has the first and the last stage
+  EXPECT_THAT(layers(22, layout), ElementsAre(2, 4, 4, 1, 1, 4, 4, 2));
 }
 
 TEST(PipelineStagesTest, ReportsNearestValidCounts) {
   EXPECT_THAT(
-      stage_conflicts({.num_layers = 10, .pipeline_model_parallel_size = 4, .decoder_first_pipeline_num_layers = 2}),
+      stage_conflicts({.pp = 4, .first_layers = 2}, 10),
       ElementsAre(
           "decoder_first_pipeline_num_layers = 2 leaves 8 of num_layers = 10 for the 3 other pipeline ranks, which "
           "must be a multiple of 3 ranks = 3; nearest decoder_first_pipeline_num_layers: 1 or 4"));
   EXPECT_THAT(
-      stage_conflicts({.num_layers = 16,
-                       .pipeline_model_parallel_size = 4,
-                       .virtual_stages = 2,
-                       .decoder_first_pipeline_num_layers = 3,
-                       .decoder_last_pipeline_num_layers = 2}),
+      stage_conflicts({.pp = 4, .chunks = 2, .first_layers = 3, .last_layers = 2}, 16),
       ElementsAre(HasSubstr("decoder_first_pipeline_num_layers = 3 is not a multiple of "
                             "num_virtual_stages_per_pipeline_rank = 2; nearest: 2 or 4"),
                   HasSubstr("leave 11 of num_layers = 16 for the 2 other pipeline ranks, which must be a multiple "
                             "of 2 ranks x num_virtual_stages_per_pipeline_rank = 4")));
-  EXPECT_THAT(stage_conflicts({.num_layers = 6,
-                               .pipeline_model_parallel_size = 2,
-                               .decoder_first_pipeline_num_layers = 3,
-                               .decoder_last_pipeline_num_layers = 2}),
+  EXPECT_THAT(stage_conflicts({.pp = 2, .first_layers = 3, .last_layers = 2}, 6),
               ElementsAre(HasSubstr("which must be 0; nearest decoder_last_pipeline_num_layers: 3")));
   EXPECT_THAT(
-      stage_conflicts({.num_layers = 6, .pipeline_model_parallel_size = 3, .decoder_last_pipeline_num_layers = 6}),
+      stage_conflicts({.pp = 3, .last_layers = 6}, 6),
       ElementsAre(HasSubstr("leaves 0 of num_layers = 6 for the 2 other pipeline ranks, which must be a multiple of 2 "
                             "ranks = 2; nearest decoder_last_pipeline_num_layers: 4")));
-  EXPECT_THAT(stage_conflicts({.num_layers = 6, .decoder_first_pipeline_num_layers = 6}),
+  EXPECT_THAT(stage_conflicts({.first_layers = 6}, 6),
               ElementsAre(HasSubstr("need pipeline_model_parallel_size of at least 2, not 1")));
-  EXPECT_THAT(stage_conflicts({.num_layers = 0,
-                               .pipeline_model_parallel_size = 0,
-                               .virtual_stages = 0,
-                               .decoder_first_pipeline_num_layers = -1}),
-              testing::SizeIs(4));
+  EXPECT_THAT(stage_conflicts({.pp = 0, .chunks = 0, .first_layers = -1}, 0), testing::SizeIs(4));
 }
 
 // Every value that a message proposes must be accepted, and every split of a small range must work or have a reason.
@@ -118,41 +85,41 @@ TEST(PipelineStagesTest, EverySplitWorksOrIsRejected) {
       for (i64 chunks = 1; chunks <= 2; ++chunks)
         for (i64 first = 0; first <= 13; ++first)
           for (i64 last = 0; last <= 13; ++last) {
-            const StageSplit split{n, ranks, chunks, first, last};
-            const std::vector<std::string> conflicts = stage_conflicts(split);
+            const Layout layout{.pp = ranks, .chunks = chunks, .first_layers = first, .last_layers = last};
+            const std::vector<std::string> conflicts = stage_conflicts(layout, n);
             if (conflicts.empty()) {
-              EXPECT_THAT(layers(split), testing::Each(testing::Ge(1)));
+              EXPECT_THAT(layers(n, layout), testing::Each(testing::Ge(1)));
               continue;
             }
-            EXPECT_EQ(test::input_error([&] { split_stages(split); }), join(conflicts, "\n"));
+            EXPECT_EQ(test::input_error([&] { split_stages(layout, n); }), join(conflicts, "\n"));
             const char* const key =
                 last > 0 ? "nearest decoder_last_pipeline_num_layers: " : "nearest decoder_first_pipeline_num_layers: ";
             const std::string& text = conflicts.back();
             const std::size_t at = text.find(key);
             if (at == std::string::npos || conflicts.size() > 1) continue;
-            StageSplit better = split;
-            (last > 0 ? better.decoder_last_pipeline_num_layers : better.decoder_first_pipeline_num_layers) =
+            Layout better = layout;
+            (last > 0 ? better.last_layers : better.first_layers) =
                 std::stoi(text.substr(at + std::string(key).size()));
-            EXPECT_THAT(stage_conflicts(better), IsEmpty()) << text;
+            EXPECT_THAT(stage_conflicts(better, n), IsEmpty()) << text;
           }
 }
 
 TEST(PipelineStagesTest, ParsesPipelineLayouts) {
-  EXPECT_THAT(layers(layout(8, 4, "Et*3|(tt|)*2tL")), ElementsAre(3, 2, 2, 1));
-  EXPECT_THAT(layers(layout(8, 4, "Ettt|tt|tt|tL")), ElementsAre(3, 2, 2, 1));
-  EXPECT_THAT(layers(layout(8, 4, "E t*3 |, (t*2|)*2, tL")), ElementsAre(3, 2, 2, 1));
-  EXPECT_THAT(layers(layout(4, 4, "E|t*4||L")), ElementsAre(0, 4, 0, 0));
-  EXPECT_THAT(layers(layout(4, 3, "E|*1(((t)*2)*2|)L")), ElementsAre(0, 4, 0));
+  EXPECT_THAT(layers(8, {.pp = 4, .stages = "Et*3|(tt|)*2tL"}), ElementsAre(3, 2, 2, 1));
+  EXPECT_THAT(layers(8, {.pp = 4, .stages = "Ettt|tt|tt|tL"}), ElementsAre(3, 2, 2, 1));
+  EXPECT_THAT(layers(8, {.pp = 4, .stages = "E t*3 |, (t*2|)*2, tL"}), ElementsAre(3, 2, 2, 1));
+  EXPECT_THAT(layers(4, {.pp = 4, .stages = "E|t*4||L"}), ElementsAre(0, 4, 0, 0));
+  EXPECT_THAT(layers(4, {.pp = 3, .stages = "E|*1(((t)*2)*2|)L"}), ElementsAre(0, 4, 0));
   // DeepSeek-V3 as in the documentation of Megatron-LM, without its m: 61 layers on 16 ranks x 2 chunks.
   EXPECT_THAT(
-      layers(layout(61, 16, "Et*3|(tt|)*29,|L", 2)),
+      layers(61, {.pp = 16, .chunks = 2, .stages = "Et*3|(tt|)*29,|L"}),
       ElementsAre(3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0));
-  EXPECT_THAT(layers(layout(2, 1, "EttL")), ElementsAre(2));
+  EXPECT_THAT(layers(2, {.pp = 1, .stages = "EttL"}), ElementsAre(2));
 }
 
 TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
   const auto conflicts = [](const std::string& text, i64 num_layers = 4, i64 ranks = 2, i64 chunks = 1) {
-    return stage_conflicts(layout(num_layers, ranks, text, chunks));
+    return stage_conflicts({.pp = ranks, .chunks = chunks, .stages = text}, num_layers);
   };
   EXPECT_THAT(conflicts("Ett|ttmL"), ElementsAre("pipeline_model_parallel_layout: multi-token prediction (m) is not "
                                                  "supported, after \"Ett|tt\""));
@@ -179,9 +146,8 @@ TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
   EXPECT_THAT(conflicts("Et|t|t|tL", 4, 3, 2),
               ElementsAre("pipeline_model_parallel_layout: it has 4 stages, but pipeline_model_parallel_size x "
                           "num_virtual_stages_per_pipeline_rank = 6"));
-  StageSplit both = layout(4, 2, "Ett|ttL");
-  both.decoder_last_pipeline_num_layers = 2;
-  EXPECT_THAT(stage_conflicts(both), ElementsAre(HasSubstr("cannot be set with it")));
+  EXPECT_THAT(stage_conflicts({.pp = 2, .last_layers = 2, .stages = "Ett|ttL"}, 4),
+              ElementsAre(HasSubstr("cannot be set with it")));
 }
 
 }  // namespace

@@ -20,10 +20,7 @@ std::vector<int> members(Communicator& group, int world_rank, Device& device) {
 TEST(ParallelStateTest, GroupsConnectRanksOfTopology) {
   run_local_ranks(16, [](Communicator& world, int rank) {
     CpuDevice device;
-    const ParallelState state = make_parallel_state(world, {.tensor_model_parallel_size = 2,
-                                                            .pipeline_model_parallel_size = 2,
-                                                            .context_parallel_size = 2,
-                                                            .expert_model_parallel_size = 4});
+    const ParallelState state = make_parallel_state(world, {.tp = 2, .cp = 2, .pp = 2, .ep = 4, .etp = 1});
     const Grid& dense = state.topology.dense();
     EXPECT_EQ(dense.rank(state.coordinates), rank);
     const auto expect = [&](Communicator& group, const std::vector<int>& ranks) {
@@ -46,8 +43,7 @@ TEST(ParallelStateTest, BuildsAndNamesShardAndReplicaGroups) {
   run_local_ranks(8, [](Communicator& world, int rank) {
     CpuDevice device;
     FlightRecorder recorder;
-    const ParallelState state = make_parallel_state(
-        world, {.tensor_model_parallel_size = 2, .num_distributed_optimizer_instances = 2}, -1, &recorder);
+    const ParallelState state = make_parallel_state(world, {.tp = 2, .instances = 2}, /*has_experts=*/false, &recorder);
     const int tp = rank % 2, dp = rank / 2;
     const auto expect = [&](Communicator& group, const std::vector<int>& ranks) {
       EXPECT_EQ(members(group, rank, device), ranks);
@@ -69,15 +65,9 @@ TEST(ParallelStateTest, BuildsAndNamesShardAndReplicaGroups) {
 /// Every group has a meter, so that no group is missed when they are connected.
 TEST(ParallelStateTest, NamesEveryGroupOnce) {
   run_local_ranks(16, [](Communicator& world, int) {
-    for (const ParallelSizes& sizes :
-         {ParallelSizes{}, ParallelSizes{.zero_hpz_partition_size = 2},
-          ParallelSizes{.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4},
-          ParallelSizes{.tensor_model_parallel_size = 2,
-          .context_parallel_size = 2,
-          .has_experts = true,
-          .expert_model_parallel_size = 4},
-          ParallelSizes{.has_experts = true, .expert_model_parallel_size = 2, .expert_tensor_parallel_size = 2}}) {
-      const ParallelState state = make_parallel_state(world, sizes);
+    for (const Layout& layout : {Layout{}, Layout{.node_ranks = 2}, Layout{.tp = 2, .pp = 4},
+                                 Layout{.tp = 2, .cp = 2, .ep = 4, .etp = 1}, Layout{.ep = 2, .etp = 2}}) {
+      const ParallelState state = make_parallel_state(world, layout, /*has_experts=*/layout.ep > 1);
       std::set<std::string> metered{"world"}, named;
       for (const auto& [name, meter] : state.meters) metered.insert(name);
       if (!state.embedding) metered.erase("embedding");
@@ -94,9 +84,7 @@ TEST(ParallelStateTest, NamesEveryGroupOnce) {
 TEST(ParallelStateTest, BuildsSecondaryShardGroupsOfNeighbors) {
   run_local_ranks(16, [](Communicator& world, int rank) {
     CpuDevice device;
-    const ParallelState state = make_parallel_state(
-        world,
-        {.tensor_model_parallel_size = 2, .num_distributed_optimizer_instances = 2, .zero_hpz_partition_size = 2});
+    const ParallelState state = make_parallel_state(world, {.tp = 2, .instances = 2, .node_ranks = 2});
     const int first = rank / 8 * 8 + rank % 2,
               index_in_shard = rank % 8 / 2;  // of the shard group: first, first + 2, ...
     const DataParallelGroups groups = state.gradient_groups(GridKind::Dense);
@@ -107,18 +95,18 @@ TEST(ParallelStateTest, BuildsSecondaryShardGroupsOfNeighbors) {
   });
   run_local_ranks(6, [](Communicator& world, int) {
     EXPECT_EQ(make_parallel_state(world, {}).gradient_groups(GridKind::Dense).intra_node, nullptr);
-    EXPECT_THROW(make_parallel_state(world, {.zero_hpz_partition_size = 4}), Error);
+    EXPECT_THROW(make_parallel_state(world, {.node_ranks = 4}), Error);
   });
 }
 
 TEST(ParallelStateTest, OnlyFirstAndLastStageHoldEmbeddings) {
   run_local_ranks(4, [](Communicator& world, int rank) {
-    const ParallelState state = make_parallel_state(world, {.pipeline_model_parallel_size = 4});
+    const ParallelState state = make_parallel_state(world, {.pp = 4});
     EXPECT_EQ(state.embedding != nullptr, rank == 0 || rank == 3);
     if (state.embedding) {
       EXPECT_EQ(state.embedding->size(), 2);
     }
-    const ParallelState v_shaped = make_parallel_state(world, {.pipeline_model_parallel_size = 4}, 0);
+    const ParallelState v_shaped = make_parallel_state(world, {.pp = 4, .schedule = ScheduleKind::ZbV, .chunks = 2});
     EXPECT_EQ(v_shaped.embedding != nullptr, rank == 0);
   });
 }

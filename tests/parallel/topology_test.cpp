@@ -20,7 +20,7 @@ std::set<std::vector<int>> all_groups(const Grid& grid, Axes axes) {
 
 // Example from the documentation of Megatron-LM's parallel_state: 16 GPUs, tensor parallel 2, pipeline parallel 4.
 TEST(TopologyTest, GroupsMatchMegatronExample) {
-  const Topology t(16, {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 4});
+  const Topology t(16, {.tp = 2, .pp = 4});
   EXPECT_EQ(t.dp(), 2);
   using Groups = std::set<std::vector<int>>;
   EXPECT_EQ(all_groups(t.dense(), {Axis::Dp}),
@@ -35,17 +35,14 @@ TEST(TopologyTest, GroupsMatchMegatronExample) {
 }
 
 TEST(TopologyTest, ContextParallelIsBetweenTensorAndData) {
-  const Topology t(16, {.tensor_model_parallel_size = 2, .context_parallel_size = 2});
+  const Topology t(16, {.tp = 2, .cp = 2});
   EXPECT_THAT(t.dense().group(5, {Axis::Cp}), ElementsAre(5, 7));
   EXPECT_THAT(t.dense().group(5, {Axis::Dp}), ElementsAre(1, 5, 9, 13));
   EXPECT_THAT(t.dense().group(5, {Axis::Dp, Axis::Cp}), ElementsAre(1, 3, 5, 7, 9, 11, 13, 15));
 }
 
 TEST(TopologyTest, ExpertsHaveTheirOwnGrid) {
-  const Topology t(16, {.tensor_model_parallel_size = 2,
-                        .pipeline_model_parallel_size = 2,
-                        .expert_model_parallel_size = 4,
-                        .expert_tensor_parallel_size = 1});
+  const Topology t(16, {.tp = 2, .pp = 2, .ep = 4, .etp = 1});
   EXPECT_EQ(t.expert().sizes(), (AxisValues{.tp = 1, .ep = 4, .dp = 2, .pp = 2}));
   EXPECT_THAT(t.expert().group(6, {Axis::Ep}), ElementsAre(4, 5, 6, 7));
   EXPECT_THAT(t.expert().group(6, {Axis::Dp}), ElementsAre(2, 6));
@@ -72,9 +69,9 @@ TEST(GridTest, CoordinatesAndGroupsAreConsistent) {
 }
 
 TEST(TopologyTest, RejectsIndivisibleWorld) {
-  EXPECT_THROW(Topology(6, {.tensor_model_parallel_size = 4}), Error);
-  EXPECT_THROW(Topology(6, {.tensor_model_parallel_size = 0}), Error);
-  EXPECT_THROW(Topology(6, {.expert_model_parallel_size = 4}), Error);
+  EXPECT_THROW(Topology(6, {.tp = 4}), Error);
+  EXPECT_THROW(Topology(6, {.tp = 0}), Error);
+  EXPECT_THROW(Topology(6, {.ep = 4}), Error);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-const Layout kLayout{.world_size = 8, .tp = 2, .pp = 2, .sequence_parallel = true};
+const Layout kLayout{.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true};
 
 std::vector<std::string> names(const std::vector<RunPart>& parts) {
   std::vector<std::string> list;
@@ -104,7 +104,7 @@ TEST(MeasuredRunTest, FittedHardwareIsValidHardwareFile) {
   file.device.kernel_gap = 50;
   const Workload work = test::toy_workload(4, 128, 4, 64);
   const KernelTraits program;
-  const PredictionInput job{file, program, work, {.world_size = 1, .micro_batch_size = 1}};
+  const PredictionInput job{file, program, work, {.micro_batch_size = 1}};
   const StepTime predicted = step_time(job);
   for (const double factor : {0.1, 0.9, 3.0}) {
     const MeasuredRun run{.seconds = predicted.seconds / factor};
@@ -121,11 +121,11 @@ TEST(MeasuredRunTest, FittedHardwareIsValidHardwareFile) {
 TEST(MeasuredRunTest, FitsLinksOnlyWhereStepUsesThem) {
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const KernelTraits program;
-  const Layout pipeline{.world_size = 2, .pp = 2};
+  const Layout pipeline{.pp = 2};
   const StepTime predicted = step_time({test::toy_cluster(100, 10), program, work, pipeline});
   MeasuredRun run{.seconds = 2 * predicted.seconds, .bubble = 0.1, .exposed_communication = 0.2};
   EXPECT_EQ(infer_speed(predicted, run).links, 1);
-  const Layout tensors{.world_size = 2, .tp = 2};
+  const Layout tensors{.tp = 2};
   const StepTime of_tensors = step_time({test::toy_cluster(100, 10), program, work, tensors});
   run = {.seconds = of_tensors.seconds, .exposed_communication = 2 * of_tensors.communication() / of_tensors.seconds};
   EXPECT_NEAR(infer_speed(of_tensors, run).links, 0.5, 1e-9);
@@ -138,13 +138,11 @@ TEST(MeasuredRunTest, ModulesAddUpToStep) {
   const KernelTraits program;
   for (const auto granularity :
        {Recompute::Granularity::None, Recompute::Granularity::Selective, Recompute::Granularity::Full}) {
-    const PredictionInput job{hardware,
-                              program,
-                              work,
-                              {.world_size = 2,
-                               .tp = 2,
-                               .sequence_parallel = true,
-                               .recompute = {.granularity = granularity, .mlp_act = true}}};
+    const PredictionInput job{
+        hardware,
+        program,
+        work,
+        {.tp = 2, .sequence_parallel = true, .recompute = {.granularity = granularity, .mlp_act = true}}};
     MeasuredRun run{.seconds = 1};
     for (const char* module : {"embedding", "output_layer", "decoder.layers.0.self_attention", "decoder.layers.0.mlp",
                                "decoder.layers.3.mlp", "unknown"})

@@ -15,7 +15,7 @@ ScalingPoint point(i64 ranks, double hours, double memory_bytes) {
   ScalingPoint p{.world_size = ranks, .found = {}};
   MemoryEstimate memory;
   memory.params = memory_bytes;
-  p.found.best.push_back({.layout = {.world_size = ranks}, .time = {}, .memory = memory});
+  p.found.best.push_back({.layout = {.dp = ranks}, .time = {}, .memory = memory});
   p.cost = {.hours = hours, .device_hours = hours * static_cast<double>(ranks)};
   return p;
 }
@@ -53,7 +53,7 @@ TEST(TrainingCostTest, MatchesHandComputedValues) {
   const Hardware hardware = test::toy_cluster(300, 2.5);
   const Workload work = test::toy_workload(8, 4096, 32, 16);
   const KernelTraits program;
-  const PredictionInput job{hardware, program, work, {.world_size = 4}};
+  const PredictionInput job{hardware, program, work, {.dp = 4}};
   const double steps = 25, tokens = steps * 16 * 2048;
   const TrainingCost cost = training_cost(job, 7.2, tokens, {});
   EXPECT_NEAR(cost.hours, steps * 7.2 / 3600, 1e-12);
@@ -66,7 +66,7 @@ TEST(TrainingCostTest, GrowsWithFailures) {
   hardware.host.nvme_bandwidth = 2;
   const Workload work = test::toy_workload(8, 4096, 32, 16);
   const KernelTraits program;
-  const PredictionInput job{hardware, program, work, {.world_size = 4}};
+  const PredictionInput job{hardware, program, work, {.dp = 4}};
   const double tokens = 100 * work.tokens();
   const Failures failures{.device_hours = 400, .save_seconds = 0, .restart_seconds = 60};
   Failures timed = failures;

@@ -25,11 +25,12 @@ StepTime step(const Hardware& hardware, const Layout& layout) {
 
 // Everything that layers save crosses the link twice for each of 4 microbatches; a fast disk works in parallel.
 TEST(OffloadCostTest, ActivationsCrossLinkTwice) {
-  const Layout resident{.world_size = 4, .micro_batch_size = 2};
+  const Layout resident{.dp = 4, .micro_batch_size = 2};
   Layout host = resident, disk = resident;
   host.activations_tier = OffloadTier::Host;
   disk.activations_tier = OffloadTier::File;
-  const auto saved_bytes = static_cast<double>(LayerSizes(kWork.model, resident.activations(kWork)).layer(0).kept);
+  const auto saved_bytes =
+      static_cast<double>(LayerSizes(kWork.model, activation_setup(resident, kWork.dtype)).layer(0).kept);
   const double moved = 4 * 2 * 16 * saved_bytes;
   EXPECT_EQ(step(hardware_with(5), resident).work.offloaded, 0);
   EXPECT_NEAR(step(hardware_with(5), host).work.offloaded / (moved / 10e9), 1, 1e-9);
@@ -42,14 +43,14 @@ TEST(OffloadCostTest, ActivationsCrossLinkTwice) {
 
 TEST(OffloadCostTest, RecomputedLayersOffloadTheirInputsOnly) {
   const Recompute full{.granularity = Recompute::Granularity::Full};
-  const Layout layout{.world_size = 1, .recompute = full, .activations_tier = OffloadTier::Host};
+  const Layout layout{.recompute = full, .activations_tier = OffloadTier::Host};
   const double input = 2048 * 2048 * 2;
   EXPECT_NEAR(step(hardware_with(5), layout).work.offloaded / (32 * 2 * 16 * input / 10e9), 1, 0.01);
 }
 
 // Each rank fetches 2 bytes per element of its shard for each pass of each microbatch.
 TEST(OffloadCostTest, WeightsAreFetchedForEachGather) {
-  Layout layout{.world_size = 8, .zero_stage = 3};
+  Layout layout{.dp = 8, .zero_stage = 3};
   const StepTime resident = step(hardware_with(5), layout);
   layout.params_tier = OffloadTier::Host;
   const StepTime host = step(hardware_with(5), layout);
@@ -64,7 +65,7 @@ TEST(OffloadCostTest, WeightsAreFetchedForEachGather) {
   EXPECT_GT(disk.work.total(), 0.999 * 4 * 2 * 2 * part / 0.01e9);
   EXPECT_NEAR((disk.optimizer - resident.optimizer) / (2 * part / 10e9 + 4 * part / 0.01e9), 1, 1e-9);
   // If there is a secondary shard within full nodes, weights are fetched from that copy.
-  layout.world_size = 16, layout.node_ranks = 8;
+  layout.dp = 16, layout.node_ranks = 8;
   EXPECT_EQ(step(hardware_with(5), layout).work.offloaded, 0);
 }
 
@@ -72,7 +73,7 @@ TEST(OffloadCostTest, WeightsAreFetchedForEachGather) {
 TEST(OffloadCostTest, CpuUpdateAddsCopiesOnly) {
   Hardware hardware = hardware_with(5);
   hardware.host = {.memory = 100, .nvme_bandwidth = 1e6};
-  Layout layout{.world_size = 1};
+  Layout layout;
   const double resident = step(hardware, layout).optimizer;
   const WeightCounts weights(kWork.model, layout);
   const double all =
@@ -101,8 +102,9 @@ TEST(OffloadCostTest, RequiresDiskBandwidth) {
 TEST(OffloadCostTest, CpuCopiesWithinItsMemory) {
   Hardware hardware = hardware_with(5);
   hardware.host = {.memory = 100};
-  const Layout layout{.world_size = 1, .activations_tier = OffloadTier::Host};
-  const auto saved_bytes = static_cast<double>(LayerSizes(kWork.model, layout.activations(kWork)).layer(0).kept);
+  const Layout layout{.activations_tier = OffloadTier::Host};
+  const auto saved_bytes =
+      static_cast<double>(LayerSizes(kWork.model, activation_setup(layout, kWork.dtype)).layer(0).kept);
   EXPECT_NEAR(step(hardware, layout).work.offloaded / hardware.traffic_seconds(32 * 2 * 16 * 2 * saved_bytes), 1, 1e-9);
 }
 

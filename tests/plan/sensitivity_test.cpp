@@ -30,9 +30,9 @@ TEST(UpgradeGainsTest, SortBottlenecksFirst) {
   const auto best = [&](const Layout& layout) {
     return upgrade_gains({hardware, program, work, layout}).front().change;
   };
-  EXPECT_EQ(best({.world_size = 1}), "twice the matrix products per second");
-  EXPECT_EQ(best({.world_size = 16, .tp = 16}), "twice the bandwidth of inter_node");
-  for (const Speedup& gain : upgrade_gains({hardware, program, work, {.world_size = 8, .tp = 8}})) {
+  EXPECT_EQ(best({}), "twice the matrix products per second");
+  EXPECT_EQ(best({.tp = 16}), "twice the bandwidth of inter_node");
+  for (const Speedup& gain : upgrade_gains({hardware, program, work, {.tp = 8}})) {
     EXPECT_GE(gain.part, 0) << gain.change;
     EXPECT_NE(gain.change, "twice the bandwidth of inter_node");  // eight ranks do not use inter-node links
   }
@@ -44,7 +44,7 @@ TEST(UpgradeGainsTest, IncludeLinksAndDisksWhenOffloading) {
   const Workload work = test::toy_workload(8, 4096, 32, 16);
   const KernelTraits program;
   const auto best = [&](OffloadTier tier) {
-    return upgrade_gains({hardware, program, work, {.world_size = 1, .activations_tier = tier}}).front().change;
+    return upgrade_gains({hardware, program, work, {.activations_tier = tier}}).front().change;
   };
   EXPECT_EQ(best(OffloadTier::Host), "twice the bandwidth between device and host");
   EXPECT_EQ(best(OffloadTier::File), "twice the bandwidth of local disks");

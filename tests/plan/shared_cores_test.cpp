@@ -70,8 +70,7 @@ TEST(OversubscribedSimulationTest, StepSlowsDownByRanksPerCore) {
   shared.host.cores = 4;
   const KernelTraits program;
   const Workload work = test::toy_workload(16, 2048, 16, 64);
-  for (const Layout& layout : {Layout{.world_size = 8}, Layout{.world_size = 8, .tp = 2},
-                               Layout{.world_size = 8, .tp = 2, .pp = 4}, Layout{.world_size = 8, .pp = 8}}) {
+  for (const Layout& layout : {Layout{.dp = 8}, Layout{.tp = 2, .dp = 4}, Layout{.tp = 2, .pp = 4}, Layout{.pp = 8}}) {
     const StepTime alone = step_time({own, program, work, layout}), turns = step_time({shared, program, work, layout});
     // Other ranks use the bubble, so that a pipeline loses less than a factor of two.
     EXPECT_LT(turns.seconds, 2.001 * alone.seconds) << layout.describe();
@@ -84,8 +83,8 @@ TEST(OversubscribedSimulationTest, StepSlowsDownByRanksPerCore) {
   }
   // One core per rank: nothing changes.
   shared.host.cores = 8;
-  EXPECT_EQ(step_time({shared, program, work, {.world_size = 8, .pp = 2}}).seconds,
-            step_time({own, program, work, {.world_size = 8, .pp = 2}}).seconds);
+  EXPECT_EQ(step_time({shared, program, work, {.pp = 2, .dp = 4}}).seconds,
+            step_time({own, program, work, {.pp = 2, .dp = 4}}).seconds);
 }
 
 }  // namespace

@@ -13,15 +13,15 @@
 namespace mcpp::step_page_test {
 namespace {
 
-const Layout kLayout{.world_size = 16, .tp = 2, .pp = 4, .sequence_parallel = true, .zero_stage = 1};
+const Layout kLayout{.tp = 2, .pp = 4, .dp = 2, .sequence_parallel = true, .zero_stage = 1};
 
 TEST(StepPageTest, PartsOfEveryRankAddUpToStep) {
   const Hardware hardware = test::toy_cluster(50, 5);
   const KernelTraits program;
   const Workload work = test::toy_workload(16, 2048, 16, 64);
-  for (const Layout& layout : {kLayout, Layout{.world_size = 8, .zero_stage = 3},
-                               Layout{.world_size = 8, .pp = 4, .schedule = ScheduleKind::Interleaved, .chunks = 2},
-                               Layout{.world_size = 4, .pp = 4, .stages = "Et*5|(t*4|)*2t*3L"}}) {
+  for (const Layout& layout : {kLayout, Layout{.dp = 8, .zero_stage = 3},
+                               Layout{.pp = 4, .dp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2},
+                               Layout{.pp = 4, .stages = "Et*5|(t*4|)*2t*3L"}}) {
     const PredictionInput job{hardware, program, work, layout};
     const StepTime step = step_time(job);
     const std::vector<StepTime> ranks = step_time_by_rank(job);
@@ -81,7 +81,7 @@ TEST(StepPageTest, CoversEverySchedule) {
   for (const ScheduleRow& row : kSchedules) {
     for (const i64 cp : {1, 2}) {
       for (const Workload* work : {&dense, &mixture}) {
-        Layout layout{.world_size = 16, .tp = 2, .cp = cp, .pp = 4, .sequence_parallel = true};
+        Layout layout{.tp = 2, .cp = cp, .pp = 4, .dp = 16 / (2 * cp * 4), .sequence_parallel = true};
         layout.ep = work == &mixture ? 2 : 1;
         layout.schedule = row.kind, layout.chunks = row.min_chunks;
         const PredictionInput job{hardware, program, *work, layout};

@@ -29,9 +29,9 @@ TEST(StepTimeTest, PartsAddUp) {
   const Hardware hardware = hardware_with(50);
   const Workload work = work_of(64);
   const KernelTraits program;
-  for (const Layout& layout : {Layout{.world_size = 8, .zero_stage = 3},
-                               Layout{.world_size = 16, .tp = 4, .pp = 2, .sequence_parallel = true, .zero_stage = 1},
-                               Layout{.world_size = 8, .cp = 2, .pp = 4}}) {
+  for (const Layout& layout :
+       {Layout{.dp = 8, .zero_stage = 3}, Layout{.tp = 4, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
+        Layout{.cp = 2, .pp = 4}}) {
     const StepTime t = step_time({hardware, program, work, layout});
     EXPECT_NEAR(t.seconds, t.work.total() + t.bubble + t.messages + t.data_parallel + t.optimizer + t.data, 1e-12);
     for (const double part :
@@ -44,15 +44,14 @@ TEST(StepTimeTest, PartsAddUp) {
 // Twice the ranks with free communication take half the time.
 TEST(StepTimeTest, DataParallelismHalvesWork) {
   const Hardware hardware = hardware_with(1e12);
-  const double one = seconds(hardware, work_of(64), {.world_size = 1});
-  const double two = seconds(hardware, work_of(64), {.world_size = 2});
+  const double one = seconds(hardware, work_of(64), {});
+  const double two = seconds(hardware, work_of(64), {.dp = 2});
   EXPECT_NEAR(two / one, 0.5, 0.02);  // the update is not sharded
 }
 
 TEST(StepTimeTest, SlowLinksAddTime) {
   const Workload work = work_of(64);
-  for (const Layout& layout : {Layout{.world_size = 8, .tp = 8}, Layout{.world_size = 8, .zero_stage = 3},
-                               Layout{.world_size = 8, .cp = 8}, Layout{.world_size = 8, .pp = 8}})
+  for (const Layout& layout : {Layout{.tp = 8}, Layout{.dp = 8, .zero_stage = 3}, Layout{.cp = 8}, Layout{.pp = 8}})
     EXPECT_GT(seconds(hardware_with(1), work, layout), seconds(hardware_with(100), work, layout)) << layout.describe();
 }
 
@@ -62,8 +61,7 @@ TEST(StepTimeTest, RingAttentionIsComputedInPieces) {
   const Workload work = work_of(8);
   const KernelTraits program;
   const auto layer = [&](CpCommType type) {
-    return layer_time({hardware, program, work, Layout{.world_size = 4, .cp = 4, .cp_comm_type = type}},
-                      block_spec(work.model, 0))
+    return layer_time({hardware, program, work, Layout{.cp = 4, .cp_comm_type = type}}, block_spec(work.model, 0))
         .forward;
   };
   const PassTime ring = layer(CpCommType::P2p), gathered = layer(CpCommType::AllGather);
@@ -82,7 +80,7 @@ TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   const double tokens = 2048 / 4, q = tokens * 2048 * 2, k = 2 * q, w = 2 * k, bandwidth = 1e9;
   const auto expect = [&](CpCommType type, i64 heads, double forward, double backward) {
     const UnitTime t =
-        layer_time({hardware, program, work, {.world_size = 4, .cp = 4, .cp_comm_type = type, .cp_heads = heads}},
+        layer_time({hardware, program, work, {.cp = 4, .cp_comm_type = type, .cp_hierarchy = {heads, 4 / heads}}},
                    block_spec(work.model, 0));
     EXPECT_NEAR(t.forward.context_parallel * bandwidth / forward, 1, 0.005) << enum_name(type);
     EXPECT_NEAR(t.backward_input.context_parallel * bandwidth / backward, 1, 0.005) << enum_name(type);
@@ -100,7 +98,7 @@ TEST(StepTimeTest, LongStepsExtrapolateShortOnes) {
                                      {ScheduleKind::Interleaved, 2},
                                      {ScheduleKind::ZbH1, 1},
                                      {ScheduleKind::ZbV, 2}}) {
-    const Layout layout{.world_size = 4, .pp = 4, .schedule = kind, .chunks = chunks};
+    const Layout layout{.pp = 4, .schedule = kind, .chunks = chunks};
     // Up to 20 microbatches are simulated; beyond, a step is extended by repeating the time of the last 20.
     const double a = seconds(hardware, work_of(16), layout), b = seconds(hardware, work_of(20), layout),
                  c = seconds(hardware, work_of(200), layout);
@@ -111,7 +109,7 @@ TEST(StepTimeTest, LongStepsExtrapolateShortOnes) {
 TEST(StepTimeTest, FullRecomputationAddsOneForward) {
   const Hardware hardware = hardware_with(1e12);
   const Workload work = work_of(8);
-  const Layout none{.world_size = 1}, full{.world_size = 1, .recompute = {.granularity = Recompute::Granularity::Full}};
+  const Layout none{}, full{.recompute = {.granularity = Recompute::Granularity::Full}};
   const KernelTraits program;
   const double forward = layer_time({hardware, program, work, none}, block_spec(work.model, 0)).forward.total();
   EXPECT_NEAR(seconds(hardware, work, full) - seconds(hardware, work, none), 8 * 16 * forward, 1e-9);
@@ -122,7 +120,7 @@ TEST(StepTimeTest, HardwareUtilizationCountsRecomputation) {
   const Workload work = work_of(8);
   const KernelTraits program;
   const auto more = [&](const Recompute& recompute) {
-    const PredictionInput job{hardware, program, work, {.world_size = 1, .recompute = recompute}};
+    const PredictionInput job{hardware, program, work, {.recompute = recompute}};
     return hardware_flops_utilization(job, 1) / model_flops_utilization(job, 1);
   };
   const double output = 6.0 * 2048 * 32000 / flops_per_token(work.model);
@@ -143,7 +141,7 @@ TEST(StepTimeTest, CountsOnlyActiveExperts) {
   EXPECT_NEAR(flops_per_token(experts.model) / flops_per_token(dense.model), 1, 0.001);
   const KernelTraits program;
   const auto step = [&](const Workload& work, i64 micro_batch_size) {
-    return step_time({hardware, program, work, {.world_size = 1, .micro_batch_size = micro_batch_size}});
+    return step_time({hardware, program, work, {.micro_batch_size = micro_batch_size}});
   };
   const StepTime sparse = step(experts, 8), all = step(dense, 8);
   EXPECT_NEAR(sparse.work.products / all.work.products, 1, 0.05);
@@ -162,21 +160,21 @@ TEST(StepTimeTest, TokenExchangeMatchesFormula) {
     uneven.expert_imbalance = imbalance;
     return step_time({hardware, program, uneven, layout}).work.expert_parallel;
   };
-  const Layout ep8{.world_size = 8, .ep = 8};
+  const Layout ep8{.dp = 8, .ep = 8};
   // Two rows of bf16 per token, 7 of 8 of which go to other ranks, dispatched and combined, in forward and backward.
   const double tokens = 8 * 2048, bytes = 2 * 4096 * 2, one_way = tokens * bytes * 7 / 8 / 100e9;
   EXPECT_NEAR(exchange(hardware_with(100), ep8) / (8 * 4 * one_way), 1, 0.05);
   EXPECT_NEAR(exchange(hardware_with(100), ep8, 1.5) / exchange(hardware_with(100), ep8), 1.5, 0.05);
   // Neighbors are in one node, 16 ranks are not.
   const Hardware nodes = test::toy_cluster(100, 10);
-  EXPECT_EQ(exchange(nodes, {.world_size = 16, .ep = 8}), exchange(hardware_with(100), {.world_size = 16, .ep = 8}));
-  EXPECT_GT(exchange(nodes, {.world_size = 16, .ep = 16}), 4 * exchange(nodes, {.world_size = 16, .ep = 8}));
+  EXPECT_EQ(exchange(nodes, {.dp = 16, .ep = 8}), exchange(hardware_with(100), {.dp = 16, .ep = 8}));
+  EXPECT_GT(exchange(nodes, {.dp = 16, .ep = 16}), 4 * exchange(nodes, {.dp = 16, .ep = 8}));
   // If there are fewer experts on a rank, fewer weights are updated and reduced.
   const auto rest = [&](const Layout& layout) {
     const StepTime t = step_time({hardware_with(100), program, work, layout});
     return t.optimizer + t.data_parallel;
   };
-  EXPECT_LT(rest(ep8), 0.5 * rest({.world_size = 8}));
+  EXPECT_LT(rest(ep8), 0.5 * rest({.dp = 8}));
 }
 
 }  // namespace

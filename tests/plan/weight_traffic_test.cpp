@@ -19,7 +19,7 @@ class WeightTrafficTest : public testing::Test {
   WeightTrafficTest() : hardware_(test::toy_cluster(100, 100)), work_(test::toy_workload(16, 4096, 32, 64)) {
     hardware_.device.memory_attained = hardware_.device.fp32_attained = 1e9;
     program_.overlaps_data_parallel = false;
-    layout_.world_size = 32;
+    layout_.dp = 32;
   }
 
   StepTime step() const { return step_time({hardware_, program_, work_, layout_}); }
@@ -46,19 +46,19 @@ TEST_F(WeightTrafficTest, Zero3MatchesTable) {
   EXPECT_NEAR(sent(), (gathers * 2 + m * once * 4) * part(32), 0.05);
   layout_.node_ranks = 8;
   EXPECT_NEAR(sent(), once * 2 * part(32) + (gathers - once) * 2 * part(8) + 4 * m * once * part(32), 0.05);
-  layout_.rounding.packed_weights = true;
+  layout_.formats.quantized_weights = true;
   const double packed = once * kPacked * part(32) + (gathers - once) * kPacked * part(8);
   EXPECT_NEAR(sent(), packed + 4 * m * once * part(32), 0.05);
-  layout_.rounding.gradients = GradReduceFormat::Int8;
+  layout_.formats.set_grad_reduce_format(GradReduceFormat::Int8);
   EXPECT_NEAR(sent(), packed + m * once * kPacked * (part(8) + part(4) / 8), 0.05);
-  layout_.rounding.gradients = GradReduceFormat::Bf16;
+  layout_.formats.set_grad_reduce_format(GradReduceFormat::Bf16);
   EXPECT_NEAR(sent(), packed + m * once * 2 * (part(8) + part(4) / 8), 0.05);
-  layout_.rounding.gradients = GradReduceFormat::Int8;
+  layout_.formats.set_grad_reduce_format(GradReduceFormat::Int8);
   layout_.node_ranks = 1;
   EXPECT_NEAR(sent(), (gathers + m * once) * kPacked * part(32), 0.05);
-  layout_.rounding = {.bf16_gradients = true};
+  layout_.formats = {.main_grads_dtype = GradDType::Bf16};
   EXPECT_NEAR(sent(), (gathers * 2 + 2 * m * once) * part(32), 0.05);
-  layout_.rounding = {};
+  layout_.formats = {};
   work_.model.untie_embeddings_and_output_weights = true;
   EXPECT_NEAR(sent(), m * (1 + 2 * embedding) * (2 * 2 + 4) * part(32), 0.05);
   layout_.zero_stage = 2;
@@ -71,11 +71,11 @@ TEST_F(WeightTrafficTest, Zero1SendsOncePerStep) {
   const double ratio_with_embedding = (weights() + 32000.0 * 4096) / weights();  // including the embedding
   const auto sent = [&] { return bytes_of_weight(step().data_parallel) / ratio_with_embedding; };
   EXPECT_NEAR(sent(), (2 + 4) * part(32), 0.05);
-  layout_.rounding.packed_weights = true;
+  layout_.formats.quantized_weights = true;
   EXPECT_NEAR(sent(), (kPacked + 4) * part(32), 0.05);
-  layout_.rounding.gradients = GradReduceFormat::Bf16;
+  layout_.formats.set_grad_reduce_format(GradReduceFormat::Bf16);
   EXPECT_NEAR(sent(), (kPacked + 2) * part(32), 0.05);
-  layout_.rounding.gradients = GradReduceFormat::Int8;
+  layout_.formats.set_grad_reduce_format(GradReduceFormat::Int8);
   EXPECT_NEAR(sent(), 2 * kPacked * part(32), 0.05);
 }
 
@@ -83,7 +83,7 @@ TEST_F(WeightTrafficTest, Zero1SendsOncePerStep) {
 TEST_F(WeightTrafficTest, LowRankFactorsAreSmall) {
   const auto sent = [&] { return bytes_of_weight(step().data_parallel); };
   const double full = sent();
-  layout_.rounding.power_sgd_rank = 4;
+  layout_.formats.power_sgd_rank = 4;
   const double table = 32000.0 * 4096,
                elements = kLayers * 4 * (4 + 2 + 5 + 5) * 4096 + table;  // the embedding is not compressed
   EXPECT_NEAR(sent(), 2 * part(32) * 4 * elements / weights(), 0.01);
@@ -94,7 +94,7 @@ TEST_F(WeightTrafficTest, LowRankFactorsAreSmall) {
 // Packing is device work that a slow memory does not hide.
 TEST_F(WeightTrafficTest, PackingTakesDeviceTime) {
   layout_.zero_stage = 3;
-  layout_.rounding.packed_weights = true;
+  layout_.formats.quantized_weights = true;
   program_.overlaps_data_parallel = true;
   hardware_.links.bandwidth = {1e9, 1e9};
   EXPECT_LT(step().work.data_parallel, 1e-2);

@@ -4,7 +4,7 @@
 
 #include "megatron_cpp/config/hardware_file.h"
 #include "model/config/config.h"
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 #include "tests/support/build.h"
 
 namespace mcpp::test {
@@ -68,10 +68,10 @@ struct LlamaRow {
   /// Returns a layout of 128 stages with one layer each, except the first and the last, which have the embedding and
   /// the output. Data parallelism is outermost (section 3.3.2).
   Layout layout() const {
-    return {.world_size = gpus,
-            .tp = 8,
+    return {.tp = 8,
             .cp = cp,
             .pp = 16,
+            .dp = gpus / (8 * cp * 16),
             .sequence_parallel = true,
             .cp_comm_type = CpCommType::AllGather,
             .schedule = ScheduleKind::Interleaved,

@@ -133,7 +133,7 @@ struct TinyModel {
         [this](GridKind) {
           return DataParallelGroups{*self, *self};
         },
-        DataParallelOptions{.bucket_elements = 0});
+        Layout{.bucket_size = 0});
     partial_gradients = std::make_unique<PartialGradients>(memory->buffers(), ReplicaGroups{model.context().tp});
     model.visit([&](Param& param, int) { initialize(param, 7); });
     model.set_memory(*memory);

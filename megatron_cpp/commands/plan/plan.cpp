@@ -104,7 +104,7 @@ HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, 
   const KernelTraits program;
   Workload work = make_workload(run.config);
   work.expert_imbalance = options.expert_imbalance;
-  const PredictionInput input{hardware, program, work, layout_from_config(run.config, run.world_size)};
+  const PredictionInput input{hardware, program, work, layout_of(run.config, run.world_size)};
   const StepTime predicted = predict_configured_step(input, run.config, run.world_size);
   std::vector<RunPart> details = compare_stages(step_time_by_rank(input), run.measured);
   for (RunPart& part : compare_modules(input, run.measured)) details.push_back(std::move(part));
@@ -190,10 +190,10 @@ int checked_world_size(i64 world_size) {
 
 SearchLimits make_search_limits(const PlanOptions& options, const Hardware& hardware) {
   return {.world_size = options.world_size,
-          .tensor_model_parallel_size = options.tp,
-          .context_parallel_size = options.cp,
-          .expert_model_parallel_size = options.ep,
-          .pipeline_model_parallel_size = options.pp,
+          .tp = options.tp,
+          .cp = options.cp,
+          .pp = options.pp,
+          .ep = options.ep,
           .micro_batch_size = options.micro_batch_size,
           .memory_bytes = (1 - options.memory_reserve) * hardware.memory_bytes(),
           .objective = options.objective,
@@ -225,7 +225,7 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
     problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name,
                            " connect at most ", max_ranks, " ranks (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
-  const PredictionInput input{any.hardware, any.program, any.work, layout_from_config(config, world_size)};
+  const PredictionInput input{any.hardware, any.program, any.work, layout_of(config, world_size)};
   const StepTime step = predict_configured_step(any, config, world_size);
   const double memory = max_rank_memory(config, world_size);
   if (!options.html.empty()) write_file_atomic(options.html, step_html(input, step));
@@ -240,10 +240,10 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
 /// Describes the configuration's own layout, if it can run.
 std::string describe_configured_layout(const Config& config, const PredictionInput& best, const StepTime& best_time,
                                        const SearchLimits& limits) {
-  const int world_size = checked_world_size(best.layout.world_size);
+  const int world_size = checked_world_size(best.layout.world_size());
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
     return str("the configuration's own layout cannot run on ", world_size, " ranks: ", problems.front(), "\n");
-  const Layout layout = layout_from_config(config, world_size);
+  const Layout layout = layout_of(config, world_size);
   if (const auto missing = missing_rates(best.hardware, layout); !missing.empty())
     return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
   const PredictionInput input{best.hardware, best.program, best.work, layout};

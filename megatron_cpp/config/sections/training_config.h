@@ -7,6 +7,7 @@
 
 #include "base/fields.h"
 #include "base/io/offload_tier.h"
+#include "parallel/layout.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {
@@ -14,7 +15,6 @@ namespace mcpp {
 enum class Precision { Fp32, Bf16, Fp16 };
 enum class Fp8 { None, E4m3, Hybrid };
 enum class Fp8RecipeName { Tensorwise };
-enum class RecomputeGranularity { None, Full, Selective };
 enum class RecomputeMethod { Uniform, Block, Sqrt };
 enum class NanPolicy { Skip, Stop, Rollback };
 enum class SpikePolicy { Off, Warn, Skip, Rollback };
@@ -30,10 +30,6 @@ struct EnumNames<Fp8> {
 template <>
 struct EnumNames<Fp8RecipeName> {
   static constexpr std::array<std::string_view, 1> value{"tensorwise"};
-};
-template <>
-struct EnumNames<RecomputeGranularity> {
-  static constexpr std::array<std::string_view, 3> value{"none", "full", "selective"};
 };
 template <>
 struct EnumNames<RecomputeMethod> {

@@ -119,7 +119,6 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
     : data_(config.data),
       micro_batch_size_(config.training.micro_batch_size),
       model_(config.model),
-      cp_comm_type_(config.parallel.cp_comm_type),
       session_(session),
       microbatches_(std::move(batch_sizes),
                     {micro_batch_size_, session.parallel.dp->size(), session.parallel.dp->rank()}, consumed_samples),
@@ -149,7 +148,7 @@ Batch BatchStream::read(const std::vector<i64>& samples) {
 MicroBatch BatchStream::next_micro_batch() {
   MicroBatch whole;
   whole.samples = microbatches_();
-  const auto shard = [&] { return shard_microbatch(whole, model_, session_.parallel.context_parallel(cp_comm_type_)); };
+  const auto shard = [&] { return shard_microbatch(whole, model_, session_.parallel.context_parallel()); };
   if (!needs_tokens_) return shard();
   const Batch batch = prefetcher_ ? read(whole.samples) : Batch();
   // Broadcast from the rank of the group that read the data.

@@ -80,7 +80,6 @@ class BatchStream {
   DataConfig data_;
   i64 micro_batch_size_;
   ModelConfig model_;
-  CpCommType cp_comm_type_;
   Session& session_;
   MicroBatchIterator microbatches_;
   bool needs_tokens_;

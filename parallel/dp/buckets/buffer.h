@@ -18,14 +18,10 @@
 #include <span>
 #include <vector>
 
-#include "base/file.h"
-#include "base/io/offload_tier.h"
 #include "comm/communicator.h"
 #include "nn/offload/state_store.h"
 #include "nn/param.h"
-#include "parallel/dp/buckets/grad_reduce_format.h"
 #include "parallel/dp/buckets/plan.h"
-#include "tensor/host/async_copy.h"
 
 namespace mcpp {
 
@@ -47,45 +43,11 @@ struct DataParallelGroups {
   Communicator* inter_node = nullptr;
 };
 
-/// Storage of this rank's shard of the weights in stage 3.
-struct ParamOffload {
-  OffloadTier tier = OffloadTier::Device;
-  Path folder = {};                 ///< folder of the files
-  std::string key = {};             ///< configuration key that specifies the folder
-  bool supports_snapshots = false;  ///< allows saves concurrent with training
-  /// Creates the device's copy engine for transfers of the weights.
-  std::function<std::unique_ptr<AsyncCopyEngine>(Device&)> make_copies = make_async_copy_engine;
-};
-
-struct DataParallelOptions {
-  int zero_stage = 0;
-  /// gradients reduced together, as in plan_buffer; in stages 2 and 3 each unit is a bucket
-  i64 bucket_elements = 40'000'000;
-  /// Stages 0, 1: reduce a bucket as soon as backward has finished it, instead of in finish(). Stages 2, 3: reduce a
-  /// unit's gradients while backward computes the next one's.
-  bool overlap_grad_reduce = true;
-  /// Stages 2, 3: round gradients to bf16 for sending and accumulation over microbatches. Within a unit, and over
-  /// ranks, they are summed in the accumulation type.
-  bool has_bf16_grads = false;
-  /// Stages 1, 2: publish() does not wait for the weights; the first use of each bucket does. Stage 3: gather one unit
-  /// ahead.
-  bool overlap_param_gather = true;
-  /// Stages 1 to 3: send weights as int8 (tensor/ops/low_precision/pack.h). All ranks, including the owner, compute
-  /// with the decoded values; updates and checkpoints use full precision.
-  bool quantized_weights = false;
-  /// Stages 1 to 3: format in which gradients are sent over `shard`; sums use full precision. With nodes, sums within a
-  /// node come first, then sums across nodes.
-  GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
-  /// Stages 0, 1: sum gradient matrices over `shard` as factors of this rank (power_sgd.h); 0 disables this.
-  i64 power_sgd_rank = 0;
-  ParamOffload params = {};
-};
-
 /// Elements [begin, begin + count) of the flat vectors, whose weights this rank updates.
 struct ShardSegment {
   i64 begin = 0, count = 0;
   Tensor params;  ///< 1-D, in the model's dtype; undefined if offloaded
-  Tensor grads;   ///< 1-D, fp32 (fp64 in an fp64 model; bf16 with has_bf16_grads); padding is zero
+  Tensor grads;   ///< 1-D, fp32 (fp64 in an fp64 model; bf16 with main_grads_dtype bf16); padding is zero
   StateStore* offload_store = nullptr;  ///< store of offloaded weights
   std::size_t offload_segment = 0;      ///< its segment with these weights, which has one vector
 };

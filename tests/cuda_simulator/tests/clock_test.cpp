@@ -154,17 +154,10 @@ class VirtualClockTest : public testing::Test {
 
   Figures predict(const RunLayout& layout) const {
     const RunTask task = VirtualClockTest::task(layout);
-    const Workload work{
-        .model = task.model, .global_batch_size = task.global_batch_size, .bucket_elements = layout.bucket_elements};
+    const Workload work{.model = task.model, .global_batch_size = task.global_batch_size, .base = layout};
     const KernelTraits program;
-    Layout planned{.world_size = layout.ranks(),
-                   .tp = layout.tp,
-                   .pp = layout.pp,
-                   .sequence_parallel = layout.sequence_parallel,
-                   .schedule = layout.schedule,
-                   .chunks = layout.virtual_stages,
-                   .zero_stage = layout.zero_stage,
-                   .micro_batch_size = task.micro_batch_size};
+    Layout planned = layout;
+    planned.micro_batch_size = task.micro_batch_size;
     const PredictionInput job{hardware_, program, work, planned};
     Figures mean;
     for (const StepTime& rank : step_time_by_rank(job)) {
@@ -200,14 +193,14 @@ class VirtualClockTest : public testing::Test {
 constexpr i64 kBucket = 4'000'000;
 
 TEST_F(VirtualClockTest, OneRankAsPredicted) {
-  expect_as_predicted({.bucket_elements = kBucket});
+  expect_as_predicted({{.bucket_size = kBucket}});
 }
 TEST_F(VirtualClockTest, DataParallelAsPredicted) {
-  const RunLayout layout{.name = "dp 2", .dp = 2, .bucket_elements = kBucket};
+  const RunLayout layout{"dp 2", {.dp = 2, .bucket_size = kBucket}};
   // The planner predicts 16 % more time for a step of one microbatch than the clock measures.
   const Figures overlapped = expect_as_predicted(layout, {.seconds = 0.2});
   RunLayout serial = layout;
-  serial.overlaps = false;
+  serial.overlap_grad_reduce = serial.overlap_param_gather = false;
   const Figures exposed = run(serial);
   EXPECT_GT(exposed.exposed, overlapped.exposed + 0.05) << "a reduction that does not overlap is visible";
   EXPECT_GT(exposed.seconds, overlapped.seconds);
@@ -215,18 +208,15 @@ TEST_F(VirtualClockTest, DataParallelAsPredicted) {
 TEST_F(VirtualClockTest, TensorParallelAsPredicted) {
   // The planner counts all gathers in backward as exposed. The program overlaps two of them with products, to a degree
   // that depends on the order of its threads.
-  expect_as_predicted({.name = "tp 2", .tp = 2, .sequence_parallel = true, .bucket_elements = kBucket},
+  expect_as_predicted({"tp 2", {.tp = 2, .sequence_parallel = true, .bucket_size = kBucket}},
                       {.seconds = 0.12, .share = 0.13});
 }
 TEST_F(VirtualClockTest, OneFOneBAsPredicted) {
-  expect_as_predicted({.name = "pp 2", .pp = 2, .bucket_elements = kBucket});
+  expect_as_predicted({"pp 2", {.pp = 2, .bucket_size = kBucket}});
 }
 TEST_F(VirtualClockTest, InterleavedAsPredicted) {
-  expect_as_predicted({.name = "pp 2, 2 chunks",
-                       .pp = 2,
-                       .schedule = ScheduleKind::Interleaved,
-                       .virtual_stages = 2,
-                       .bucket_elements = kBucket});
+  expect_as_predicted(
+      {"pp 2, 2 chunks", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .bucket_size = kBucket}});
 }
 
 }  // namespace

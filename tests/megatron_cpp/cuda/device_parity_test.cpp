@@ -98,7 +98,7 @@ TEST_P(DeviceParityTest, Bf16LossesStayWithinRoundingError) {
 /// Weights and states on a disk or in host memory are transferred while the GPU computes. The result is reproducible
 /// and bitwise identical to that of weights on the GPU if the states are in the same place.
 TEST_P(DeviceParityTest, OffloadedWeightsAreBitwiseIdentical) {
-  const RunLayout layout{.name = "dp2_zero3", .dp = 2, .zero_stage = 3};
+  const RunLayout layout{"dp2_zero3", {.dp = 2, .zero_stage = 3}};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunResult expected = on_gpu(task(dtype), layout);
     RunTask on_host = task(dtype);
@@ -160,20 +160,20 @@ TEST_P(Fp8DeviceParityTest, LossesStayWithinFp8Error) {
   const RunResult cpu = on_cpu(in_fp8), in_bf16 = on_cpu(task(DType::BF16));
   const double error = relative_distance(cpu.losses, in_bf16.losses);
   EXPECT_GT(error, 0);
-  for (const RunLayout& layout : {RunLayout{}, RunLayout{.tp = 2, .sequence_parallel = true}})
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{{.tp = 2, .sequence_parallel = true}}})
     EXPECT_LE(relative_distance(on_gpu(in_fp8, layout).losses, cpu.losses), error) << layout.ranks() << " ranks";
 }
 
 const RunLayout kLayouts[]{
-    {.name = "tp2", .tp = 2},
-    {.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
-    {.name = "pp2", .pp = 2},
-    {.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
-    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
-    {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
-    {.name = "dp4_zero1_hsdp", .dp = 4, .zero_stage = 1, .instances = 2},
-    {.name = "dp4_zero3_hsdp", .dp = 4, .zero_stage = 3, .instances = 2},
-    {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
+    {"tp2", {.tp = 2}},
+    {"tp2_sp", {.tp = 2, .sequence_parallel = true}},
+    {"pp2", {.pp = 2}},
+    {"pp2_zb_h1", {.pp = 2, .schedule = ScheduleKind::ZbH1}},
+    {"dp2_zero1", {.dp = 2, .zero_stage = 1}},
+    {"dp2_zero3", {.dp = 2, .zero_stage = 3}},
+    {"dp4_zero1_hsdp", {.dp = 4, .zero_stage = 1, .instances = 2}},
+    {"dp4_zero3_hsdp", {.dp = 4, .zero_stage = 3, .instances = 2}},
+    {"tp2_sp_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1}},
 };
 
 // The tolerance is that of CPUs (layout_parity_test.cpp).
@@ -192,10 +192,10 @@ TEST_P(DeviceParityTest, AsyncCopiesAreBitwiseIdentical) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask saving = task(dtype);
     saving.async_save = true;
-    for (RunLayout layout : {RunLayout{}, RunLayout{.name = "pp2", .pp = 2}}) {
+    for (RunLayout layout : {RunLayout{}, RunLayout{"pp2", {.pp = 2}}}) {
       SCOPED_TRACE(layout.name);
       const RunResult expected = on_gpu(task(dtype), layout);
-      layout.activations = OffloadTier::Host;
+      layout.activations_tier = OffloadTier::Host;
       const RunResult result = on_gpu(saving, layout);
       EXPECT_EQ(result.losses, expected.losses);
       EXPECT_EQ(result.weights, expected.weights);

@@ -16,10 +16,10 @@ using test::RunTask;
 
 std::vector<RunLayout> nccl_layouts() {
   if (!kWithCuda) return {};
-  return {{.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
-          {.name = "pp2", .pp = 2},
-          {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
-          {.name = "dp2_zero3", .dp = 2, .zero_stage = 3}};
+  return {{"tp2_sp", {.tp = 2, .sequence_parallel = true}},
+          {"pp2", {.pp = 2}},
+          {"dp2_zero1", {.dp = 2, .zero_stage = 1}},
+          {"dp2_zero3", {.dp = 2, .zero_stage = 3}}};
 }
 
 int gpu_count() {

@@ -22,29 +22,29 @@ constexpr Recompute kSelective{.granularity = Recompute::Granularity::Selective,
                                .moe_act = true};
 
 const std::vector<RunLayout> kLayouts{
-    {.name = "one_rank"},
-    {.name = "full", .recompute = kFull},
-    {.name = "block", .recompute = kBlock},
-    {.name = "selective", .recompute = kSelective},
-    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
-    {.name = "tp2_full", .tp = 2, .recompute = kFull},
-    {.name = "pp4_gpipe", .pp = 4, .schedule = ScheduleKind::GPipe},
-    {.name = "pp2_interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
-    {.name = "pp4_selective", .pp = 4, .recompute = kSelective},
-    {.name = "pp4_zb_h1", .pp = 4, .schedule = ScheduleKind::ZbH1},
-    {.name = "pp2_zb_v_full", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2, .recompute = kFull},
-    {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
-    {.name = "dp2_zero3_full", .dp = 2, .zero_stage = 3, .recompute = kFull},
-    {.name = "cp2", .cp = 2},
-    {.name = "cp2_selective", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2, .recompute = kSelective},
+    {"one_rank", {}},
+    {"full", {.recompute = kFull}},
+    {"block", {.recompute = kBlock}},
+    {"selective", {.recompute = kSelective}},
+    {"tp2_sp_pp2", {.tp = 2, .pp = 2, .sequence_parallel = true}},
+    {"tp2_full", {.tp = 2, .recompute = kFull}},
+    {"pp4_gpipe", {.pp = 4, .schedule = ScheduleKind::GPipe}},
+    {"pp2_interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}},
+    {"pp4_selective", {.pp = 4, .recompute = kSelective}},
+    {"pp4_zb_h1", {.pp = 4, .schedule = ScheduleKind::ZbH1}},
+    {"pp2_zb_v_full", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .recompute = kFull}},
+    {"dp2_zero3", {.dp = 2, .zero_stage = 3}},
+    {"dp2_zero3_full", {.dp = 2, .zero_stage = 3, .recompute = kFull}},
+    {"cp2", {.cp = 2}},
+    {"cp2_selective", {.cp = 2, .cp_comm_type = CpCommType::A2a, .recompute = kSelective}},
 };
 
 const std::vector<RunLayout> kExpertLayouts{
-    {.name = "one_rank"},
-    {.name = "selective", .recompute = kSelective},
-    {.name = "full", .recompute = kFull},
-    {.name = "ep2_pp2", .pp = 2, .dp = 2, .ep = 2},
-    {.name = "ep2_gather", .dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather},
+    {"one_rank", {}},
+    {"selective", {.recompute = kSelective}},
+    {"full", {.recompute = kFull}},
+    {"ep2_pp2", {.pp = 2, .dp = 2, .ep = 2}},
+    {"ep2_gather", {.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}},
 };
 
 class ActivationOffloadLayoutsTest : public testing::Test {
@@ -74,7 +74,7 @@ class ActivationOffloadLayoutsTest : public testing::Test {
     for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
       SCOPED_TRACE(str(layout.name, " ", name_of(task.dtype), " ", enum_name(tier)));
       RunLayout offloaded = layout;
-      offloaded.activations = tier;
+      offloaded.activations_tier = tier;
       test::expect_same_bits(test::run_layout(task, offloaded), on_device);
     }
   }
@@ -96,10 +96,10 @@ TEST_F(ActivationOffloadLayoutsTest, ShardedInputsAreBitwiseIdenticalToFullInput
   for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
     for (const i64 tp : {2, 4}) {
       for (const Recompute& recompute : {kFull, kBlock}) {
-        RunLayout layout{.tp = tp, .pp = 4 / tp, .recompute = recompute};
+        RunLayout layout{{.tp = tp, .pp = 4 / tp, .recompute = recompute}};
         const test::RunResult whole = test::run_layout(task_of(false, DType::BF16), layout);
         layout.recompute.shards_saved_inputs = true;
-        layout.activations = tier;
+        layout.activations_tier = tier;
         SCOPED_TRACE(str(tp, " ", enum_name(tier)));
         test::expect_same_bits(test::run_layout(task_of(false, DType::BF16), layout), whole);
       }
@@ -112,12 +112,12 @@ TEST_F(ActivationOffloadLayoutsTest, AbortedStepLeavesNoTrace) {
   const RunTask task = task_of(false, DType::F32);
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
     for (const i64 pp : {1, 2}) {
-      const test::RunResult whole = test::run_layout(task, {.pp = pp});
+      const test::RunResult whole = test::run_layout(task, {{.pp = pp}});
       for (const i64 passes : {1, 5, 11}) {
         test::RunResult result;
         std::mutex mutex;
         run_local_ranks(static_cast<int>(pp), [&](Communicator& world, int rank) {
-          test::LayoutRank self(task, {.pp = pp, .activations = tier}, world);
+          test::LayoutRank self(task, {{.pp = pp, .activations_tier = tier}}, world);
           test::SignalAfter signal(rank == 0 ? passes : 1000);
           self.state().set_observer(&signal);
           EXPECT_TRUE(self.step(0).is_aborted);

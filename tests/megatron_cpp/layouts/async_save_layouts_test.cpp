@@ -18,16 +18,16 @@ using test::RunLayout;
 using test::RunTask;
 
 const std::vector<RunLayout> kLayouts{
-    {.name = "one_rank"},
-    {.name = "dp2", .dp = 2},
-    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
-    {.name = "dp2_zero1_waiting", .dp = 2, .zero_stage = 1, .overlaps = false},
-    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
-    {.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
-    {.name = "dp4_hsdp_zero3", .dp = 4, .zero_stage = 3, .instances = 2},
-    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
-    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
-    {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
+    {"one_rank", {}},
+    {"dp2", {.dp = 2}},
+    {"dp2_zero1", {.dp = 2, .zero_stage = 1}},
+    {"dp2_zero1_waiting", {.dp = 2, .zero_stage = 1, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+    {"dp2_zero2", {.dp = 2, .zero_stage = 2}},
+    {"dp2_zero3", {.dp = 2, .zero_stage = 3}},
+    {"dp4_hsdp_zero3", {.dp = 4, .zero_stage = 3, .instances = 2}},
+    {"tp2_sp_pp2", {.tp = 2, .pp = 2, .sequence_parallel = true}},
+    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
+    {"tp2_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .zero_stage = 1}},
 };
 
 class AsyncSaveLayoutsTest : public testing::Test {

@@ -64,7 +64,8 @@ class DataParallelVolumeTest : public testing::TestWithParam<std::tuple<const ch
 /// section 7). At stage 3 the output layer gathers tied embeddings once more.
 TEST_P(DataParallelVolumeTest, MatchesFormula) {
   const auto& [name, dtype, volume, ranks, overlaps] = GetParam();
-  const RunLayout layout{.dp = ranks, .zero_stage = volume.stage, .overlaps = overlaps};
+  const RunLayout layout{
+      {.dp = ranks, .zero_stage = volume.stage, .overlap_grad_reduce = overlaps, .overlap_param_gather = overlaps}};
   in_each_rank(task_of(name, dtype, ranks * kBatch), layout,
                [&, v = volume, d = ranks, dtype = dtype](LayoutRank& rank, const Meters& meters) {
                  const BufferPlan& plan = rank.state().chunks()[0].memory->buffers().front()->plan();
@@ -98,7 +99,7 @@ class TensorParallelVolumeTest : public testing::TestWithParam<std::tuple<const 
 TEST_P(TensorParallelVolumeTest, MatchesFormula) {
   const auto& [name, ranks, microbatches] = GetParam();
   const RunTask task = task_of(name, DType::F32, microbatches * kBatch);
-  in_each_rank(task, {.tp = ranks}, [&, t = ranks, m = microbatches](LayoutRank&, const Meters& meters) {
+  in_each_rank(task, {{.tp = ranks}}, [&, t = ranks, m = microbatches](LayoutRank&, const Meters& meters) {
     const ModelConfig& c = task.model;
     const i64 tokens = c.seq_length * kBatch, n = tokens * c.hidden_size * 4;
     const CommMeter& meter = meters.at("tp");
@@ -116,7 +117,7 @@ TEST_P(TensorParallelVolumeTest, MatchesFormula) {
 TEST_P(TensorParallelVolumeTest, MatchesFormulaWithSequenceParallelism) {
   const auto& [name, ranks, microbatches] = GetParam();
   const RunTask task = task_of(name, DType::F32, microbatches * kBatch);
-  in_each_rank(task, {.tp = ranks, .sequence_parallel = true},
+  in_each_rank(task, {{.tp = ranks, .sequence_parallel = true}},
                [&, name = name, t = ranks, m = microbatches](LayoutRank&, const Meters& meters) {
                  const ModelConfig& c = task.model;
                  const bool is_gpt2 = name == std::string("gpt2");
@@ -136,8 +137,8 @@ TEST_P(TensorParallelVolumeTest, MatchesFormulaWithSequenceParallelism) {
 /// In fp8, each of a layer's four linear maps reduces the amax of input and weight over the ranks that share a
 /// microbatch, and in backward that of the gradient: with tensor and context parallelism only.
 TEST(Fp8VolumeTest, AddsFewBytesPerLinearLayer) {
-  for (const RunLayout& layout : {RunLayout{.tp = 2}, RunLayout{.tp = 2, .sequence_parallel = true},
-                                  RunLayout{.tp = 2, .cp = 2}, RunLayout{.pp = 2, .dp = 2}}) {
+  for (const RunLayout& layout : {RunLayout{{.tp = 2}}, RunLayout{{.tp = 2, .sequence_parallel = true}},
+                                  RunLayout{{.tp = 2, .cp = 2}}, RunLayout{{.pp = 2, .dp = 2}}}) {
     std::map<std::string, i64> calls, bytes;  // those in addition to bf16, of all ranks
     std::mutex mutex;
     for (const Fp8 fp8 : {Fp8::None, Fp8::Hybrid}) {
@@ -201,10 +202,9 @@ TEST_P(ContextParallelVolumeTest, MatchesFormula) {
 INSTANTIATE_TEST_SUITE_P(
     CommTypes, ContextParallelVolumeTest,
     testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
-                     testing::Values(RunLayout{.name = "p2p_2", .cp = 2}, RunLayout{.name = "p2p_4", .cp = 4},
-                                     RunLayout{.name = "gather_4", .cp = 4, .cp_comm_type = CpCommType::AllGather},
-                                     RunLayout{
-                                         .name = "a2a_2", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2})),
+                     testing::Values(RunLayout{"p2p_2", {.cp = 2}}, RunLayout{"p2p_4", {.cp = 4}},
+                                     RunLayout{"gather_4", {.cp = 4, .cp_comm_type = CpCommType::AllGather}},
+                                     RunLayout{"a2a_2", {.cp = 2, .cp_comm_type = CpCommType::A2a}})),
     [](const auto& p) {
       return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
     });
@@ -236,7 +236,7 @@ TEST_P(RingVolumeTest, ExcludesMaskedKeys) {
       return tokens;
     };
   }
-  in_each_rank(task, {.cp = kRanks}, [&](LayoutRank& rank, const Meters& meters) {
+  in_each_rank(task, {{.cp = kRanks}}, [&](LayoutRank& rank, const Meters& meters) {
     const ModelConfig& c = task.model;
     const i64 k = c.seq_length * kBatch / kRanks * 2 * c.query_groups(0) * c.head_dim() * 4;
     const auto ring_rank = static_cast<std::size_t>(rank.parallel().cp_ring->rank());
@@ -263,13 +263,13 @@ struct PipelineCase {
   RunLayout layout;
 };
 const PipelineCase kPipelines[]{
-    {"pp2", {.pp = 2}},
-    {"pp4", {.pp = 4}},
-    {"pp4_gpipe", {.pp = 4, .schedule = ScheduleKind::GPipe}},
-    {"pp4_zb_h1", {.pp = 4, .schedule = ScheduleKind::ZbH1}},
-    {"pp2_interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2}},
-    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2}},
-    {"tp2_sp_pp2", {.tp = 2, .pp = 2, .sequence_parallel = true}},
+    {"pp2", {{.pp = 2}}},
+    {"pp4", {{.pp = 4}}},
+    {"pp4_gpipe", {{.pp = 4, .schedule = ScheduleKind::GPipe}}},
+    {"pp4_zb_h1", {{.pp = 4, .schedule = ScheduleKind::ZbH1}}},
+    {"pp2_interleaved", {{.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}}},
+    {"pp2_zb_v", {{.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}}},
+    {"tp2_sp_pp2", {{.tp = 2, .pp = 2, .sequence_parallel = true}}},
 };
 
 class PipelineVolumeTest : public testing::TestWithParam<std::tuple<const char*, PipelineCase>> {};
@@ -299,7 +299,7 @@ TEST_P(PipelineVolumeTest, IsOneMessageEachWayPerMicrobatchAndStageBoundary) {
   });
   const i64 message = task.model.seq_length * kBatch * task.model.hidden_size * 4 / layout.tp;
   const i64 turns = row_of(layout.schedule).placement == StagePlacement::V ? 1 : 0;
-  const i64 stage_boundaries = layout.pp * layout.virtual_stages - 1 - turns;
+  const i64 stage_boundaries = layout.pp * layout.chunks - 1 - turns;
   EXPECT_EQ(forward, layout.tp * stage_boundaries * kMicrobatches * message);
   EXPECT_EQ(backward, layout.tp * stage_boundaries * kMicrobatches * message);
 }

@@ -35,34 +35,27 @@ RunTask task_of(DType dtype, const char* family = "gpt2") {
 }
 
 RunLayout quantized(RunLayout layout, bool weights, bool gradients) {
-  layout.quantized_weights = weights;
-  if (gradients) layout.grad_reduce_format = GradReduceFormat::Int8;
+  layout.formats.quantized_weights = weights;
+  if (gradients) layout.formats.set_grad_reduce_format(GradReduceFormat::Int8);
   return layout;
 }
 
 RunLayout in_bf16(RunLayout layout) {
-  layout.grad_reduce_format = GradReduceFormat::Bf16;
+  layout.formats.set_grad_reduce_format(GradReduceFormat::Bf16);
   return layout;
 }
 
 TEST(SecondaryShardTest, IsBitwiseIdenticalToNoSecondaryShards) {
   const RunLayout layouts[]{
-      {.name = "dp4", .dp = 4, .zero_stage = 3},
-      {.name = "dp4_no_overlap", .dp = 4, .zero_stage = 3, .overlaps = false},
-      {.name = "tp2_dp4", .tp = 2, .dp = 4, .sequence_parallel = true, .zero_stage = 3},
-      {.name = "cp2_dp2", .dp = 2, .cp = 2, .zero_stage = 3},
-      {.name = "pp2_dp4", .pp = 2, .dp = 4, .zero_stage = 3},
-      {.name = "interleaved_dp4",
-       .pp = 2,
-       .dp = 4,
-       .schedule = ScheduleKind::Interleaved,
-       .virtual_stages = 2,
-       .zero_stage = 3},
-      {.name = "hsdp", .dp = 8, .zero_stage = 3, .instances = 2},
-      {.name = "recompute",
-       .dp = 4,
-       .zero_stage = 3,
-       .recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2}},
+      {"dp4", {.dp = 4, .zero_stage = 3}},
+      {"dp4_no_overlap", {.dp = 4, .zero_stage = 3, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+      {"tp2_dp4", {.tp = 2, .dp = 4, .sequence_parallel = true, .zero_stage = 3}},
+      {"cp2_dp2", {.cp = 2, .dp = 2, .zero_stage = 3}},
+      {"pp2_dp4", {.pp = 2, .dp = 4, .zero_stage = 3}},
+      {"interleaved_dp4", {.pp = 2, .dp = 4, .schedule = ScheduleKind::Interleaved, .chunks = 2, .zero_stage = 3}},
+      {"hsdp", {.dp = 8, .zero_stage = 3, .instances = 2}},
+      {"recompute",
+       {.dp = 4, .zero_stage = 3, .recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2}}},
   };
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const char* family : {"gpt2", "llama"}) {
@@ -71,7 +64,7 @@ TEST(SecondaryShardTest, IsBitwiseIdenticalToNoSecondaryShards) {
       for (RunLayout layout : layouts) {
         SCOPED_TRACE(str(family, " ", layout.name, " ", name_of(dtype)));
         const RunResult without = run_layout(task, layout);
-        layout.hpz = 2;
+        layout.node_ranks = 2;
         expect_same_bits(run_layout(task, layout), without);
       }
     }
@@ -84,9 +77,9 @@ TEST(SecondaryShardTest, IsUsedForDenseLayersOfMixture) {
   task.steps = 4;
   task.model.moe.num_experts = 4;
   task.model.moe.router_topk = 2;
-  RunLayout layout{.dp = 4, .ep = 2, .zero_stage = 3};
+  RunLayout layout{{.dp = 4, .ep = 2, .zero_stage = 3}};
   const RunResult without = run_layout(task, layout);
-  layout.hpz = 2;
+  layout.node_ranks = 2;
   expect_same_bits(run_layout(task, layout), without);
 }
 
@@ -97,22 +90,23 @@ TEST(QuantizedWeightsTest, AreIndependentOfRanksAndZeroStage) {
     RunTask task = task_of(dtype);
     task.micro_batch_size = 2;
     task.global_batch_size = 4;  // one microbatch, so that gradients of all stages are bitwise identical
-    const RunResult two = run_layout(task, quantized({.dp = 2, .zero_stage = 1}, true, false));
-    for (const RunLayout& layout : {RunLayout{.name = "zero2", .dp = 2, .zero_stage = 2},
-                                    {.name = "zero3", .dp = 2, .zero_stage = 3},
-                                    {.name = "zero3_no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false},
-                                    {.name = "zero1_one_bucket", .dp = 2, .zero_stage = 1, .bucket_elements = 0},
-                                    {.name = "pp2", .pp = 2, .dp = 2, .zero_stage = 1}}) {
+    const RunResult two = run_layout(task, quantized({{.dp = 2, .zero_stage = 1}}, true, false));
+    for (const RunLayout& layout :
+         {RunLayout{"zero2", {.dp = 2, .zero_stage = 2}},
+          {"zero3", {.dp = 2, .zero_stage = 3}},
+          {"zero3_no_overlap", {.dp = 2, .zero_stage = 3, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+          {"zero1_one_bucket", {.dp = 2, .zero_stage = 1, .bucket_size = 0}},
+          {"pp2", {.pp = 2, .dp = 2, .zero_stage = 1}}}) {
       SCOPED_TRACE(layout.name);
       expect_same_bits(run_layout(task, quantized(layout, true, false)), two);
     }
     task.global_batch_size = 8, task.micro_batch_size = 1;
-    const RunResult one_rank = run_layout(task, quantized({.zero_stage = 3}, true, false));
+    const RunResult one_rank = run_layout(task, quantized({{.zero_stage = 3}}, true, false));
     const double tolerance = dtype == DType::F32 ? 1e-5 : 5e-3;
-    for (const RunLayout& layout : {RunLayout{.dp = 4, .zero_stage = 3},
-                                    {.dp = 4, .zero_stage = 3, .instances = 2},
-                                    {.dp = 2, .cp = 2, .zero_stage = 3},
-                                    {.dp = 4, .zero_stage = 3, .hpz = 2}})
+    for (const RunLayout& layout : {RunLayout{{.dp = 4, .zero_stage = 3}},
+                                    {{.dp = 4, .zero_stage = 3, .instances = 2}},
+                                    {{.cp = 2, .dp = 2, .zero_stage = 3}},
+                                    {{.dp = 4, .zero_stage = 3, .node_ranks = 2}}})
       EXPECT_LE(relative_distance(run_layout(task, quantized(layout, true, false)).losses, one_rank.losses), tolerance);
   }
 }
@@ -120,16 +114,20 @@ TEST(QuantizedWeightsTest, AreIndependentOfRanksAndZeroStage) {
 TEST(QuantizedGradientsTest, AreBitwiseIdenticalForAllZeroStages) {
   RunTask task = task_of(DType::BF16);
   task.micro_batch_size = 2, task.global_batch_size = 8;
-  const RunResult four = run_layout(task, quantized({.dp = 4, .zero_stage = 1}, false, true));
-  expect_same_bits(run_layout(task, quantized({.dp = 4, .zero_stage = 2}, false, true)), four);
-  expect_same_bits(run_layout(task, quantized({.dp = 4, .zero_stage = 3}, false, true)), four);
-  expect_same_bits(run_layout(task, quantized({.dp = 4, .zero_stage = 3, .overlaps = false}, false, true)), four);
-  const RunLayout two_level = quantized({.dp = 4, .zero_stage = 3, .hpz = 2}, false, true);
+  const RunResult four = run_layout(task, quantized({{.dp = 4, .zero_stage = 1}}, false, true));
+  expect_same_bits(run_layout(task, quantized({{.dp = 4, .zero_stage = 2}}, false, true)), four);
+  expect_same_bits(run_layout(task, quantized({{.dp = 4, .zero_stage = 3}}, false, true)), four);
+  expect_same_bits(
+      run_layout(task,
+                 quantized({{.dp = 4, .zero_stage = 3, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+                           false, true)),
+      four);
+  const RunLayout two_level = quantized({{.dp = 4, .zero_stage = 3, .node_ranks = 2}}, false, true);
   const RunResult two_level_result = run_layout(task, two_level);
   expect_same_bits(run_layout(task, two_level), two_level_result);
   EXPECT_NE(two_level_result.grad_norms, four.grad_norms) << "the sums of nodes are quantized a second time";
-  const RunResult one_rank = run_layout(task, quantized({.zero_stage = 2}, false, true));
-  expect_same_bits(one_rank, run_layout(task, {.zero_stage = 2}));
+  const RunResult one_rank = run_layout(task, quantized({{.zero_stage = 2}}, false, true));
+  expect_same_bits(one_rank, run_layout(task, {{.zero_stage = 2}}));
 }
 
 /// One microbatch, because stages 1 and 2 sum several in different orders.
@@ -137,21 +135,22 @@ TEST(Bf16GradientReductionTest, IsBitwiseIdenticalForAllZeroStages) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(dtype);
     task.micro_batch_size = 2, task.global_batch_size = 8;
-    const RunResult four = run_layout(task, in_bf16({.dp = 4, .zero_stage = 1}));
-    for (const RunLayout& layout : {RunLayout{.name = "one_bucket", .dp = 4, .zero_stage = 1, .bucket_elements = 0},
-                                    {.name = "zero2", .dp = 4, .zero_stage = 2},
-                                    {.name = "zero3", .dp = 4, .zero_stage = 3},
-                                    {.name = "zero3_no_overlap", .dp = 4, .zero_stage = 3, .overlaps = false},
-                                    {.name = "pp2", .pp = 2, .dp = 4, .zero_stage = 1}}) {
+    const RunResult four = run_layout(task, in_bf16({{.dp = 4, .zero_stage = 1}}));
+    for (const RunLayout& layout :
+         {RunLayout{"one_bucket", {.dp = 4, .zero_stage = 1, .bucket_size = 0}},
+          {"zero2", {.dp = 4, .zero_stage = 2}},
+          {"zero3", {.dp = 4, .zero_stage = 3}},
+          {"zero3_no_overlap", {.dp = 4, .zero_stage = 3, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+          {"pp2", {.pp = 2, .dp = 4, .zero_stage = 1}}}) {
       SCOPED_TRACE(layout.name);
       expect_same_bits(run_layout(task, in_bf16(layout)), four);
     }
-    const RunLayout two_level = in_bf16({.dp = 4, .zero_stage = 3, .hpz = 2});
+    const RunLayout two_level = in_bf16({{.dp = 4, .zero_stage = 3, .node_ranks = 2}});
     const RunResult two_level_result = run_layout(task, two_level);
     expect_same_bits(run_layout(task, two_level), two_level_result);
-    expect_same_bits(run_layout(task, in_bf16({.dp = 4, .zero_stage = 1, .hpz = 2})), two_level_result);
+    expect_same_bits(run_layout(task, in_bf16({{.dp = 4, .zero_stage = 1, .node_ranks = 2}})), two_level_result);
     EXPECT_NE(two_level_result.grad_norms, four.grad_norms) << "the sums of nodes are rounded a second time";
-    EXPECT_NE(run_layout(task, {.dp = 4, .zero_stage = 1}).grad_norms, four.grad_norms);
+    EXPECT_NE(run_layout(task, {{.dp = 4, .zero_stage = 1}}).grad_norms, four.grad_norms);
   }
 }
 
@@ -159,7 +158,7 @@ TEST(Bf16GradientReductionTest, HasNoEffectOnOneRank) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);
     for (const int stage : {1, 2, 3})
-      expect_same_bits(run_layout(task, in_bf16({.zero_stage = stage})), run_layout(task, {.zero_stage = stage}));
+      expect_same_bits(run_layout(task, in_bf16({{.zero_stage = stage}})), run_layout(task, {{.zero_stage = stage}}));
   }
 }
 
@@ -169,7 +168,7 @@ TEST(Bf16GradientReductionTest, HasNoEffectOnGradientsKeptInBf16) {
   RunTask task = task_of(DType::BF16);
   task.optimizer.main_grads_dtype = GradDType::Bf16;
   for (const int stage : {2, 3}) {
-    const RunLayout layout{.dp = 4, .zero_stage = stage};
+    const RunLayout layout{{.dp = 4, .zero_stage = stage}};
     expect_same_bits(run_layout(task, in_bf16(layout)), run_layout(task, layout));
   }
 }
@@ -180,15 +179,15 @@ TEST(Bf16GradientReductionTest, StaysCloseToFp32Reduction) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(dtype);
     task.steps = 40;
-    for (const RunLayout& layout : {RunLayout{.name = "zero1", .dp = 4, .zero_stage = 1},
-                                    {.name = "zero3", .dp = 4, .zero_stage = 3},
-                                    {.name = "nodes", .dp = 4, .zero_stage = 2, .hpz = 2},
-                                    {.name = "hsdp", .dp = 4, .zero_stage = 3, .instances = 2},
-                                    {.name = "cp2", .dp = 2, .cp = 2, .zero_stage = 1},
-                                    {.name = "tp2", .tp = 2, .dp = 2, .zero_stage = 2}}) {
+    for (const RunLayout& layout : {RunLayout{"zero1", {.dp = 4, .zero_stage = 1}},
+                                    {"zero3", {.dp = 4, .zero_stage = 3}},
+                                    {"nodes", {.dp = 4, .zero_stage = 2, .node_ranks = 2}},
+                                    {"hsdp", {.dp = 4, .zero_stage = 3, .instances = 2}},
+                                    {"cp2", {.cp = 2, .dp = 2, .zero_stage = 1}},
+                                    {"tp2", {.tp = 2, .dp = 2, .zero_stage = 2}}}) {
       SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
       RunLayout plain = layout;
-      plain.hpz = 1;
+      plain.node_ranks = 1;
       const RunResult full = run_layout(task, plain), result = run_layout(task, in_bf16(layout));
       EXPECT_LE(relative_distance(result.losses, full.losses), kLosses);
       EXPECT_LE(relative_distance(test::all_weights(result, task.model), test::all_weights(full, task.model)),
@@ -204,12 +203,12 @@ TEST(QuantizedTrainingTest, StaysCloseToFullPrecision) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(dtype);
     task.steps = 40;
-    const RunResult full = run_layout(task, {.dp = 4, .zero_stage = 3});
+    const RunResult full = run_layout(task, {{.dp = 4, .zero_stage = 3}});
     EXPECT_LT(full.losses.back(), 0.7 * full.losses.front()) << "nothing is learned";
-    for (const RunLayout& layout : {RunLayout{.name = "zero1", .dp = 4, .zero_stage = 1},
-                                    {.name = "zero3", .dp = 4, .zero_stage = 3},
-                                    {.name = "nodes", .dp = 4, .zero_stage = 3, .hpz = 2},
-                                    {.name = "tp2", .tp = 2, .dp = 2, .zero_stage = 2}}) {
+    for (const RunLayout& layout : {RunLayout{"zero1", {.dp = 4, .zero_stage = 1}},
+                                    {"zero3", {.dp = 4, .zero_stage = 3}},
+                                    {"nodes", {.dp = 4, .zero_stage = 3, .node_ranks = 2}},
+                                    {"tp2", {.tp = 2, .dp = 2, .zero_stage = 2}}}) {
       for (const auto& [weights, gradients] : {std::pair(true, false), {false, true}, {true, true}}) {
         SCOPED_TRACE(str(layout.name, " ", name_of(dtype), weights ? " weights" : "", gradients ? " gradients" : ""));
         const RunResult result = run_layout(task, quantized(layout, weights, gradients));
@@ -227,18 +226,18 @@ TEST(QuantizedTrainingTest, ContinuesFromCheckpoint) {
   const test::ScratchFolder scratch;
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);
-    for (const RunLayout& layout : {quantized({.name = "zero1", .dp = 2, .zero_stage = 1}, true, true),
-                                    quantized({.name = "nodes", .dp = 4, .zero_stage = 3, .hpz = 2}, true, true),
-                                    in_bf16({.name = "bf16", .dp = 4, .zero_stage = 2}),
-                                    in_bf16({.name = "bf16_nodes", .dp = 4, .zero_stage = 1, .hpz = 2})}) {
+    for (const RunLayout& layout : {quantized({"zero1", {.dp = 2, .zero_stage = 1}}, true, true),
+                                    quantized({"nodes", {.dp = 4, .zero_stage = 3, .node_ranks = 2}}, true, true),
+                                    in_bf16({"bf16", {.dp = 4, .zero_stage = 2}}),
+                                    in_bf16({"bf16_nodes", {.dp = 4, .zero_stage = 1, .node_ranks = 2}})}) {
       SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
       const Path folder = scratch / str(layout.name, name_of(dtype));
       const Numbers losses = save_and_continue(task, layout, folder);
       EXPECT_EQ(load_and_continue(task, layout, folder), losses);
-      EXPECT_LE(relative_distance(load_and_continue(task, {.tp = 2, .pp = 2}, folder), losses), 0.01);
+      EXPECT_LE(relative_distance(load_and_continue(task, {{.tp = 2, .pp = 2}}, folder), losses), 0.01);
       EXPECT_LE(
-          relative_distance(load_and_continue(task, quantized({.tp = 2, .dp = 2, .zero_stage = 3}, true, true), folder),
-                            losses),
+          relative_distance(
+              load_and_continue(task, quantized({{.tp = 2, .dp = 2, .zero_stage = 3}}, true, true), folder), losses),
           0.01);
     }
   }
@@ -248,19 +247,18 @@ TEST(QuantizedTrainingTest, ContinuesFromCheckpoint) {
 TEST(PowerSgdLayoutsTest, AreBitwiseIdenticalToOneAnother) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);
-    const RunResult two = run_layout(task, {.dp = 2, .power_sgd_rank = 2});
-    for (const RunLayout& layout : {RunLayout{.name = "zero1", .dp = 2, .zero_stage = 1},
-                                    {.name = "no_overlap", .dp = 2, .overlaps = false},
-                                    {.name = "one_bucket", .dp = 2, .zero_stage = 1, .bucket_elements = 0},
-                                    {.name = "recompute",
-                                    .dp = 2,
-                                    .recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2}}}) {
+    const RunResult two = run_layout(task, {{.dp = 2, .formats = {.power_sgd_rank = 2}}});
+    for (const RunLayout& layout :
+         {RunLayout{"zero1", {.dp = 2, .zero_stage = 1}},
+          {"no_overlap", {.dp = 2, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+          {"one_bucket", {.dp = 2, .zero_stage = 1, .bucket_size = 0}},
+          {"recompute", {.dp = 2, .recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2}}}}) {
       SCOPED_TRACE(layout.name);
       RunLayout with_power_sgd = layout;
-      with_power_sgd.power_sgd_rank = 2;
+      with_power_sgd.formats.power_sgd_rank = 2;
       expect_same_bits(run_layout(task, with_power_sgd), two);
     }
-    expect_same_bits(run_layout(task, {.power_sgd_rank = 2}), run_layout(task, {}));
+    expect_same_bits(run_layout(task, {{.formats = {.power_sgd_rank = 2}}}), run_layout(task, {}));
   }
 }
 
@@ -268,13 +266,13 @@ TEST(PowerSgdLayoutsTest, AreBitwiseIdenticalToOneAnother) {
 TEST(PowerSgdLayoutsTest, StayCloseToFullReduction) {
   RunTask task = task_of(DType::BF16);
   task.steps = 40;
-  for (const RunLayout& layout : {RunLayout{.name = "dp4", .dp = 4},
-                                  {.name = "tp2_pp2", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
-                                  {.name = "hsdp", .dp = 4, .zero_stage = 1, .instances = 2},
-                                  {.name = "cp2", .dp = 2, .cp = 2}}) {
+  for (const RunLayout& layout : {RunLayout{"dp4", {.dp = 4}},
+                                  {"tp2_pp2", {.tp = 2, .pp = 2, .dp = 2, .zero_stage = 1}},
+                                  {"hsdp", {.dp = 4, .zero_stage = 1, .instances = 2}},
+                                  {"cp2", {.cp = 2, .dp = 2}}}) {
     SCOPED_TRACE(layout.name);
     RunLayout with_power_sgd = layout;
-    with_power_sgd.power_sgd_rank = 4;
+    with_power_sgd.formats.power_sgd_rank = 4;
     const RunResult full = run_layout(task, layout), result = run_layout(task, with_power_sgd);
     EXPECT_LE(relative_distance(result.losses, full.losses), 0.1);
     EXPECT_LT(result.losses.back(), 0.8 * result.losses.front());
@@ -286,9 +284,10 @@ TEST(PowerSgdLayoutsTest, ContinueBitwiseIdentically) {
   const test::ScratchFolder scratch;
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);
-    for (const RunLayout& layout : {RunLayout{.name = "dp2", .dp = 2, .power_sgd_rank = 2},
-                                    {.name = "tp2_dp2", .tp = 2, .dp = 2, .zero_stage = 1, .power_sgd_rank = 2},
-                                    {.name = "hsdp", .dp = 4, .zero_stage = 1, .instances = 2, .power_sgd_rank = 2}}) {
+    for (const RunLayout& layout :
+         {RunLayout{"dp2", {.dp = 2, .formats = {.power_sgd_rank = 2}}},
+          {"tp2_dp2", {.tp = 2, .dp = 2, .zero_stage = 1, .formats = {.power_sgd_rank = 2}}},
+          {"hsdp", {.dp = 4, .zero_stage = 1, .instances = 2, .formats = {.power_sgd_rank = 2}}}}) {
       SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
       const Path folder = scratch / str(layout.name, name_of(dtype));
       const Numbers losses = save_and_continue(task, layout, folder);
@@ -317,7 +316,7 @@ TEST(PowerSgdLayoutsTest, KeepErrorFeedbackOnOtherRanks) {
   const RunTask task = task_of(DType::F32);
   std::map<std::string, Numbers> saved;
   run_local_ranks(4, [&](Communicator& world, int rank) {
-    test::LayoutRank self(task, {.dp = 4, .power_sgd_rank = 2}, world);
+    test::LayoutRank self(task, {{.dp = 4, .formats = {.power_sgd_rank = 2}}}, world);
     for (i64 step = 0; step < 2; ++step) self.step(step);
     HostCopies source(shards_to_save(self.state()));
     save_checkpoint(scratch / "four", {.iteration = 2}, source, world, Log(rank));
@@ -328,7 +327,7 @@ TEST(PowerSgdLayoutsTest, KeepErrorFeedbackOnOtherRanks) {
     run_local_ranks(static_cast<int>(dp), [&](Communicator& world, int) {
       RunTask other = task;
       other.global_batch_size = 24;
-      test::LayoutRank self(other, {.dp = dp, .zero_stage = 1, .power_sgd_rank = 2}, world);
+      test::LayoutRank self(other, {{.dp = dp, .zero_stage = 1, .formats = {.power_sgd_rank = 2}}}, world);
       self.step(7);
       EXPECT_FALSE(test::load(self, scratch / "four", world).has_value());
       const auto sums = summed_errors(self, world);
@@ -337,15 +336,15 @@ TEST(PowerSgdLayoutsTest, KeepErrorFeedbackOnOtherRanks) {
         EXPECT_LE(relative_distance(errors, saved.at(name)), 1e-5) << name << " on " << dp;
     });
   }
-  save_and_continue(task, {.dp = 2}, scratch / "in_full");
+  save_and_continue(task, {{.dp = 2}}, scratch / "in_full");
   run_local_ranks(2, [&](Communicator& world, int) {
-    test::LayoutRank self(task, {.dp = 2, .power_sgd_rank = 2}, world);
+    test::LayoutRank self(task, {{.dp = 2, .formats = {.power_sgd_rank = 2}}}, world);
     self.step(7);
     EXPECT_FALSE(test::load(self, scratch / "in_full", world).has_value());
     for (const auto& [name, errors] : summed_errors(self, world))
       EXPECT_EQ(errors, Numbers(errors.size(), 0.0)) << name;
   });
-  load_and_continue(task, {.tp = 2}, scratch / "four");
+  load_and_continue(task, {{.tp = 2}}, scratch / "four");
 }
 
 }  // namespace

@@ -51,28 +51,22 @@ ModelConfig model_of_four_layers() {
 
 TEST(ConnectedGroupsTest, CoverAllGroupsUsedByDenseModels) {
   const RunLayout layouts[]{
-      {.name = "tp4, whose ranks share key heads", .tp = 4, .sequence_parallel = true},
-      {.name = "ring", .tp = 2, .cp = 2},
-      {.name = "gathered", .cp = 2, .cp_comm_type = CpCommType::AllGather},
-      {.name = "heads", .dp = 2, .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2},
-      {.name = "pp2", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
-      {.name = "zb_v", .pp = 2, .dp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2, .zero_stage = 1},
-      {.name = "interleaved",
-       .pp = 2,
-       .dp = 2,
-       .schedule = ScheduleKind::Interleaved,
-       .virtual_stages = 2,
-       .zero_stage = 3},
-      {.name = "zero2, hsdp", .dp = 4, .zero_stage = 2, .instances = 2},
-      {.name = "zero3", .dp = 4, .zero_stage = 3},
-      {.name = "zero3, second copy", .dp = 4, .zero_stage = 3, .hpz = 2},
-      {.name = "bytes",
-       .dp = 4,
-       .zero_stage = 3,
-       .hpz = 2,
-       .quantized_weights = true,
-       .grad_reduce_format = GradReduceFormat::Int8},
-      {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2},
+      {"tp4, whose ranks share key heads", {.tp = 4, .sequence_parallel = true}},
+      {"ring", {.tp = 2, .cp = 2}},
+      {"gathered", {.cp = 2, .cp_comm_type = CpCommType::AllGather}},
+      {"heads", {.cp = 2, .dp = 2, .cp_comm_type = CpCommType::A2a}},
+      {"pp2", {.tp = 2, .pp = 2, .dp = 2, .zero_stage = 1}},
+      {"zb_v", {.pp = 2, .dp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .zero_stage = 1}},
+      {"interleaved", {.pp = 2, .dp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .zero_stage = 3}},
+      {"zero2, hsdp", {.dp = 4, .zero_stage = 2, .instances = 2}},
+      {"zero3", {.dp = 4, .zero_stage = 3}},
+      {"zero3, second copy", {.dp = 4, .zero_stage = 3, .node_ranks = 2}},
+      {"bytes",
+       {.dp = 4,
+        .zero_stage = 3,
+        .node_ranks = 2,
+        .formats = {.quantized_weights = true, .quantized_gradients = true}}},
+      {"factors", {.dp = 2, .zero_stage = 1, .formats = {.power_sgd_rank = 2}}},
   };
   for (const RunLayout& layout : layouts) {
     SCOPED_TRACE(layout.name);
@@ -86,10 +80,10 @@ TEST(ConnectedGroupsTest, CoverAllGroupsUsedByExperts) {
   task.model.moe.router_topk = 2;
   for (const TokenDispatcherType dispatcher : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
     for (const RunLayout& layout :
-         {RunLayout{.name = "ep2", .dp = 4, .ep = 2, .dispatcher = dispatcher, .zero_stage = 3},
-          RunLayout{.name = "ep4", .dp = 4, .ep = 4, .dispatcher = dispatcher},
-          RunLayout{.name = "tp2, etp1", .tp = 2, .pp = 2, .ep = 2, .etp = 1, .dispatcher = dispatcher},
-          RunLayout{.name = "hsdp", .dp = 8, .ep = 2, .dispatcher = dispatcher, .zero_stage = 1, .instances = 2}}) {
+         {RunLayout{"ep2", {.dp = 4, .ep = 2, .dispatcher = dispatcher, .zero_stage = 3}},
+          RunLayout{"ep4", {.dp = 4, .ep = 4, .dispatcher = dispatcher}},
+          RunLayout{"tp2, etp1", {.tp = 2, .pp = 2, .ep = 2, .etp = 1, .dispatcher = dispatcher}},
+          RunLayout{"hsdp", {.dp = 8, .ep = 2, .dispatcher = dispatcher, .zero_stage = 1, .instances = 2}}}) {
       SCOPED_TRACE(layout.name);
       expect_connected(task, layout);
     }
@@ -100,8 +94,8 @@ TEST(ConnectedGroupsTest, CoverAllGroupsUsedByExperts) {
 TEST(ConnectedGroupsTest, CoverAllGroupsUsedByMuon) {
   RunTask task = test::learnable_task(model_of_four_layers());
   task.optimizer.optimizer = OptimizerKind::Muon;
-  for (const RunLayout& layout : {RunLayout{.tp = 2, .dp = 2}, RunLayout{.tp = 2, .dp = 2, .zero_stage = 1},
-                                  RunLayout{.pp = 2, .dp = 2, .zero_stage = 3}})
+  for (const RunLayout& layout : {RunLayout{{.tp = 2, .dp = 2}}, RunLayout{{.tp = 2, .dp = 2, .zero_stage = 1}},
+                                  RunLayout{{.pp = 2, .dp = 2, .zero_stage = 3}}})
     expect_connected(task, layout);
 }
 

@@ -27,10 +27,10 @@ RunTask task() {
 }
 
 const std::vector<RunLayout>& layouts() {
-  static const std::vector<RunLayout> list{{.name = "one"},
-                                           {.name = "tp2_pp2", .tp = 2, .pp = 2},
-                                           {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
-                                           {.name = "tp2_dp2_zero3", .tp = 2, .dp = 2, .zero_stage = 3}};
+  static const std::vector<RunLayout> list{{"one", {}},
+                                           {"tp2_pp2", {.tp = 2, .pp = 2}},
+                                           {"dp2_zero1", {.dp = 2, .zero_stage = 1}},
+                                           {"tp2_dp2_zero3", {.tp = 2, .dp = 2, .zero_stage = 3}}};
   return list;
 }
 
@@ -93,7 +93,7 @@ TEST(DeferredOutcomeTest, NanOnOneRankSkipsUpdateOnAllRanks) {
 
 TEST(DeferredOutcomeTest, AllRanksReceiveLargestStopRequest) {
   const RunTask run_task = task();
-  const RunLayout layout{.name = "tp2_pp2", .tp = 2, .pp = 2};
+  const RunLayout layout{"tp2_pp2", {.tp = 2, .pp = 2}};
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(run_task, layout, world);
     test::SignalAfter watch(rank == 2 ? 0 : kNever, 0.5 * rank);
@@ -125,7 +125,7 @@ TEST(DeferredOutcomeTest, RejectsCallsInWrongOrder) {
 /// later.
 TEST(DeferredOutcomeTest, IsIdenticalOnAllRanks) {
   const RunTask run_task = task();
-  const RunLayout layout{.name = "tp2_dp2", .tp = 2, .dp = 2};
+  const RunLayout layout{"tp2_dp2", {.tp = 2, .dp = 2}};
   std::vector<StepOutcome> outcomes(4);
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(run_task, layout, world);

@@ -58,19 +58,19 @@ struct EqualLayouts {
 };
 
 const EqualLayouts kEqualLayouts[]{
-    {{.name = "recompute_full", .recompute = kFull}, {}},
-    {{.name = "recompute_selective", .recompute = kSelective}, {}},
-    {{.name = "pp2", .pp = 2}, {}},
-    {{.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1}, {}},
-    {{.name = "pp4_recompute", .pp = 4, .recompute = kFull}, {}},
-    {{.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2}, {}},
-    {{.name = "activations_on_host", .activations = OffloadTier::Host}, {}},
-    {{.name = "dp2_zero1", .dp = 2, .zero_stage = 1}, {.dp = 2}},
-    {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3}, {.dp = 2, .zero_stage = 2}},
-    {{.name = "tp2_pp2", .tp = 2, .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2}, {.tp = 2}},
-    {{.name = "tp2_sp_pp2_zb_h1", .tp = 2, .pp = 2, .sequence_parallel = true, .schedule = ScheduleKind::ZbH1},
-     {.tp = 2, .sequence_parallel = true}},
-    {{.name = "cp2_pp2", .pp = 2, .cp = 2}, {.cp = 2}},
+    {{"recompute_full", {.recompute = kFull}}, {}},
+    {{"recompute_selective", {.recompute = kSelective}}, {}},
+    {{"pp2", {.pp = 2}}, {}},
+    {{"pp2_zb_h1", {.pp = 2, .schedule = ScheduleKind::ZbH1}}, {}},
+    {{"pp4_recompute", {.pp = 4, .recompute = kFull}}, {}},
+    {{"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}}, {}},
+    {{"activations_on_host", {.activations_tier = OffloadTier::Host}}, {}},
+    {{"dp2_zero1", {.dp = 2, .zero_stage = 1}}, {{.dp = 2}}},
+    {{"dp2_zero3", {.dp = 2, .zero_stage = 3}}, {{.dp = 2, .zero_stage = 2}}},
+    {{"tp2_pp2", {.tp = 2, .pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}}, {{.tp = 2}}},
+    {{"tp2_sp_pp2_zb_h1", {.tp = 2, .pp = 2, .sequence_parallel = true, .schedule = ScheduleKind::ZbH1}},
+     {{.tp = 2, .sequence_parallel = true}}},
+    {{"cp2_pp2", {.cp = 2, .pp = 2}}, {{.cp = 2}}},
 };
 
 class Fp8SameSummationOrderTest : public testing::TestWithParam<std::tuple<const char*, EqualLayouts>> {};
@@ -89,16 +89,16 @@ TEST_P(Fp8SameSummationOrderTest, IsBitwiseIdenticalToReference) {
 }
 
 const RunLayout kOtherSummationOrders[]{
-    {.name = "tp2", .tp = 2},
-    {.name = "tp4_shared_groups", .tp = 4},
-    {.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
-    {.name = "tp4_sp", .tp = 4, .sequence_parallel = true},
-    {.name = "dp2", .dp = 2},
-    {.name = "dp4_zero3", .dp = 4, .zero_stage = 3},
-    {.name = "cp2", .cp = 2},
-    {.name = "cp2_gather", .cp = 2, .cp_comm_type = CpCommType::AllGather},
-    {.name = "cp2_a2a", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2},
-    {.name = "tp2_cp2_dp2", .tp = 2, .dp = 2, .cp = 2},
+    {"tp2", {.tp = 2}},
+    {"tp4_shared_groups", {.tp = 4}},
+    {"tp2_sp", {.tp = 2, .sequence_parallel = true}},
+    {"tp4_sp", {.tp = 4, .sequence_parallel = true}},
+    {"dp2", {.dp = 2}},
+    {"dp4_zero3", {.dp = 4, .zero_stage = 3}},
+    {"cp2", {.cp = 2}},
+    {"cp2_gather", {.cp = 2, .cp_comm_type = CpCommType::AllGather}},
+    {"cp2_a2a", {.cp = 2, .cp_comm_type = CpCommType::A2a}},
+    {"tp2_cp2_dp2", {.tp = 2, .cp = 2, .dp = 2}},
 };
 
 class Fp8OtherSummationOrderTest : public testing::TestWithParam<std::tuple<const char*, Fp8, RunLayout>> {};
@@ -146,7 +146,7 @@ TEST(Fp8LayersTest, StayInBf16AtBothEndsOnAnyStage) {
   task.first_last_layers_bf16 = true;
   const RunResult some = run_layout(task, {});
   EXPECT_NE(some.losses, all_fp8.losses);
-  for (const i64 pp : {2, 4}) expect_same_bits(run_layout(task, {.pp = pp}), some);
+  for (const i64 pp : {2, 4}) expect_same_bits(run_layout(task, {{.pp = pp}}), some);
   // Layers 0 and 1 are in bf16, and the model has no others.
   task.model.num_layers = 2;
   const RunResult none = run_layout(task, {});
@@ -175,7 +175,7 @@ TEST(Fp8TrainingTest, NonFiniteStepChangesNothing) {
 
 /// The plan includes the few bytes of the scales; fp8 keeps nothing else.
 TEST(Fp8MemoryTest, EqualsBf16MemoryPlusScales) {
-  for (const RunLayout& layout : {RunLayout{}, RunLayout{.recompute = kSelective}, RunLayout{.tp = 2}}) {
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{{.recompute = kSelective}}, RunLayout{{.tp = 2}}}) {
     for (const char* name : {"llama", "experts"}) {
       const auto kept = [&](Fp8 fp8) {
         const std::vector<MemoryEstimate> plan =

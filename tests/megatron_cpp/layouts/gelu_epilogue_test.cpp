@@ -24,9 +24,9 @@ RunTask task_of(DType dtype, bool has_biases, bool gelu_epilogue) {
 
 TEST(GeluEpilogueLayoutsTest, AreBitwiseIdenticalInFp32) {
   for (const RunLayout& layout :
-       {RunLayout{.name = "one"}, RunLayout{.name = "tp2_sp", .tp = 2, .sequence_parallel = true},
-        RunLayout{.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
-        RunLayout{.name = "full_recompute", .recompute = {.granularity = Recompute::Granularity::Full}}}) {
+       {RunLayout{"one", {}}, RunLayout{"tp2_sp", {.tp = 2, .sequence_parallel = true}},
+        RunLayout{"pp2_zb_h1", {.pp = 2, .schedule = ScheduleKind::ZbH1}},
+        RunLayout{"full_recompute", {.recompute = {.granularity = Recompute::Granularity::Full}}}}) {
     for (const bool has_biases : {true, false}) {
       SCOPED_TRACE(layout.name);
       const RunResult separate = run_layout(task_of(DType::F32, has_biases, false), layout),

@@ -98,9 +98,10 @@ class GoldenModel {
         imported_(import_huggingface(golden(name), dtype, host_)),
         config_(
             test::config_of({.model = imported_.model, .dtype = dtype, .optimizer = golden_optimizer(), .tokens = {}},
-                            {.recompute = recompute})),
+                            {{.recompute = recompute}})),
         session_(test::session_of(config_, *self_, {std::move(device), nullptr})),
-        state_(test::context_of(config_, dtype, session_), config_.optimizer, layout_provider(config_, session_)),
+        state_(test::context_of(config_, dtype, session_), config_.optimizer, session_.parallel,
+               storage_provider(config_, session_)),
         tokens_(expected.read<i32>("tokens")) {
     std::map<std::string, Tensor> weights;
     for (std::size_t i = 0; i < imported_.weights->shards().size(); ++i) {
@@ -482,7 +483,7 @@ class GoldenTask {
 
  private:
   test::RunLayout staged(test::RunLayout layout) const {
-    if (layout.pp == 2) layout.stages = stages_.c_str();
+    if (layout.pp == 2) layout.stages = stages_;
     return layout;
   }
 
@@ -494,10 +495,8 @@ class GoldenTask {
   test::RunTask task_;
 };
 
-const test::RunLayout kGoldenLayouts[]{{.name = "tp2", .tp = 2},
-                                       {.name = "pp2", .pp = 2},
-                                       {.name = "dp2", .dp = 2},
-                                       {.name = "tp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2}};
+const test::RunLayout kGoldenLayouts[]{
+    {"tp2", {.tp = 2}}, {"pp2", {.pp = 2}}, {"dp2", {.dp = 2}}, {"tp2_pp2_dp2", {.tp = 2, .pp = 2, .dp = 2}}};
 
 class GoldenLayoutsTest : public testing::TestWithParam<std::tuple<const char*, test::RunLayout>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, GoldenLayoutsTest,
@@ -505,13 +504,13 @@ INSTANTIATE_TEST_SUITE_P(Layouts, GoldenLayoutsTest,
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
 const test::RunLayout kGoldenExpertLayouts[]{
-    {.name = "tp2", .tp = 2},
-    {.name = "tp2_sp_etp1_ep2", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
-    {.name = "ep2", .dp = 2, .ep = 2},
-    {.name = "ep4", .dp = 4, .ep = 4},
-    {.name = "ep2_tp2", .tp = 2, .dp = 2, .ep = 2},
-    {.name = "ep2_etp2_pp2_dp2", .tp = 2, .pp = 2, .dp = 2, .ep = 2, .etp = 2},
-    {.name = "ep2_cp2_zero3", .dp = 2, .cp = 2, .ep = 2, .zero_stage = 3}};
+    {"tp2", {.tp = 2}},
+    {"tp2_sp_etp1_ep2", {.tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1}},
+    {"ep2", {.dp = 2, .ep = 2}},
+    {"ep4", {.dp = 4, .ep = 4}},
+    {"ep2_tp2", {.tp = 2, .dp = 2, .ep = 2}},
+    {"ep2_etp2_pp2_dp2", {.tp = 2, .pp = 2, .dp = 2, .ep = 2, .etp = 2}},
+    {"ep2_cp2_zero3", {.cp = 2, .dp = 2, .ep = 2, .zero_stage = 3}}};
 INSTANTIATE_TEST_SUITE_P(Experts, GoldenLayoutsTest,
                          testing::Combine(testing::Values("mixtral"), testing::ValuesIn(kGoldenExpertLayouts)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });

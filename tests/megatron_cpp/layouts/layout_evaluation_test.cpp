@@ -43,10 +43,10 @@ Losses two_steps(const RunLayout& layout, bool evaluates) {
 }
 
 const RunLayout kPipelines[]{
-    {.name = "pp2_gpipe", .pp = 2, .schedule = ScheduleKind::GPipe},
-    {.name = "pp2_interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
-    {.name = "pp2_zb_h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
-    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+    {"pp2_gpipe", {.pp = 2, .schedule = ScheduleKind::GPipe}},
+    {"pp2_interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}},
+    {"pp2_zb_h1", {.pp = 2, .schedule = ScheduleKind::ZbH1}},
+    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
 };
 
 TEST(EvaluationLayoutsTest, IsBitwiseIdenticalToOneRankAndDoesNotChangeTraining) {
@@ -63,7 +63,7 @@ TEST(EvaluationLayoutsTest, IsBitwiseIdenticalToOneRankAndDoesNotChangeTraining)
 TEST(EvaluationLayoutsTest, DoesNotChangeTrainingWithZero) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE(stage);
-    const RunLayout layout{.pp = 2, .dp = 2, .zero_stage = stage};
+    const RunLayout layout{{.pp = 2, .dp = 2, .zero_stage = stage}};
     const Losses with = two_steps(layout, true);
     EXPECT_NEAR(with.evaluation[0], two_steps({}, true).evaluation[0], 1e-5);
     EXPECT_EQ(with.training, two_steps(layout, false).training);
@@ -130,10 +130,10 @@ TEST(NextLogitsTest, MatchOneRankWhenVocabularyOrSequenceIsSharded) {
   model.seq_length = 16;
   const Logits one = logits_between_steps({}, model);
   const RunLayout layouts[]{
-      {.name = "tp2", .tp = 2, .sequence_parallel = true},
-      {.name = "cp2", .cp = 2},
-      {.name = "tp2_pp2_interleaved", .tp = 2, .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
-      {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
+      {"tp2", {.tp = 2, .sequence_parallel = true}},
+      {"cp2", {.cp = 2}},
+      {"tp2_pp2_interleaved", {.tp = 2, .pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}},
+      {"cp2_dp2_zero3", {.cp = 2, .dp = 2, .zero_stage = 3}},
   };
   for (const RunLayout& layout : layouts) {
     SCOPED_TRACE(layout.name);

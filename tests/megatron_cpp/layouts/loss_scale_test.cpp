@@ -24,8 +24,8 @@ RunTask task_of(const ModelConfig& model, DType dtype, double loss_scale = 0) {
   return task;
 }
 
-const RunLayout kLayouts[]{
-    {.name = "one_rank"}, {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1, .first_layers = 2}};
+const RunLayout kLayouts[]{{"one_rank", {}},
+                           {"tp2_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .first_layers = 2, .zero_stage = 1}}};
 
 class FixedLossScaleTest : public testing::TestWithParam<std::tuple<RunLayout, DType>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, FixedLossScaleTest,
@@ -154,7 +154,7 @@ TEST_P(DynamicLossScaleTest, IsIndependentOfDeferredOutcome) {
 TEST(DynamicLossScaleTest, ReportsNanLossOfOneRankAsFinal) {
   RunTask task = task_of(gpt2(), DType::F16);
   task.optimizer.initial_loss_scale = 0x1p10;
-  for (const RunLayout& layout : {RunLayout{.name = "tp2", .tp = 2}, kLayouts[1]}) {
+  for (const RunLayout& layout : {RunLayout{"tp2", {.tp = 2}}, kLayouts[1]}) {
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
       test::LayoutRank self(task, layout, world);
       EXPECT_EQ(self.step(0).overflow, Overflow::None);

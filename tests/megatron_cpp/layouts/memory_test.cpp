@@ -79,104 +79,93 @@ constexpr Recompute kSelective{
     .granularity = Recompute::Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true};
 
 const RunLayout kLayouts[]{
-    {.name = "one_rank"},
-    {.name = "recompute_full", .recompute = kFull},
-    {.name = "recompute_selective", .recompute = kSelective},
-    {.name = "tp2", .tp = 2},
-    {.name = "tp4_sp", .tp = 4, .sequence_parallel = true},
-    {.name = "tp2_sp_recompute_full", .tp = 2, .sequence_parallel = true, .recompute = kFull},
-    {.name = "tp2_sp_selective", .tp = 2, .sequence_parallel = true, .recompute = kSelective},
-    {.name = "pp2", .pp = 2},
-    {.name = "pp4", .pp = 4},
-    {.name = "pp4_uneven", .pp = 4, .first_layers = 1, .last_layers = 1},
-    {.name = "pp2_gpipe", .pp = 2, .schedule = ScheduleKind::GPipe},
-    {.name = "pp2_interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
-    {.name = "pp2_recompute_full", .pp = 2, .recompute = kFull},
-    {.name = "pp4_zb_h1", .pp = 4, .schedule = ScheduleKind::ZbH1},
-    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
-    {.name = "pp4_zb_h1_selective", .pp = 4, .schedule = ScheduleKind::ZbH1, .recompute = kSelective},
-    {.name = "pp2_zb_v_full", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2, .recompute = kFull},
-    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
-    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
-    {.name = "dp4_zero3", .dp = 4, .zero_stage = 3},
-    {.name = "dp2_zero3_recompute_full", .dp = 2, .zero_stage = 3, .recompute = kFull},
-    {.name = "dp2_zero3_no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false},
-    {.name = "cp2", .cp = 2},
-    {.name = "cp4_zero1", .cp = 4, .zero_stage = 1},
-    {.name = "cp2_gather", .cp = 2, .cp_comm_type = CpCommType::AllGather},
-    {.name = "cp2_selective", .cp = 2, .recompute = kSelective},
-    {.name = "cp2_a2a_selective", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2, .recompute = kSelective},
-    {.name = "cp2_full", .cp = 2, .recompute = kFull},
-    {.name = "cp4_a2a", .cp = 4, .cp_comm_type = CpCommType::A2a, .cp_heads = 4},
-    {.name = "cp2_a2a", .cp = 2, .cp_comm_type = CpCommType::A2a, .cp_heads = 2},
-    {.name = "cp4_a2a_p2p", .cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_heads = 2},
-    {.name = "tp2_sp_cp2_pp2", .tp = 2, .pp = 2, .sequence_parallel = true, .cp = 2},
-    {.name = "tp2_sp_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1},
-    {.name = "on_host", .activations = OffloadTier::Host},
-    {.name = "on_disk", .activations = OffloadTier::File},
-    {.name = "recompute_full_on_disk", .recompute = kFull, .activations = OffloadTier::File},
-    {.name = "recompute_selective_on_host", .recompute = kSelective, .activations = OffloadTier::Host},
-    {.name = "tp4", .tp = 4},
-    {.name = "tp4_recompute_full", .tp = 4, .recompute = kFull},
-    {.name = "tp4_recompute_full_cut", .tp = 4, .recompute = kSharded},
-    {.name = "tp2_recompute_full_cut_on_host", .tp = 2, .recompute = kSharded, .activations = OffloadTier::Host},
-    {.name = "pp4_on_host", .pp = 4, .activations = OffloadTier::Host},
-    {.name = "pp2_on_disk", .pp = 2, .activations = OffloadTier::File},
-    {.name = "pp2_gpipe_on_disk", .pp = 2, .schedule = ScheduleKind::GPipe, .activations = OffloadTier::File},
-    {.name = "pp2_zb_v_on_host",
-     .pp = 2,
-     .schedule = ScheduleKind::ZbV,
-     .virtual_stages = 2,
-     .activations = OffloadTier::Host},
-    {.name = "dp4_zero3_on_host", .dp = 4, .zero_stage = 3, .activations = OffloadTier::Host},
-    {.name = "cp2_on_host", .cp = 2, .activations = OffloadTier::Host},
-    {.name = "recompute_one_layer", .recompute = some_layers(1)},
-    {.name = "recompute_some_layers", .recompute = some_layers(5)},
-    {.name = "tp2_sp_some_layers", .tp = 2, .sequence_parallel = true, .recompute = some_layers(3)},
-    {.name = "cp2_some_layers", .cp = 2, .recompute = some_layers(6)},
-    {.name = "pp2_some_layers", .pp = 2, .recompute = some_layers(2)},
-    {.name = "pp4_uneven_some_layers", .pp = 4, .recompute = some_layers(2), .first_layers = 1, .last_layers = 1},
-    {.name = "pp2_interleaved_some_layers",
-     .pp = 2,
-     .schedule = ScheduleKind::Interleaved,
-     .virtual_stages = 2,
-     .recompute = some_layers(1)},
-    {.name = "pp2_zb_h1_some_layers", .pp = 2, .schedule = ScheduleKind::ZbH1, .recompute = some_layers(2)},
-    {.name = "pp2_zb_v_some_layers",
-     .pp = 2,
-     .schedule = ScheduleKind::ZbV,
-     .virtual_stages = 2,
-     .recompute = some_layers(1)},
-    {.name = "dp2_zero1_some_layers", .dp = 2, .zero_stage = 1, .recompute = some_layers(4)},
-    {.name = "dp2_zero2_some_layers", .dp = 2, .zero_stage = 2, .recompute = some_layers(4)},
-    {.name = "dp4_zero3_some_layers", .dp = 4, .zero_stage = 3, .recompute = some_layers(4)},
-    {.name = "some_layers_on_host", .recompute = some_layers(4), .activations = OffloadTier::Host},
+    {"one_rank", {}},
+    {"recompute_full", {.recompute = kFull}},
+    {"recompute_selective", {.recompute = kSelective}},
+    {"tp2", {.tp = 2}},
+    {"tp4_sp", {.tp = 4, .sequence_parallel = true}},
+    {"tp2_sp_recompute_full", {.tp = 2, .sequence_parallel = true, .recompute = kFull}},
+    {"tp2_sp_selective", {.tp = 2, .sequence_parallel = true, .recompute = kSelective}},
+    {"pp2", {.pp = 2}},
+    {"pp4", {.pp = 4}},
+    {"pp4_uneven", {.pp = 4, .first_layers = 1, .last_layers = 1}},
+    {"pp2_gpipe", {.pp = 2, .schedule = ScheduleKind::GPipe}},
+    {"pp2_interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}},
+    {"pp2_recompute_full", {.pp = 2, .recompute = kFull}},
+    {"pp4_zb_h1", {.pp = 4, .schedule = ScheduleKind::ZbH1}},
+    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
+    {"pp4_zb_h1_selective", {.pp = 4, .schedule = ScheduleKind::ZbH1, .recompute = kSelective}},
+    {"pp2_zb_v_full", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .recompute = kFull}},
+    {"dp2_zero1", {.dp = 2, .zero_stage = 1}},
+    {"dp2_zero2", {.dp = 2, .zero_stage = 2}},
+    {"dp4_zero3", {.dp = 4, .zero_stage = 3}},
+    {"dp2_zero3_recompute_full", {.dp = 2, .zero_stage = 3, .recompute = kFull}},
+    {"dp2_zero3_no_overlap", {.dp = 2, .zero_stage = 3, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+    {"cp2", {.cp = 2}},
+    {"cp4_zero1", {.cp = 4, .zero_stage = 1}},
+    {"cp2_gather", {.cp = 2, .cp_comm_type = CpCommType::AllGather}},
+    {"cp2_selective", {.cp = 2, .recompute = kSelective}},
+    {"cp2_a2a_selective", {.cp = 2, .cp_comm_type = CpCommType::A2a, .recompute = kSelective}},
+    {"cp2_full", {.cp = 2, .recompute = kFull}},
+    {"cp4_a2a", {.cp = 4, .cp_comm_type = CpCommType::A2a}},
+    {"cp2_a2a", {.cp = 2, .cp_comm_type = CpCommType::A2a}},
+    {"cp4_a2a_p2p", {.cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_hierarchy = {2, 2}}},
+    {"tp2_sp_cp2_pp2", {.tp = 2, .cp = 2, .pp = 2, .sequence_parallel = true}},
+    {"tp2_sp_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1}},
+    {"on_host", {.activations_tier = OffloadTier::Host}},
+    {"on_disk", {.activations_tier = OffloadTier::File}},
+    {"recompute_full_on_disk", {.recompute = kFull, .activations_tier = OffloadTier::File}},
+    {"recompute_selective_on_host", {.recompute = kSelective, .activations_tier = OffloadTier::Host}},
+    {"tp4", {.tp = 4}},
+    {"tp4_recompute_full", {.tp = 4, .recompute = kFull}},
+    {"tp4_recompute_full_cut", {.tp = 4, .recompute = kSharded}},
+    {"tp2_recompute_full_cut_on_host", {.tp = 2, .recompute = kSharded, .activations_tier = OffloadTier::Host}},
+    {"pp4_on_host", {.pp = 4, .activations_tier = OffloadTier::Host}},
+    {"pp2_on_disk", {.pp = 2, .activations_tier = OffloadTier::File}},
+    {"pp2_gpipe_on_disk", {.pp = 2, .schedule = ScheduleKind::GPipe, .activations_tier = OffloadTier::File}},
+    {"pp2_zb_v_on_host", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .activations_tier = OffloadTier::Host}},
+    {"dp4_zero3_on_host", {.dp = 4, .zero_stage = 3, .activations_tier = OffloadTier::Host}},
+    {"cp2_on_host", {.cp = 2, .activations_tier = OffloadTier::Host}},
+    {"recompute_one_layer", {.recompute = some_layers(1)}},
+    {"recompute_some_layers", {.recompute = some_layers(5)}},
+    {"tp2_sp_some_layers", {.tp = 2, .sequence_parallel = true, .recompute = some_layers(3)}},
+    {"cp2_some_layers", {.cp = 2, .recompute = some_layers(6)}},
+    {"pp2_some_layers", {.pp = 2, .recompute = some_layers(2)}},
+    {"pp4_uneven_some_layers", {.pp = 4, .first_layers = 1, .last_layers = 1, .recompute = some_layers(2)}},
+    {"pp2_interleaved_some_layers",
+     {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .recompute = some_layers(1)}},
+    {"pp2_zb_h1_some_layers", {.pp = 2, .schedule = ScheduleKind::ZbH1, .recompute = some_layers(2)}},
+    {"pp2_zb_v_some_layers", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .recompute = some_layers(1)}},
+    {"dp2_zero1_some_layers", {.dp = 2, .zero_stage = 1, .recompute = some_layers(4)}},
+    {"dp2_zero2_some_layers", {.dp = 2, .zero_stage = 2, .recompute = some_layers(4)}},
+    {"dp4_zero3_some_layers", {.dp = 4, .zero_stage = 3, .recompute = some_layers(4)}},
+    {"some_layers_on_host", {.recompute = some_layers(4), .activations_tier = OffloadTier::Host}},
 };
 
 constexpr Recompute kSelectiveOfExperts{
     .granularity = Recompute::Granularity::Selective, .layernorm = true, .mlp_act = true, .moe_act = true};
 
 const RunLayout kExpertLayouts[]{
-    {.name = "one_rank"},
-    {.name = "recompute_full", .recompute = kFull},
-    {.name = "recompute_selective", .recompute = kSelectiveOfExperts},
-    {.name = "ep2", .dp = 2, .ep = 2},
-    {.name = "ep2_recompute_selective", .dp = 2, .ep = 2, .recompute = kSelectiveOfExperts},
-    {.name = "ep2_zero1", .dp = 4, .ep = 2, .zero_stage = 1},
-    {.name = "ep2_zero2", .dp = 4, .ep = 2, .zero_stage = 2},
-    {.name = "ep2_zero3", .dp = 4, .ep = 2, .zero_stage = 3},
-    {.name = "zero3", .dp = 4, .zero_stage = 3},
-    {.name = "ep2_zero3_recompute_full", .dp = 4, .ep = 2, .zero_stage = 3, .recompute = kFull},
-    {.name = "recompute_some_layers", .recompute = some_layers(4)},
-    {.name = "ep2_zero3_some_layers", .dp = 4, .ep = 2, .zero_stage = 3, .recompute = some_layers(3)},
-    {.name = "ep2_pp2_some_layers", .pp = 2, .dp = 2, .ep = 2, .recompute = some_layers(2)},
-    {.name = "ep2_pp2", .pp = 2, .dp = 2, .ep = 2},
-    {.name = "ep2_pp2_on_host", .pp = 2, .dp = 2, .ep = 2, .activations = OffloadTier::Host},
-    {.name = "tp2_sp_ep2", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
-    {.name = "tp2_sp_etp2", .tp = 2, .sequence_parallel = true, .etp = 2},
-    {.name = "ep2_gather", .dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather},
-    {.name = "ep2_pp4_zb_h1", .pp = 4, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbH1},
-    {.name = "ep2_pp2_zb_v", .pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
+    {"one_rank", {}},
+    {"recompute_full", {.recompute = kFull}},
+    {"recompute_selective", {.recompute = kSelectiveOfExperts}},
+    {"ep2", {.dp = 2, .ep = 2}},
+    {"ep2_recompute_selective", {.dp = 2, .ep = 2, .recompute = kSelectiveOfExperts}},
+    {"ep2_zero1", {.dp = 4, .ep = 2, .zero_stage = 1}},
+    {"ep2_zero2", {.dp = 4, .ep = 2, .zero_stage = 2}},
+    {"ep2_zero3", {.dp = 4, .ep = 2, .zero_stage = 3}},
+    {"zero3", {.dp = 4, .zero_stage = 3}},
+    {"ep2_zero3_recompute_full", {.dp = 4, .ep = 2, .zero_stage = 3, .recompute = kFull}},
+    {"recompute_some_layers", {.recompute = some_layers(4)}},
+    {"ep2_zero3_some_layers", {.dp = 4, .ep = 2, .zero_stage = 3, .recompute = some_layers(3)}},
+    {"ep2_pp2_some_layers", {.pp = 2, .dp = 2, .ep = 2, .recompute = some_layers(2)}},
+    {"ep2_pp2", {.pp = 2, .dp = 2, .ep = 2}},
+    {"ep2_pp2_on_host", {.pp = 2, .dp = 2, .ep = 2, .activations_tier = OffloadTier::Host}},
+    {"tp2_sp_ep2", {.tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1}},
+    {"tp2_sp_etp2", {.tp = 2, .sequence_parallel = true, .etp = 2}},
+    {"ep2_gather", {.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}},
+    {"ep2_pp4_zb_h1", {.pp = 4, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbH1}},
+    {"ep2_pp2_zb_v", {.pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
 };
 
 class MemoryEstimateTest : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};
@@ -188,9 +177,7 @@ TEST_P(MemoryEstimateTest, MatchesPeakOfEveryRank) {
   task.optimizer.offload_folder = folder.path().string();
   const Peaks measured = peaks(task, layout);
   const std::vector<MemoryEstimate> plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks());
-  const Topology topology(layout.ranks(), {.tensor_model_parallel_size = layout.tp,
-                                           .pipeline_model_parallel_size = layout.pp,
-                                           .context_parallel_size = layout.cp});
+  const Topology topology(layout.ranks(), layout);
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const MemoryTable& table = measured[static_cast<std::size_t>(rank)];
     const MemoryEstimate& e = plan[static_cast<std::size_t>(topology.dense().coordinates(rank).pp)];
@@ -256,7 +243,7 @@ TEST_P(BusyRankMemoryTest, MatchesEstimateOfBusiestRank) {
     const std::vector<MemoryEstimate> even = estimate_memory_by_stage(config, layout.ranks()),
                                       busiest_plan = estimate_memory_by_stage(config, layout.ranks(), ExpertLoad::Max);
     std::vector<double> busiest(busiest_plan.size(), 0);
-    const Topology topology(layout.ranks(), parallel_sizes(config));
+    const Topology topology(layout.ranks(), layout);
     for (int rank = 0; rank < layout.ranks(); ++rank) {
       double& peak = busiest[static_cast<std::size_t>(topology.dense().coordinates(rank).pp)];
       peak = std::max(peak, peak_of(measured[static_cast<std::size_t>(rank)], MemoryClass::Activations));
@@ -279,30 +266,25 @@ TEST_P(BusyRankMemoryTest, MatchesEstimateOfBusiestRank) {
 constexpr TokenDispatcherType kGather = TokenDispatcherType::AllGather;
 INSTANTIATE_TEST_SUITE_P(
     Layouts, BusyRankMemoryTest,
-    testing::Values(
-        RunLayout{.name = "ep2", .dp = 2, .ep = 2}, RunLayout{.name = "ep4", .dp = 4, .ep = 4},
-        RunLayout{.name = "ep2_etp2", .dp = 4, .ep = 2, .etp = 2},
-        RunLayout{.name = "tp2_sp_ep2_etp1", .tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1},
-        RunLayout{.name = "gather_ep4", .dp = 4, .ep = 4, .dispatcher = kGather},
-        RunLayout{.name = "recompute_full", .dp = 4, .ep = 4, .recompute = kFull},
-        RunLayout{.name = "recompute_selective", .dp = 4, .ep = 4, .recompute = kSelectiveOfExperts},
-        RunLayout{.name = "pp2", .pp = 2, .dp = 4, .ep = 4},
-        RunLayout{.name = "pp2_gpipe", .pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::GPipe},
-        RunLayout{.name = "pp2_interleaved",
-                  .pp = 2,
-                  .dp = 2,
-                  .ep = 2,
-                  .schedule = ScheduleKind::Interleaved,
-                  .virtual_stages = 2},
-        RunLayout{.name = "pp4_zb_h1", .pp = 4, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbH1},
-        RunLayout{.name = "pp2_zb_v", .pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
-        RunLayout{.name = "zero3", .dp = 4, .ep = 2, .zero_stage = 3}),
+    testing::Values(RunLayout{"ep2", {.dp = 2, .ep = 2}}, RunLayout{"ep4", {.dp = 4, .ep = 4}},
+                    RunLayout{"ep2_etp2", {.dp = 4, .ep = 2, .etp = 2}},
+                    RunLayout{"tp2_sp_ep2_etp1", {.tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1}},
+                    RunLayout{"gather_ep4", {.dp = 4, .ep = 4, .dispatcher = kGather}},
+                    RunLayout{"recompute_full", {.dp = 4, .ep = 4, .recompute = kFull}},
+                    RunLayout{"recompute_selective", {.dp = 4, .ep = 4, .recompute = kSelectiveOfExperts}},
+                    RunLayout{"pp2", {.pp = 2, .dp = 4, .ep = 4}},
+                    RunLayout{"pp2_gpipe", {.pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::GPipe}},
+                    RunLayout{"pp2_interleaved",
+                              {.pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}},
+                    RunLayout{"pp4_zb_h1", {.pp = 4, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbH1}},
+                    RunLayout{"pp2_zb_v", {.pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
+                    RunLayout{"zero3", {.dp = 4, .ep = 2, .zero_stage = 3}}),
     [](const auto& p) { return str(p.param.name); });
 
 /// `evaluate` checks this memory: the weights include only the rank's own experts.
 TEST(WeightMemoryTest, CountsOnlyExpertsOfRank) {
-  for (const RunLayout& layout : {RunLayout{}, RunLayout{.dp = 4, .ep = 4}, RunLayout{.tp = 2, .dp = 2, .ep = 2},
-                                  RunLayout{.tp = 2, .ep = 2, .etp = 1}}) {
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{{.dp = 4, .ep = 4}}, RunLayout{{.tp = 2, .dp = 2, .ep = 2}},
+                                  RunLayout{{.tp = 2, .ep = 2, .etp = 1}}}) {
     const Config config = config_of(task_of("experts", DType::F32, test::samples_of_peak(layout)), layout);
     EXPECT_NEAR(weight_bytes(config) / estimate_memory_by_stage(config, layout.ranks())[0].params, 1, 0.02);
   }
@@ -312,14 +294,14 @@ TEST(WeightMemoryTest, CountsOnlyExpertsOfRank) {
 /// returned already.
 TEST(OffloadedActivationMemoryTest, MatchesOffloadedBytes) {
   const test::DiskFolder folder;
-  for (const RunLayout& base : {RunLayout{}, RunLayout{.recompute = kFull}, RunLayout{.recompute = kSelective},
-                                RunLayout{.tp = 2, .recompute = kSharded}, RunLayout{.pp = 2},
-                                RunLayout{.pp = 4, .schedule = ScheduleKind::ZbH1}}) {
+  for (const RunLayout& base : {RunLayout{}, RunLayout{{.recompute = kFull}}, RunLayout{{.recompute = kSelective}},
+                                RunLayout{{.tp = 2, .recompute = kSharded}}, RunLayout{{.pp = 2}},
+                                RunLayout{{.pp = 4, .schedule = ScheduleKind::ZbH1}}}) {
     for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
       RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(base));
       task.optimizer.offload_folder = folder.path().string();
       RunLayout offloaded_layout = base;
-      offloaded_layout.activations = tier;
+      offloaded_layout.activations_tier = tier;
       const MemoryEstimate base_plan = estimate_memory_by_stage(config_of(task, base), base.ranks())[0],
                            plan = estimate_memory_by_stage(config_of(task, offloaded_layout), base.ranks())[0];
       if (tier == OffloadTier::Host) {
@@ -343,7 +325,7 @@ TEST(OffloadedActivationMemoryTest, MatchesOffloadedBytes) {
 /// With offloaded weights, the gathered weights and the buffers of a disk remain.
 TEST(OffloadedWeightMemoryTest, MatchesPeak) {
   const test::DiskFolder folder;
-  const RunLayout layout{.dp = 2, .zero_stage = 3};
+  const RunLayout layout{{.dp = 2, .zero_stage = 3}};
   RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(layout));
   task.optimizer.offload_folder = folder.path().string();
   const MemoryEstimate base_plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
@@ -362,7 +344,7 @@ TEST(OffloadedWeightMemoryTest, MatchesPeak) {
 
 /// Matrices have one state, all other parameters two.
 TEST(MuonMemoryTest, MatchesPeak) {
-  for (const RunLayout& layout : {RunLayout{}, RunLayout{.tp = 2, .dp = 2, .zero_stage = 1}}) {
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{{.tp = 2, .dp = 2, .zero_stage = 1}}}) {
     RunTask task = task_of("llama", DType::BF16, test::samples_of_peak(layout));
     const double adam = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].optimizer_state;
     task.optimizer.optimizer = OptimizerKind::Muon;
@@ -409,14 +391,14 @@ TEST(TotalMemoryTest, MatchesPeakWithStatesOnDisk) {
   int rows = 0;
   for (const bool all : {false, true}) {
     for (const i64 segment : {i64{1} << 14, i64{1} << 16, i64{1} << 22}) {
-      for (RunLayout layout : {RunLayout{.name = "one_rank"}, RunLayout{.name = "zero1", .dp = 2, .zero_stage = 1},
-                               RunLayout{.name = "zero3", .dp = 2, .zero_stage = 3}}) {
+      for (RunLayout layout : {RunLayout{"one_rank", {}}, RunLayout{"zero1", {.dp = 2, .zero_stage = 1}},
+                               RunLayout{"zero3", {.dp = 2, .zero_stage = 3}}}) {
         if (all && layout.zero_stage < 3) continue;
         RunTask task = test::learnable_task(model, DType::F32);
         task.optimizer.offload_folder = folder.path().string();
         task.optimizer.offload = OffloadTier::File;
         task.optimizer.offload_segment_size = segment;
-        if (all) task.optimizer.offload_params = layout.activations = OffloadTier::File;
+        if (all) task.optimizer.offload_params = layout.activations_tier = OffloadTier::File;
         task.global_batch_size = 16 * layout.dp;
         task.micro_batch_size = 2;
         const double planned = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].total();
@@ -447,7 +429,7 @@ TEST(LowPrecisionStateMemoryTest, MatchesPeak) {
     }
     return plan;
   };
-  for (const RunLayout& layout : {RunLayout{}, RunLayout{.dp = 2, .zero_stage = 2}}) {
+  for (const RunLayout& layout : {RunLayout{}, RunLayout{{.dp = 2, .zero_stage = 2}}}) {
     RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(layout));
     const MemoryEstimate full = expect_planned(task, layout);
     RunTask small = task;
@@ -474,21 +456,31 @@ TEST(LowPrecisionStateMemoryTest, MatchesPeak) {
 TEST(CompressedCommunicationMemoryTest, MatchesPeak) {
   using enum GradReduceFormat;
   const RunLayout layouts[]{
-      {.name = "copy", .dp = 4, .zero_stage = 3, .hpz = 2},
-      {.name = "packed_copy", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true},
-      {.name = "packed", .dp = 2, .zero_stage = 3, .quantized_weights = true, .grad_reduce_format = Int8},
-      {.name = "no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false, .quantized_weights = true},
-      {.name = "zero1", .dp = 2, .zero_stage = 1, .quantized_weights = true, .grad_reduce_format = Int8},
-      {.name = "zero2", .dp = 2, .zero_stage = 2, .grad_reduce_format = Int8},
-      {.name = "zero1_bf16", .dp = 2, .zero_stage = 1, .grad_reduce_format = Bf16},
-      {.name = "zero2_bf16", .dp = 2, .zero_stage = 2, .grad_reduce_format = Bf16},
-      {.name = "zero3_bf16", .dp = 4, .zero_stage = 3, .grad_reduce_format = Bf16},
-      {.name = "bf16_nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .grad_reduce_format = Bf16},
-      {.name = "zero3_bf16_nodes", .dp = 4, .zero_stage = 3, .hpz = 2, .grad_reduce_format = Bf16},
-      {.name = "nodes", .dp = 4, .zero_stage = 1, .hpz = 2, .grad_reduce_format = Int8},
-      {.name = "zero2_nodes", .dp = 4, .zero_stage = 2, .hpz = 2, .grad_reduce_format = Int8},
-      {.name = "z3_nodes", .dp = 4, .zero_stage = 3, .hpz = 2, .quantized_weights = true, .grad_reduce_format = Int8},
-      {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 4}};
+      {"copy", {.dp = 4, .zero_stage = 3, .node_ranks = 2}},
+      {"packed_copy", {.dp = 4, .zero_stage = 3, .node_ranks = 2, .formats = {.quantized_weights = true}}},
+      {"packed", {.dp = 2, .zero_stage = 3, .formats = {.quantized_weights = true, .quantized_gradients = true}}},
+      {"no_overlap",
+       {.dp = 2,
+        .zero_stage = 3,
+        .formats = {.quantized_weights = true},
+        .overlap_grad_reduce = false,
+        .overlap_param_gather = false}},
+      {"zero1", {.dp = 2, .zero_stage = 1, .formats = {.quantized_weights = true, .quantized_gradients = true}}},
+      {"zero2", {.dp = 2, .zero_stage = 2, .formats = {.quantized_gradients = true}}},
+      {"zero1_bf16", {.dp = 2, .zero_stage = 1, .formats = {.grad_reduce_dtype = GradDType::Bf16}}},
+      {"zero2_bf16", {.dp = 2, .zero_stage = 2, .formats = {.grad_reduce_dtype = GradDType::Bf16}}},
+      {"zero3_bf16", {.dp = 4, .zero_stage = 3, .formats = {.grad_reduce_dtype = GradDType::Bf16}}},
+      {"bf16_nodes", {.dp = 4, .zero_stage = 1, .node_ranks = 2, .formats = {.grad_reduce_dtype = GradDType::Bf16}}},
+      {"zero3_bf16_nodes",
+       {.dp = 4, .zero_stage = 3, .node_ranks = 2, .formats = {.grad_reduce_dtype = GradDType::Bf16}}},
+      {"nodes", {.dp = 4, .zero_stage = 1, .node_ranks = 2, .formats = {.quantized_gradients = true}}},
+      {"zero2_nodes", {.dp = 4, .zero_stage = 2, .node_ranks = 2, .formats = {.quantized_gradients = true}}},
+      {"z3_nodes",
+       {.dp = 4,
+        .zero_stage = 3,
+        .node_ranks = 2,
+        .formats = {.quantized_weights = true, .quantized_gradients = true}}},
+      {"factors", {.dp = 2, .zero_stage = 1, .formats = {.power_sgd_rank = 4}}}};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {
       SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
@@ -509,12 +501,12 @@ TEST(CompressedCommunicationMemoryTest, MatchesPeak) {
 /// An asynchronous save copies the shards of the largest kind of save.
 TEST(SaveMemoryEstimateTest, MatchesCopyOfAsyncSave) {
   const RunLayout layouts[]{{},
-                            {.tp = 2},
-                            {.pp = 2},
-                            {.dp = 2},
-                            {.dp = 2, .zero_stage = 1},
-                            {.dp = 4, .zero_stage = 3},
-                            {.dp = 4, .zero_stage = 2, .instances = 2}};
+                            {{.tp = 2}},
+                            {{.pp = 2}},
+                            {{.dp = 2}},
+                            {{.dp = 2, .zero_stage = 1}},
+                            {{.dp = 4, .zero_stage = 3}},
+                            {{.dp = 4, .zero_stage = 2, .instances = 2}}};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {
       const RunTask task = task_of("llama", dtype, test::samples_of_peak(layout));
@@ -564,9 +556,9 @@ TEST(MemoryReportTest, NamesLargestRank) {
   const auto has = [&](const RunLayout& layout, const char* text) {
     return describe_run(config_of(task, layout), layout.ranks()).find(text) != std::string::npos;
   };
-  EXPECT_TRUE(has({.pp = 2}, " per rank estimated, most on pipeline rank 0\n"));
-  EXPECT_TRUE(has({.pp = 2, .first_layers = 1}, " per rank estimated, most on pipeline rank 1\n"));
-  EXPECT_TRUE(has({.tp = 2}, " per rank estimated\n"));
+  EXPECT_TRUE(has({{.pp = 2}}, " per rank estimated, most on pipeline rank 0\n"));
+  EXPECT_TRUE(has({{.pp = 2, .first_layers = 1}}, " per rank estimated, most on pipeline rank 1\n"));
+  EXPECT_TRUE(has({{.tp = 2}}, " per rank estimated\n"));
 }
 
 /// With 1F1B on p ranks, the first has at most p microbatches in flight, independently of the batch size (Narayanan et
@@ -575,7 +567,7 @@ class PipelineMemoryTest : public testing::TestWithParam<std::tuple<const char*,
 
 TEST_P(PipelineMemoryTest, FirstRankHoldsAtMostOneMicrobatchPerRank) {
   const auto& [name, dtype, ranks] = GetParam();
-  const RunLayout layout{.pp = ranks};
+  const RunLayout layout{{.pp = ranks}};
   const ModelConfig model = model_of(name);
   const StageContents first{
       .first_layer = 0, .end_layer = model.num_layers / ranks, .has_embedding = true, .has_output = false};

@@ -122,13 +122,13 @@ TEST_F(OffloadLayoutsTest, LowPrecisionMomentsAreIndependentOfLayout) {
   for (const StateDType type : {StateDType::Bf16, StateDType::Uint8}) {
     RunTask task = task_of(DType::BF16);
     task.optimizer.exp_avg_dtype = task.optimizer.exp_avg_sq_dtype = type;
-    const test::RunResult one = test::run_layout(task, {}), dp2 = test::run_layout(task, {.dp = 2});
+    const test::RunResult one = test::run_layout(task, {}), dp2 = test::run_layout(task, {{.dp = 2}});
     SCOPED_TRACE(enum_name(type));
-    test::expect_same_bits(test::run_layout(task, {.pp = 4}), one);
-    test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::File, task), {.pp = 2}), one);
-    test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 1}), dp2);
-    test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 1, .bucket_elements = 0}), dp2);
-    test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::Host, task), {.dp = 2, .zero_stage = 1}), dp2);
+    test::expect_same_bits(test::run_layout(task, {{.pp = 4}}), one);
+    test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::File, task), {{.pp = 2}}), one);
+    test::expect_same_bits(test::run_layout(task, {{.dp = 2, .zero_stage = 1}}), dp2);
+    test::expect_same_bits(test::run_layout(task, {{.dp = 2, .zero_stage = 1, .bucket_size = 0}}), dp2);
+    test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::Host, task), {{.dp = 2, .zero_stage = 1}}), dp2);
     const test::RunResult full = test::run_layout(task_of(DType::BF16), {});
     EXPECT_LE(test::relative_distance(one.losses, full.losses), 0.01);
     EXPECT_NE(one.losses, full.losses);
@@ -137,31 +137,28 @@ TEST_F(OffloadLayoutsTest, LowPrecisionMomentsAreIndependentOfLayout) {
 
 TEST_F(OffloadLayoutsTest, Bf16GradientsAreCloseToFp32) {
   RunTask task = task_of(DType::BF16);
-  const test::RunResult full = test::run_layout(task, {.dp = 2, .zero_stage = 2});
+  const test::RunResult full = test::run_layout(task, {{.dp = 2, .zero_stage = 2}});
   task.optimizer.main_grads_dtype = GradDType::Bf16;
-  const test::RunResult low_precision = test::run_layout(task, {.dp = 2, .zero_stage = 2});
+  const test::RunResult low_precision = test::run_layout(task, {{.dp = 2, .zero_stage = 2}});
   EXPECT_LE(test::relative_distance(low_precision.losses, full.losses), 0.005);
   EXPECT_NE(low_precision.grad_norms, full.grad_norms);
-  test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 3}), low_precision);
-  test::expect_same_bits(test::run_layout(task, {.dp = 2, .zero_stage = 2, .overlaps = false}), low_precision);
-  test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::File, task), {.dp = 2, .zero_stage = 2}),
+  test::expect_same_bits(test::run_layout(task, {{.dp = 2, .zero_stage = 3}}), low_precision);
+  test::expect_same_bits(
+      test::run_layout(task, {{.dp = 2, .zero_stage = 2, .overlap_grad_reduce = false, .overlap_param_gather = false}}),
+      low_precision);
+  test::expect_same_bits(test::run_layout(offloaded_to(OffloadTier::File, task), {{.dp = 2, .zero_stage = 2}}),
                          low_precision);
 }
 
 /// Only ZeRO stage 3 has a shard of the weights that can be offloaded.
 const std::vector<RunLayout> kStage3{
-    {.name = "one_rank", .zero_stage = 3},
-    {.name = "dp2", .dp = 2, .zero_stage = 3},
-    {.name = "dp2_no_overlap", .dp = 2, .zero_stage = 3, .overlaps = false},
-    {.name = "dp4_hsdp", .dp = 4, .zero_stage = 3, .instances = 2},
-    {.name = "cp2_dp2", .dp = 2, .cp = 2, .zero_stage = 3},
-    {.name = "tp2_sp_pp2_dp2", .tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 3},
-    {.name = "pp2_interleaved_dp2",
-     .pp = 2,
-     .dp = 2,
-     .schedule = ScheduleKind::Interleaved,
-     .virtual_stages = 2,
-     .zero_stage = 3},
+    {"one_rank", {.zero_stage = 3}},
+    {"dp2", {.dp = 2, .zero_stage = 3}},
+    {"dp2_no_overlap", {.dp = 2, .zero_stage = 3, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+    {"dp4_hsdp", {.dp = 4, .zero_stage = 3, .instances = 2}},
+    {"cp2_dp2", {.cp = 2, .dp = 2, .zero_stage = 3}},
+    {"tp2_sp_pp2_dp2", {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 3}},
+    {"pp2_interleaved_dp2", {.pp = 2, .dp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .zero_stage = 3}},
 };
 
 TEST_F(OffloadLayoutsTest, OffloadedWeightsAreBitwiseIdentical) {

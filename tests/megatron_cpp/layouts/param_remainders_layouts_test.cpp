@@ -24,16 +24,14 @@ using test::save_and_continue;
 
 const std::vector<RunLayout> kLayouts = [] {
   std::vector<RunLayout> layouts = test::kStateLayouts;
-  layouts.insert(layouts.end(), {{.name = "dp2_zero3", .dp = 2, .zero_stage = 3},
-                                 {.name = "dp4_hsdp_zero1", .dp = 4, .zero_stage = 1, .instances = 2},
-                                 {.name = "second_copy", .dp = 4, .zero_stage = 3, .hpz = 2},
-                                 {.name = "packed_zero1",
-                                  .dp = 2,
-                                  .zero_stage = 1,
-                                  .quantized_weights = true,
-                                  .grad_reduce_format = GradReduceFormat::Int8},
-                                 {.name = "packed_zero3", .dp = 2, .zero_stage = 3, .quantized_weights = true},
-                                 {.name = "factors", .dp = 2, .zero_stage = 1, .power_sgd_rank = 2}});
+  layouts.insert(layouts.end(),
+                 {{"dp2_zero3", {.dp = 2, .zero_stage = 3}},
+                  {"dp4_hsdp_zero1", {.dp = 4, .zero_stage = 1, .instances = 2}},
+                  {"second_copy", {.dp = 4, .zero_stage = 3, .node_ranks = 2}},
+                  {"packed_zero1",
+                   {.dp = 2, .zero_stage = 1, .formats = {.quantized_weights = true, .quantized_gradients = true}}},
+                  {"packed_zero3", {.dp = 2, .zero_stage = 3, .formats = {.quantized_weights = true}}},
+                  {"factors", {.dp = 2, .zero_stage = 1, .formats = {.power_sgd_rank = 2}}}});
   return layouts;
 }();
 
@@ -88,8 +86,8 @@ TEST_F(ParamRemaindersLayoutsTest, IsBitwiseIdenticalToMasterCopyWithExperts) {
   task.model.moe.num_experts = 4;
   task.model.moe.router_topk = 2;
   for (const RunLayout& layout :
-       {RunLayout{.name = "ep2", .dp = 2, .ep = 2}, RunLayout{.name = "ep2_zero1", .dp = 4, .ep = 2, .zero_stage = 1},
-        RunLayout{.name = "ep2_zero3", .dp = 4, .ep = 2, .zero_stage = 3}}) {
+       {RunLayout{"ep2", {.dp = 2, .ep = 2}}, RunLayout{"ep2_zero1", {.dp = 4, .ep = 2, .zero_stage = 1}},
+        RunLayout{"ep2_zero3", {.dp = 4, .ep = 2, .zero_stage = 3}}}) {
     SCOPED_TRACE(layout.name);
     expect_same_bits(run_layout(with_remainders(task), layout), run_layout(task, layout));
   }

@@ -96,14 +96,14 @@ void expect_layers(const Traced& traced, const RunLayout& layout) {
 
 TEST(ProfilerLayoutsTest, SumsOfRangesMatchCounters) {
   const std::vector<RunLayout> layouts{
-      {.name = "one"},
-      {.name = "tp2 sp", .tp = 2, .sequence_parallel = true},
-      {.name = "pp2", .pp = 2},
-      {.name = "pp2 interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
-      {.name = "pp2 zb-h1", .pp = 2, .schedule = ScheduleKind::ZbH1},
-      {.name = "dp2 zero3", .dp = 2, .zero_stage = 3},
-      {.name = "cp2", .cp = 2},
-      {.name = "tp2 pp2 dp2", .tp = 2, .pp = 2, .dp = 2}};
+      {"one", {}},
+      {"tp2 sp", {.tp = 2, .sequence_parallel = true}},
+      {"pp2", {.pp = 2}},
+      {"pp2 interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}},
+      {"pp2 zb-h1", {.pp = 2, .schedule = ScheduleKind::ZbH1}},
+      {"dp2 zero3", {.dp = 2, .zero_stage = 3}},
+      {"cp2", {.cp = 2}},
+      {"tp2 pp2 dp2", {.tp = 2, .pp = 2, .dp = 2}}};
   for (const RunLayout& layout : layouts) {
     const RunTask task = task_of(false);
     run_local_ranks(layout.ranks(), [&](Communicator& world, int) {
@@ -118,7 +118,7 @@ TEST(ProfilerLayoutsTest, SumsOfRangesMatchCounters) {
 
 TEST(ProfilerLayoutsTest, RecordsTokenExchangeOfExperts) {
   const RunTask task = task_of(true);
-  const RunLayout layout{.name = "ep2 dp2", .dp = 2, .ep = 2};
+  const RunLayout layout{"ep2 dp2", {.dp = 2, .ep = 2}};
   run_local_ranks(layout.ranks(), [&](Communicator& world, int) {
     LayoutRank self(task, layout, world);
     const Traced traced = trace_of_a_step(self);

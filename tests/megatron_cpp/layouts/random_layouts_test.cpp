@@ -59,12 +59,12 @@ Distance tolerance_of(DType dtype) {
 }
 
 bool sums_by_factors(const RunLayout& layout) {
-  return layout.power_sgd_rank > 0 && layout.dp * layout.cp > 1;
+  return layout.formats.power_sgd_rank > 0 && layout.dp * layout.cp > 1;
 }
 /// Returns true if the only approximation is quantized weights, whose blocks are the same on one rank.
 bool quantizes_like_one_rank(const RunLayout& layout) {
-  return layout.quantized_weights && layout.tp == 1 && layout.grad_reduce_format == GradReduceFormat::Full &&
-         !sums_by_factors(layout);
+  return layout.formats.quantized_weights && layout.tp == 1 &&
+         layout.formats.grad_reduce_format() == GradReduceFormat::Full && !sums_by_factors(layout);
 }
 
 /// Low-precision moments of values that differ by rounding may round to either of two neighbors; bf16 sums of gradients
@@ -84,32 +84,34 @@ Distance tolerance_of(const RunTask& task, const RunLayout& layout) {
   if (quantizes_like_one_rank(layout))
     return {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
   if (sums_by_factors(layout)) return {3e-2, 1, 3e-2};
-  if (layout.quantized_weights || layout.grad_reduce_format == GradReduceFormat::Int8) return {2e-2, 0.1, 2e-2};
-  if (layout.grad_reduce_format == GradReduceFormat::Bf16)
+  if (layout.formats.quantized_weights || layout.formats.grad_reduce_format() == GradReduceFormat::Int8)
+    return {2e-2, 0.1, 2e-2};
+  if (layout.formats.grad_reduce_format() == GradReduceFormat::Bf16)
     return {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
   return exact;
 }
 RunLayout one_rank_layout(const RunLayout& layout) {
-  return quantizes_like_one_rank(layout) ? RunLayout{.zero_stage = 3, .quantized_weights = true} : RunLayout{};
+  return quantizes_like_one_rank(layout) ? RunLayout{{.zero_stage = 3, .formats = {.quantized_weights = true}}}
+                                         : RunLayout{};
 }
 
 /// Returns the layout that must be bitwise identical: stages, schedules, recomputation, buckets, overlaps and ZeRO 1
 /// keep the order of summation. This excludes fp64, whose gradient norm for clipping is not rounded.
 RunLayout same_sums_as(const RunLayout& layout) {
-  return {.tp = layout.tp,
-          .dp = layout.dp,
-          .sequence_parallel = layout.sequence_parallel,
-          .cp = layout.cp,
-          .cp_comm_type = layout.cp_comm_type,
-          .cp_heads = layout.cp_heads,
-          .ep = layout.ep,
-          .etp = layout.etp,
-          .dispatcher = layout.dispatcher,
-          .power_sgd_rank = layout.power_sgd_rank};
+  return {{.tp = layout.tp,
+           .cp = layout.cp,
+           .dp = layout.dp,
+           .sequence_parallel = layout.sequence_parallel,
+           .cp_comm_type = layout.cp_comm_type,
+           .cp_hierarchy = layout.cp_hierarchy,
+           .ep = layout.ep,
+           .etp = layout.etp,
+           .dispatcher = layout.dispatcher,
+           .formats = {.power_sgd_rank = layout.formats.power_sgd_rank}}};
 }
 bool is_bitwise_identical(const RunTask& task, const RunLayout& layout) {
-  return task.dtype != DType::F64 && layout.zero_stage <= 1 && layout.instances == 1 && !layout.quantized_weights &&
-         layout.grad_reduce_format == GradReduceFormat::Full;
+  return task.dtype != DType::F64 && layout.zero_stage <= 1 && layout.instances == 1 &&
+         !layout.formats.quantized_weights && layout.formats.grad_reduce_format() == GradReduceFormat::Full;
 }
 
 /// Returns the fraction of expert choices that differ. Scores within rounding error may swap, and a token that is
@@ -193,7 +195,7 @@ void expect_continues(u64 seed) {
   task.optimizer.offload_folder = moved.optimizer.offload_folder = disk.path().string();
   RunLayout layout = training.layout();
   const test::Numbers losses = test::save_and_continue(task, layout, saved.path());
-  layout.activations = layout.activations == OffloadTier::File ? OffloadTier::Device : OffloadTier::File;
+  layout.activations_tier = layout.activations_tier == OffloadTier::File ? OffloadTier::Device : OffloadTier::File;
   EXPECT_EQ(test::load_and_continue(moved, layout, saved.path()), losses);
 }
 

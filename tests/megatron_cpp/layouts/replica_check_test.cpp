@@ -43,21 +43,21 @@ std::vector<std::string> messages(const RunLayout& layout, int damaged) {
 }
 
 TEST(ReplicaCheckTest, AcceptsIdenticalReplicas) {
-  for (const RunLayout& layout : {RunLayout{.name = "one"}, RunLayout{.name = "dp2", .dp = 2},
-                                  RunLayout{.name = "tp2_dp2_zero3", .tp = 2, .dp = 2, .zero_stage = 3}}) {
+  for (const RunLayout& layout : {RunLayout{"one", {}}, RunLayout{"dp2", {.dp = 2}},
+                                  RunLayout{"tp2_dp2_zero3", {.tp = 2, .dp = 2, .zero_stage = 3}}}) {
     for (const std::string& message : messages(layout, -1)) EXPECT_EQ(message, "") << layout.name;
   }
 }
 
 TEST(ReplicaCheckTest, NamesDifferingRankOnAllRanks) {
-  for (const std::string& message : messages({.name = "dp3", .dp = 3}, 1)) {
+  for (const std::string& message : messages({"dp3", {.dp = 3}}, 1)) {
     EXPECT_THAT(message, HasSubstr("rank 1 on "));
     EXPECT_THAT(message, HasSubstr(str("holds different weights than its replicas, first in ", kDamaged)));
   }
 }
 
 TEST(ReplicaCheckTest, NamesBothRanksOfTwo) {
-  for (const std::string& message : messages({.name = "pp2_dp2", .pp = 2, .dp = 2}, 3)) {
+  for (const std::string& message : messages({"pp2_dp2", {.pp = 2, .dp = 2}}, 3)) {
     EXPECT_THAT(message, HasSubstr("hold different weights"));
     EXPECT_THAT(message, HasSubstr("rank 3 on "));
     EXPECT_THAT(message, HasSubstr("rank 2 on "));
@@ -67,7 +67,7 @@ TEST(ReplicaCheckTest, NamesBothRanksOfTwo) {
 TEST(ReplicaCheckTest, AllRanksReportErrorOfOneRank) {
   const RunTask task = test::learnable_task(model());
   for (const RunLayout& layout :
-       {RunLayout{.name = "tp2_dp2", .tp = 2, .dp = 2}, RunLayout{.name = "dp3_zero3", .dp = 3, .zero_stage = 3}}) {
+       {RunLayout{"tp2_dp2", {.tp = 2, .dp = 2}}, RunLayout{"dp3_zero3", {.dp = 3, .zero_stage = 3}}}) {
     run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
       LayoutRank self(task, layout, world);
       int calls = 0;

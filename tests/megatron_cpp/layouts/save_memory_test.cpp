@@ -62,7 +62,7 @@ class SaveMemoryTest : public testing::Test {
   /// Measures from the start of a save to its last tensor, with bytes(staging).
   template <class Bytes>
   static void expect_planned(const RunTask& task, const Bytes& bytes) {
-    const RunLayout layout{.zero_stage = task.optimizer.offload_params == OffloadTier::Device ? 0 : 3};
+    const RunLayout layout{{.zero_stage = task.optimizer.offload_params == OffloadTier::Device ? 0 : 3}};
     Config config = config_of(task, layout);
     config.checkpoint.save_interval = 10;
     const double planned = estimate_memory_by_stage(config, 1)[0].save_copy;

@@ -49,10 +49,10 @@ Result statistics_of(const RunTask& task, const RunLayout& layout) {
 /// The expected values are computed from the buffers of one rank.
 TEST(StepStatisticsTest, MatchBuffersOnOneRank) {
   const RunTask task = task_of(false);
-  const Result result = statistics_of(task, {.name = "one"});
+  const Result result = statistics_of(task, {"one", {}});
   double squares = 0, zeros = 0, gradient = 0, counted = 0;
   run_local_ranks(1, [&](Communicator& world, int) {
-    LayoutRank self(task, {.name = "one"}, world);
+    LayoutRank self(task, {"one", {}}, world);
     self.step(0);
     self.backward(1);
     const auto& memory = *self.state().chunks().front().memory;
@@ -105,25 +105,25 @@ void expect_same(const Result& a, const Result& b, const std::string& name) {
 
 TEST(StepStatisticsTest, MatchOneRankOnEveryLayout) {
   const RunTask task = task_of(false);
-  const Result one = statistics_of(task, {.name = "one"});
-  for (const RunLayout& layout : std::vector<RunLayout>{
-           {.name = "tp2", .tp = 2},
-           {.name = "tp2 sp", .tp = 2, .sequence_parallel = true},
-           {.name = "pp2", .pp = 2},
-           {.name = "pp2 interleaved", .pp = 2, .schedule = ScheduleKind::Interleaved, .virtual_stages = 2},
-           {.name = "cp2", .cp = 2},
-           {.name = "dp2", .dp = 2},
-           {.name = "dp4 zero1 hsdp", .dp = 4, .zero_stage = 1, .instances = 2},
-           {.name = "dp2 zero3", .dp = 2, .zero_stage = 3},
-           {.name = "tp2 pp2 dp2", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1}})
+  const Result one = statistics_of(task, {"one", {}});
+  for (const RunLayout& layout :
+       std::vector<RunLayout>{{"tp2", {.tp = 2}},
+                              {"tp2 sp", {.tp = 2, .sequence_parallel = true}},
+                              {"pp2", {.pp = 2}},
+                              {"pp2 interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2}},
+                              {"cp2", {.cp = 2}},
+                              {"dp2", {.dp = 2}},
+                              {"dp4 zero1 hsdp", {.dp = 4, .zero_stage = 1, .instances = 2}},
+                              {"dp2 zero3", {.dp = 2, .zero_stage = 3}},
+                              {"tp2 pp2 dp2", {.tp = 2, .pp = 2, .dp = 2, .zero_stage = 1}}})
     expect_same(one, statistics_of(task, layout), layout.name);
 }
 
 TEST(StepStatisticsTest, MatchOneRankWithExperts) {
   const RunTask task = task_of(true);
-  const Result one = statistics_of(task, {.name = "one"});
+  const Result one = statistics_of(task, {"one", {}});
   for (const RunLayout& layout : std::vector<RunLayout>{
-           {.name = "ep2", .dp = 2, .ep = 2}, {.name = "tp2 ep2 zero3", .tp = 2, .dp = 2, .ep = 2, .zero_stage = 3}})
+           {"ep2", {.dp = 2, .ep = 2}}, {"tp2 ep2 zero3", {.tp = 2, .dp = 2, .ep = 2, .zero_stage = 3}}})
     expect_same(one, statistics_of(task, layout), layout.name);
 }
 

@@ -11,7 +11,7 @@
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/run_summary.h"
-#include "parallel/layout.h"
+#include "parallel/layout_rules.h"
 #include "plan/layout_memory.h"
 #include "plan/layouts.h"
 #include "plan/scaling/scaling.h"
@@ -47,9 +47,9 @@ double seconds_of(const std::function<void()>& f) {
 /// Returns the layout of a row of the paper with this number of chunks, which the paper leaves open; nothing if it is
 /// impossible.
 std::vector<Layout> published_layout(const GptRow& row, i64 chunks) {
-  const Layout layout{.world_size = row.gpus,
-                      .tp = row.tp,
+  const Layout layout{.tp = row.tp,
                       .pp = row.pp,
+                      .dp = row.gpus / (row.tp * row.pp),
                       .schedule = chunks > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneFOneB,
                       .chunks = chunks,
                       .recompute = {.granularity = Recompute::Granularity::Full}};
@@ -62,7 +62,7 @@ std::vector<Layout> published_layout(const GptRow& row, i64 chunks) {
 void expect_at_least_as_fast(const Hardware& hardware, const std::string& name, const Workload& work,
                              const std::vector<Layout>& published) {
   const KernelTraits program;
-  const i64 gpus = published.front().world_size;
+  const i64 gpus = published.front().world_size();
   SearchResult result;
   const double seconds =
       seconds_of([&] { result = search_layouts(hardware, program, work, limits_for(hardware, gpus)); });
@@ -167,18 +167,8 @@ TEST(LayoutSearchTest, TriesEveryAllowedSize) {
     const Workload work{.model = llama(24, 1536, 6144, 12, 12, 49152, sequence), .global_batch_size = 48};
     const auto follows_rules = [&, world = world](const Sizes& sizes) {
       const auto [tp, cp, pp, micro] = sizes;
-      const LayoutRules rules{
-          .world_size = world,
-          .sizes = {.tensor_model_parallel_size = tp, .pipeline_model_parallel_size = pp, .context_parallel_size = cp},
-          .stages = {.num_layers = 24, .pipeline_model_parallel_size = pp},
-          .num_attention_heads = 12,
-          .num_query_groups = 12,
-          .ffn_hidden_size = 6144,
-          .padded_vocab_size = work.model.padded_vocab_size(),
-          .seq_length = work.model.seq_length,
-          .micro_batch_size = micro,
-          .global_batch_size = 48};
-      return layout_conflicts(rules).empty();
+      const Layout layout{.tp = tp, .cp = cp, .pp = pp, .micro_batch_size = micro};
+      return layout_conflicts(model_sizes(work.model), layout, world, 48).empty();
     };
     std::set<Sizes> expected, found;
     for (i64 tp = 1; tp <= world; ++tp)
@@ -216,7 +206,7 @@ TEST(LayoutSearchTest, TriesEveryExpertTensorParallelSize) {
   const Hardware hardware = catalogue("h100_sxm");
   const Workload work = make_workload(load_config(source_folder() / "configs/mixtral_8x7b.toml"));
   SearchLimits limits = limits_for(hardware, 16);
-  limits.tensor_model_parallel_size = 4;
+  limits.tp = 4;
   std::set<i64> found;
   for_each_layout(hardware, work, limits, [&](const Layout& l) { found.insert(l.etp); });
   EXPECT_THAT(found, testing::ElementsAre(1, 2, 4));
@@ -240,7 +230,7 @@ TEST(LayoutSearchTest, FindsFewestDevicesForDeadline) {
   EXPECT_LE(hours(any.found->world_size), 24);
   EXPECT_NEAR(any.found->cost.hours / hours(any.found->world_size), 1, 1e-9);
   for (i64 world = 1; world < any.found->world_size; world *= 2) EXPECT_GT(hours(world), 24) << world;
-  limits.tensor_model_parallel_size = 3;
+  limits.tp = 3;
   const FewestDevices of_three = find_fewest_devices(hardware, program, work, limits, deadline, {});
   ASSERT_TRUE(of_three.found);
   EXPECT_EQ(of_three.found->world_size % 3, 0);
@@ -284,13 +274,13 @@ void expect_memory_of_dry_run(const std::string& config_name, int every, int at_
     Config config = apply_layout(base, layout);
     if (layout.uses(OffloadTier::File)) config.optimizer.offload_folder = "/scratch";
     EXPECT_THAT(config.conflicts(), testing::IsEmpty()) << layout.describe();
-    roundings.insert(layout.rounding.packed_weights + 2 * layout.rounding.bf16_gradients +
-                     4 * static_cast<int>(layout.rounding.gradients));
+    roundings.insert(layout.formats.quantized_weights + 2 * layout.formats.has_bf16_grads() +
+                     4 * static_cast<int>(layout.formats.grad_reduce_format()));
     ASSERT_THAT(layout_problems(config, 32), testing::IsEmpty()) << layout.describe();
     double peak = 0;
     for (const MemoryEstimate& rank : estimate_memory_by_stage(config, 32)) peak = std::max(peak, rank.total());
     EXPECT_NEAR(memory.peak(layout).total() / peak, 1, 1e-9) << layout.describe();
-    EXPECT_EQ(layout_from_config(config, 32).describe(), layout.describe());
+    EXPECT_EQ(layout_of(config, 32).describe(), layout.describe());
   });
   EXPECT_GT(compared, at_least);
   EXPECT_EQ(roundings.size(), 2 * 5);  // gradients kept in bf16 are not also sent in bf16
@@ -310,13 +300,13 @@ TEST(LayoutSearchTest, TriesExpertParallelism) {
   ASSERT_FALSE(result.best.empty());
   const double best = result.best.front().time.seconds;
   for (const i64 ep : {1, 2, 4, 8}) {
-    limits.expert_model_parallel_size = ep;
+    limits.ep = ep;
     const SearchResult of_size = search_layouts(hardware, program, work, limits);
     ASSERT_FALSE(of_size.best.empty()) << ep;
     EXPECT_EQ(of_size.best.front().layout.ep, ep);
     EXPECT_GE(of_size.best.front().time.seconds, best) << ep;
   }
-  limits.expert_model_parallel_size = 3;
+  limits.ep = 3;
   const std::string error = input_error([&] { search_layouts(hardware, program, work, limits); });
   EXPECT_CONTAINS(error, "expert_model_parallel_size = 3 does not divide num_experts = 8");
 }
@@ -389,22 +379,22 @@ TEST(LayoutSearchTest, TriesLossyCommunicationOnlyOnRequest) {
   const KernelTraits program;
   const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
   SearchLimits limits = limits_for(hardware, 64);
-  limits.pipeline_model_parallel_size = 1;  // so that gradients cross slow links
+  limits.pp = 1;  // so that gradients cross slow links
   const SearchResult exact = search_layouts(hardware, program, work, limits);
-  for (const Candidate& candidate : exact.best) EXPECT_EQ(candidate.layout.rounding, Rounding{});
+  for (const Candidate& candidate : exact.best) EXPECT_EQ(candidate.layout.formats, CommFormats{});
   const auto alternative = std::ranges::find(exact.alternatives, "lossy formats", &Alternative::kind);
   ASSERT_NE(alternative, exact.alternatives.end());
   EXPECT_THAT(alternative->reason, HasSubstr("% faster, as less is sent; --allow_lossy_comm considers such formats"));
   limits.allow_lossy_comm = true;
   const SearchResult rounded = search_layouts(hardware, program, work, limits);
-  EXPECT_NE(rounded.best.front().layout.rounding, Rounding{});
+  EXPECT_NE(rounded.best.front().layout.formats, CommFormats{});
   EXPECT_LE(rounded.best.front().time.seconds, alternative->candidate.time.seconds);
   EXPECT_LT(rounded.best.front().time.seconds, 0.9 * exact.best.front().time.seconds);
   // Settings of the configuration apply to every layout.
   Workload packed = work;
-  packed.rounding = {.packed_weights = true};
+  packed.base.formats.quantized_weights = true;
   for (const Candidate& candidate : search_layouts(hardware, program, packed, limits_for(hardware, 64)).best) {
-    EXPECT_TRUE(candidate.layout.rounding.packed_weights) << candidate.layout.describe();
+    EXPECT_TRUE(candidate.layout.formats.quantized_weights) << candidate.layout.describe();
     EXPECT_GE(candidate.layout.zero_stage, 1);
   }
 }
@@ -416,10 +406,10 @@ TEST(LayoutSearchTest, UsesSecondaryShardsWhenLinksAreSlow) {
   const KernelTraits program;
   const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
   const auto seconds = [&](i64 node_ranks) {
-    const Layout layout{.world_size = 32,
+    const Layout layout{.dp = 32,
                         .zero_stage = 3,
-                        .recompute = {.granularity = Recompute::Granularity::Full},
-                        .node_ranks = node_ranks};
+                        .node_ranks = node_ranks,
+                        .recompute = {.granularity = Recompute::Granularity::Full}};
     return step_time({hardware, program, work, layout}).seconds;
   };
   EXPECT_LT(seconds(8), 0.9 * seconds(1));
@@ -459,7 +449,7 @@ TEST(LayoutSearchTest, TriesEveryContextParallelCommType) {
   const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 1 << 17), .global_batch_size = 64};
   SearchLimits limits = limits_for(hardware, 64);
   const auto comm_types = [&](i64 tp, i64 cp) {
-    limits.tensor_model_parallel_size = tp, limits.context_parallel_size = cp;
+    limits.tp = tp, limits.cp = cp;
     std::set<std::string> found;
     for_each_layout(hardware, work, limits, [&](const Layout& layout) {
       const std::string text = layout.describe(), from = str("cp ", cp, " ");
@@ -500,7 +490,7 @@ TEST(LayoutSearchTest, OffloadsNoMoreStatesThanNecessary) {
   }
   const Config run = apply_layout(load_config(source_folder() / "configs/llama_70b.toml"), best.layout);
   EXPECT_EQ(run.optimizer.offload_fraction, best.layout.offloaded_state_fraction);
-  EXPECT_EQ(layout_from_config(run, 16).describe(), best.layout.describe());
+  EXPECT_EQ(layout_of(run, 16).describe(), best.layout.describe());
 }
 
 // If recomputing all layers is too much and none too little, as few as necessary are recomputed, in the program's
@@ -525,7 +515,7 @@ TEST(LayoutSearchTest, RecomputesNoMoreLayersThanNecessary) {
   const Config run = apply_layout(base, best.layout);
   EXPECT_THAT(run.conflicts(), testing::IsEmpty());
   EXPECT_EQ(run.training.recompute_num_layers, best.layout.recompute.num_layers);
-  EXPECT_EQ(layout_from_config(run, 3).describe(), best.layout.describe());
+  EXPECT_EQ(layout_of(run, 3).describe(), best.layout.describe());
   double peak = 0;
   for (const MemoryEstimate& rank : estimate_memory_by_stage(run, 3)) peak = std::max(peak, rank.total());
   EXPECT_NEAR(best.memory.total() / peak, 1, 1e-9);
@@ -542,7 +532,7 @@ TEST(LayoutSearchTest, BalancesStagesWithLargeOutputLayer) {
   const KernelTraits program;
   const Workload work{.model = m, .global_batch_size = 64};
   const auto seconds = [&](const std::string& stages) {
-    return step_time({hardware, program, work, {.world_size = 8, .tp = 2, .pp = 4, .stages = stages}}).seconds;
+    return step_time({hardware, program, work, {.tp = 2, .pp = 4, .stages = stages}}).seconds;
   };
   EXPECT_LT(seconds("Et*8|(t*9|)*2t*6L"), 0.97 * seconds(""));
 }

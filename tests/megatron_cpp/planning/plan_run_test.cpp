@@ -39,7 +39,7 @@ TEST_F(PlannedStartTest, UsesBestLayout) {
       config,
       {.hardware = "h100_sxm", .hardware_folder = (source_folder() / "configs/hardware").string(), .plan = true}, 64);
   EXPECT_THAT(outcome.out, HasSubstr(run.text));
-  EXPECT_THAT(run.text, HasSubstr(layout_from_config(run.config, 64).describe()));
+  EXPECT_THAT(run.text, HasSubstr(layout_of(run.config, 64).describe()));
 }
 
 TEST_F(PlannedStartTest, WarnsWhenDifferentLayoutIsMuchFaster) {
@@ -204,7 +204,7 @@ TEST_F(MeasuredRunTest, UsesLastStart) {
 // A run is compared by its own configuration and number of ranks, regardless of the planned configuration.
 TEST_F(MeasuredRunTest, UsesConfigurationOfRun) {
   Config run_config = load_config(source_folder() / "configs/llama_8b.toml");
-  run_config.parallel.tensor_model_parallel_size = 4;
+  run_config.parallel.tp = 4;
   const std::string quoted = nlohmann::json(print_config(run_config)).dump();
   const auto plan = [&](const std::string& config, const std::vector<std::string>& more) {
     write(str(R"({"type":"run","iteration":0,"world_size":16,"config":)", config, "}\n",

@@ -119,14 +119,14 @@ double best_tflops(const Hardware& hardware, const GptRow& row, i64 max_micro_ba
       PredictionInput input{hardware,
                             program,
                             work,
-                            {.world_size = row.gpus,
-                             .tp = row.tp,
+                            {.tp = row.tp,
                              .pp = row.pp,
+                             .dp = row.gpus / (row.tp * row.pp),
                              .schedule = chunks > 1 ? ScheduleKind::Interleaved : ScheduleKind::OneFOneB,
                              .chunks = chunks,
                              .micro_batch_size = micro,
                              .recompute = kFull}};
-      const i64 dp = input.layout.dp();
+      const i64 dp = input.layout.dp;
       if (row.batch % (micro * dp) != 0 || row.layers % (row.pp * chunks) != 0) continue;
       if (chunks > 1 && input.layout.microbatches(row.batch) % row.pp != 0) continue;
       const double tflops =
@@ -189,10 +189,7 @@ TEST(PublishedRunsTest, MatchOrderOfTensorPipelineAndZero3) {
   for (const auto& [row, micro] : zero) {
     const Workload work{.model = gpt(row.layers, row.hidden, row.heads), .global_batch_size = row.batch};
     const PredictionInput input{
-        hardware,
-        program,
-        work,
-        {.world_size = row.gpus, .zero_stage = 3, .micro_batch_size = micro, .recompute = kFull}};
+        hardware, program, work, {.dp = row.gpus, .zero_stage = 3, .micro_batch_size = micro, .recompute = kFull}};
     rows.push_back({.name = str("ZeRO-3, ", row.billions, " B, ", row.gpus, " A100"),
                     .published = row.tflops,
                     .predicted = paper_flops(work.model, row.batch) / step_time(input).seconds /
@@ -278,7 +275,7 @@ TEST(PublishedRunsTest, MatchLlmq) {
     const PredictionInput input{hardware,
                                 p.recomputes_ffn ? recomputing : program,
                                 work,
-                                {.world_size = p.gpus,
+                                {.dp = p.gpus,
                                  .zero_stage = p.gpus > 1 ? 1 : 0,
                                  .micro_batch_size = p.micro_batch,
                                  .recompute = {.granularity = p.recomputes_ffn ? Recompute::Granularity::Selective
@@ -311,7 +308,7 @@ TEST(PublishedRunsTest, MatchTorchtitan8B) {
     const PredictionInput input{hardware,
                                 p.program,
                                 work,
-                                {.world_size = p.gpus,
+                                {.dp = p.gpus,
                                  .zero_stage = 3,
                                  .micro_batch_size = 2,
                                  .recompute = {.granularity = Recompute::Granularity::Selective}}};

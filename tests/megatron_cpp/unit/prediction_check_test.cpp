@@ -16,7 +16,7 @@ TEST(PredictionCheckTest, NamesEachPartOnceWhenDeviationPersists) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const Workload work = test::toy_workload(16, 2048, 16, 64);
   const KernelTraits program;
-  const PredictedStep predicted = predict_step({hardware, program, work, {.world_size = 1}}, 1e9);
+  const PredictedStep predicted = predict_step({hardware, program, work, {}}, 1e9);
   const double step = predicted.time.seconds;
   PredictionCheck check(predicted);
   const MeasuredRun expected{.seconds = step}, slow{.seconds = 1.5 * step};

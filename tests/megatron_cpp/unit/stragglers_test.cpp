@@ -17,7 +17,7 @@ std::vector<RankStats> computing(std::initializer_list<double> ms) {
 }
 
 Topology topology(int ranks, i64 pp) {
-  return {ranks, {.pipeline_model_parallel_size = pp}};
+  return {ranks, {.pp = pp}};
 }
 
 TEST(StragglersTest, NamesSlowRankNotWaitingRanks) {

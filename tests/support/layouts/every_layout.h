@@ -52,7 +52,7 @@ class EveryLayout {
     layout.activations_tier = OffloadTier::Device;
     layout.recompute.method = Recompute::Method::Block;
     i64 most_layers = 0;
-    for (const StageContents& stage : split_stages(layout.stage_split(work_.model)))
+    for (const StageContents& stage : split_stages(layout, work_.model.num_layers))
       most_layers = std::max(most_layers, stage.num_layers());
     bool fits_partly_recomputed = false, fits_without = false;
     for (layout.recompute.num_layers = 0; layout.recompute.num_layers < 16; ++layout.recompute.num_layers) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/philox.h"
@@ -19,31 +20,15 @@
 
 namespace mcpp::test {
 
-struct RunLayout {
-  const char* name = "one rank";
-  i64 tp = 1, pp = 1, dp = 1;
-  bool sequence_parallel = false;
-  i64 cp = 1;
-  CpCommType cp_comm_type = CpCommType::P2p;
-  i64 cp_heads = 1;  ///< context-parallel ranks that exchange heads
-  i64 ep = 1, etp = 0;
-  TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
-  ScheduleKind schedule = ScheduleKind::OneFOneB;
-  i64 virtual_stages = 1;
-  int zero_stage = 0;
-  i64 instances = 1;  ///< num_distributed_optimizer_instances
-  Recompute recompute = {};
-  OffloadTier activations = OffloadTier::Device;
-  i64 bucket_elements = 2000;
-  bool overlaps = true;
-  i64 first_layers = 0, last_layers = 0;
-  const char* stages = "";
-  i64 hpz = 1;  ///< zero_hpz_partition_size
-  bool quantized_weights = false;
-  GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
-  i64 power_sgd_rank = 0;
+/// Layout with a name, and with small buckets unless it sets their size.
+struct RunLayout : Layout {
+  RunLayout(Layout layout = {}) : RunLayout("one rank", std::move(layout)) {}  // NOLINT(google-explicit-constructor)
+  RunLayout(const char* layout_name, Layout layout) : Layout(std::move(layout)), name(layout_name) {
+    if (bucket_size == Layout().bucket_size) bucket_size = 2000;
+  }
+  const char* name;
 
-  int ranks() const { return static_cast<int>(tp * cp * pp * dp); }
+  int ranks() const { return static_cast<int>(world_size()); }
 };
 
 using Weights = std::map<std::string, Numbers>;  ///< unsharded tensors by name, row-major
@@ -95,54 +80,21 @@ class SignalAfter final : public StepObserver {
   double minutes_;
 };
 
-/// Returns the configuration of such a run.
+/// Returns the configuration of such a run. The optimizer is that of the task.
 inline Config config_of(const RunTask& task, const RunLayout& layout) {
   Config config;
   config.model = task.model;
-  config.optimizer = task.optimizer;
   config.checkpoint.async_save = task.async_save;
   TrainingConfig& t = config.training;
-  t.micro_batch_size = task.micro_batch_size;
   t.global_batch_size = task.global_batch_size;
   t.train_iters = task.steps;
   t.precision = precision_of(task.dtype);
   t.fp8 = task.fp8;
   config.device.gelu_epilogue = task.gelu_epilogue;
   t.first_last_layers_bf16 = task.first_last_layers_bf16;
-  t.recompute_granularity = static_cast<RecomputeGranularity>(layout.recompute.granularity);
-  t.recompute_method =
-      layout.recompute.method == Recompute::Method::Block ? RecomputeMethod::Block : RecomputeMethod::Uniform;
-  t.recompute_num_layers = layout.recompute.num_layers;
-  t.distribute_saved_activations = layout.recompute.shards_saved_inputs;
-  t.offload_activations = layout.activations;
-  if (layout.recompute.core_attn) t.recompute_modules.emplace_back("core_attn");
-  if (layout.recompute.layernorm) t.recompute_modules.emplace_back("layernorm");
-  if (layout.recompute.mlp_act) t.recompute_modules.emplace_back("mlp_act");
-  if (layout.recompute.moe_act) t.recompute_modules.emplace_back("moe_act");
-  ParallelConfig& p = config.parallel;
-  p.tensor_model_parallel_size = layout.tp;
-  p.sequence_parallel = layout.sequence_parallel;
-  p.context_parallel_size = layout.cp;
-  p.cp_comm_type = layout.cp_comm_type;
-  if (layout.cp_comm_type == CpCommType::A2aP2p)
-    p.hierarchical_context_parallel_sizes = {layout.cp_heads, layout.cp / layout.cp_heads};
-  p.expert_model_parallel_size = layout.ep;
-  p.expert_tensor_parallel_size = layout.etp;
-  p.moe_token_dispatcher_type = layout.dispatcher;
-  p.pipeline_model_parallel_size = layout.pp;
-  p.num_virtual_stages_per_pipeline_rank = layout.virtual_stages;
-  p.pipeline_schedule = layout.schedule;
-  p.decoder_first_pipeline_num_layers = layout.first_layers;
-  p.decoder_last_pipeline_num_layers = layout.last_layers;
-  p.pipeline_model_parallel_layout = layout.stages;
-  p.zero_stage = layout.zero_stage;
-  p.num_distributed_optimizer_instances = layout.instances;
-  p.zero_hpz_partition_size = layout.hpz;
-  p.zero_quantized_weights = layout.quantized_weights;
-  p.set_grad_reduce_format(layout.grad_reduce_format);
-  p.power_sgd_rank = layout.power_sgd_rank;
-  p.ddp_bucket_size = layout.bucket_elements;
-  p.overlap_grad_reduce = p.overlap_param_gather = layout.overlaps;
+  config = apply_layout(config, layout);
+  config.optimizer = task.optimizer;
+  config.training.micro_batch_size = task.micro_batch_size;
   return config;
 }
 
@@ -150,8 +102,8 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
 inline Session session_of(const Config& config, Communicator& ranks, RankDevices devices) {
   Communicator& world = devices.world ? *devices.world : ranks;
   auto profiler = std::make_unique<Profiler>();
-  ParallelState parallel =
-      make_parallel_state(world, parallel_sizes(config), output_rank(config), nullptr, profiler.get());
+  ParallelState parallel = make_parallel_state(world, layout_of(config, world.size()), config.model.moe.num_experts > 0,
+                                               nullptr, profiler.get());
   if (devices.world) connect_groups(parallel, *devices.device);
   return {.device = std::move(devices.device),
           .profiler = std::move(profiler),
@@ -176,7 +128,8 @@ class LayoutRank {
       : task_(task),
         config_(config_of(task, layout)),
         session_(session_of(config_, ranks, make_devices(ranks))),
-        state_(context_of(config_, task.dtype, session_), config_.optimizer, layout_provider(config_, session_)) {
+        state_(context_of(config_, task.dtype, session_), config_.optimizer, session_.parallel,
+               storage_provider(config_, session_)) {
     if (task.initial) load(*task.initial);
   }
 

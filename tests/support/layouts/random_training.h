@@ -47,37 +47,10 @@ class RandomTraining {
     o.offload_fraction = pick("offload_fraction_moved", {1.0, 0.3});
     o.offload_segment_size = pick<i64>("offload_segment_size_moved", {256, 5000});
     o.store_param_remainders = dtype_ == DType::BF16 && flip("store_param_remainders_moved");
-    moved.async_save = flip("async_save_moved") && config_.parallel.power_sgd_rank == 0;
+    moved.async_save = flip("async_save_moved") && config_.parallel.formats.power_sgd_rank == 0;
     return moved;
   }
-  RunLayout layout() const {
-    const ParallelConfig& p = config_.parallel;
-    return {.name = "random",
-            .tp = p.tensor_model_parallel_size,
-            .pp = p.pipeline_model_parallel_size,
-            .dp = dp_,
-            .sequence_parallel = p.sequence_parallel,
-            .cp = p.context_parallel_size,
-            .cp_comm_type = p.cp_comm_type,
-            .cp_heads = parallel_sizes(config_).context_parallel_heads,
-            .ep = p.expert_model_parallel_size,
-            .etp = p.expert_tensor_parallel_size,
-            .dispatcher = p.moe_token_dispatcher_type,
-            .schedule = p.pipeline_schedule,
-            .virtual_stages = p.num_virtual_stages_per_pipeline_rank,
-            .zero_stage = static_cast<int>(p.zero_stage),
-            .instances = p.num_distributed_optimizer_instances,
-            .recompute = make_recompute(config_),
-            .activations = config_.training.offload_activations,
-            .bucket_elements = p.ddp_bucket_size,
-            .overlaps = p.overlap_grad_reduce,
-            .first_layers = p.decoder_first_pipeline_num_layers,
-            .last_layers = p.decoder_last_pipeline_num_layers,
-            .hpz = p.zero_hpz_partition_size,
-            .quantized_weights = p.zero_quantized_weights,
-            .grad_reduce_format = p.grad_reduce_format(),
-            .power_sgd_rank = p.power_sgd_rank};
-  }
+  RunLayout layout() const { return {"random", layout_of(config_, config_.parallel.ranks_per_sample() * dp_)}; }
   /// Returns the settings that differ from the defaults, for debugging.
   std::string text() const {
     return str("seed ", seed_, ": ", layout().ranks(), " ranks, ", name_of(dtype_), "\n", print_config(config_));
@@ -224,31 +197,28 @@ class RandomTraining {
   void draw_layout() {
     ParallelConfig& p = config_.parallel;
     p = {};
-    p.tensor_model_parallel_size = pick<i64>("tp", {1, 2, 2, 4});
-    p.pipeline_model_parallel_size = pick<i64>("pp", {1, 1, 2, 4});
+    p.tp = pick<i64>("tp", {1, 2, 2, 4});
+    p.pp = pick<i64>("pp", {1, 1, 2, 4});
     dp_ = pick<i64>("dp", {1, 1, 2, 4});
-    p.sequence_parallel = p.tensor_model_parallel_size > 1 && flip("sequence_parallel");
-    p.context_parallel_size = pick<i64>("cp", {1, 1, 2, 4});
+    p.sequence_parallel = p.tp > 1 && flip("sequence_parallel");
+    p.cp = pick<i64>("cp", {1, 1, 2, 4});
     p.cp_comm_type =
         pick("cp_comm_type", {CpCommType::P2p, CpCommType::AllGather, CpCommType::A2a, CpCommType::A2aP2p});
-    p.hierarchical_context_parallel_sizes.clear();
-    if (p.cp_comm_type == CpCommType::A2aP2p)
-      p.hierarchical_context_parallel_sizes = {std::min<i64>(2, p.context_parallel_size), p.context_parallel_size / 2};
-    p.pipeline_schedule = pick("pipeline_schedule", {ScheduleKind::GPipe, ScheduleKind::OneFOneB,
-                                                     ScheduleKind::Interleaved, ScheduleKind::ZbH1, ScheduleKind::ZbV});
-    p.num_virtual_stages_per_pipeline_rank = row_of(p.pipeline_schedule).min_chunks;
-    if (p.pipeline_model_parallel_size > 1 && flip("uneven"))
-      p.decoder_first_pipeline_num_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
+    p.cp_hierarchy.clear();
+    if (p.cp_comm_type == CpCommType::A2aP2p) p.cp_hierarchy = {std::min<i64>(2, p.cp), p.cp / 2};
+    p.schedule = pick("pipeline_schedule", {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::Interleaved,
+                                            ScheduleKind::ZbH1, ScheduleKind::ZbV});
+    p.chunks = row_of(p.schedule).min_chunks;
+    if (p.pp > 1 && flip("uneven")) p.first_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
     if (config_.model.moe.num_experts > 0) {
-      p.expert_model_parallel_size = pick<i64>("ep", {1, 2, 2, 4});
-      p.expert_tensor_parallel_size = pick<i64>("etp", {0, 1, 1, 2});
-      p.moe_token_dispatcher_type =
-          pick("moe_token_dispatcher_type", {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather});
+      p.ep = pick<i64>("ep", {1, 2, 2, 4});
+      p.etp = pick<i64>("etp", {0, 1, 1, 2});
+      p.dispatcher = pick("moe_token_dispatcher_type", {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather});
     }
     p.zero_stage = pick<i64>("zero_stage", {0, 1, 2, 3});
     if (p.zero_stage < 3) config_.optimizer.offload_params = OffloadTier::Device;
-    p.num_distributed_optimizer_instances = pick<i64>("num_distributed_optimizer_instances", {1, 1, 2});
-    p.ddp_bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
+    p.instances = pick<i64>("num_distributed_optimizer_instances", {1, 1, 2});
+    p.bucket_size = pick<i64>("ddp_bucket_size", {2000, 0});
     p.overlap_grad_reduce = p.overlap_param_gather = flip("overlap");
     draw_communication();
     draw_states();
@@ -271,18 +241,18 @@ class RandomTraining {
   /// Compressed communication is excluded with experts: if rounding routes a token to a different expert, losses jump.
   void draw_communication() {
     ParallelConfig& p = config_.parallel;
-    const i64 shards = dp_ * p.context_parallel_size / p.num_distributed_optimizer_instances;
+    const i64 shards = dp_ * p.cp / p.instances;
     const bool may_pack = p.zero_stage > 0 && config_.model.moe.num_experts == 0;
-    p.zero_quantized_weights = may_pack && pick("zero_quantized_weights", {false, false, true});
-    p.zero_quantized_gradients = may_pack && pick("zero_quantized_gradients", {false, false, true});
-    const bool may_factorize =
-        p.zero_stage < 2 && !p.zero_quantized_gradients && dtype_ != DType::F16 && config_.model.moe.num_experts == 0;
-    p.power_sgd_rank = may_factorize ? pick<i64>("power_sgd_rank", {0, 0, 0, 2}) : 0;
-    if (may_pack && !p.zero_quantized_gradients && p.power_sgd_rank == 0)
-      p.grad_reduce_dtype = pick("grad_reduce_dtype", {GradDType::Fp32, GradDType::Bf16});
-    const bool sums_in_steps = p.grad_reduce_format() != GradReduceFormat::Full;
+    p.formats.quantized_weights = may_pack && pick("zero_quantized_weights", {false, false, true});
+    p.formats.quantized_gradients = may_pack && pick("zero_quantized_gradients", {false, false, true});
+    const bool may_factorize = p.zero_stage < 2 && !p.formats.quantized_gradients && dtype_ != DType::F16 &&
+                               config_.model.moe.num_experts == 0;
+    p.formats.power_sgd_rank = may_factorize ? pick<i64>("power_sgd_rank", {0, 0, 0, 2}) : 0;
+    if (may_pack && !p.formats.quantized_gradients && p.formats.power_sgd_rank == 0)
+      p.formats.grad_reduce_dtype = pick("grad_reduce_dtype", {GradDType::Fp32, GradDType::Bf16});
+    const bool sums_in_steps = p.formats.grad_reduce_format() != GradReduceFormat::Full;
     const bool has_nodes = (p.zero_stage == 3 || sums_in_steps) && shards > 2 && shards % 2 == 0;
-    p.zero_hpz_partition_size = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
+    p.node_ranks = has_nodes ? pick<i64>("zero_hpz_partition_size", {1, 2}) : 1;
   }
 
   void draw_batch() {
@@ -298,9 +268,8 @@ class RandomTraining {
     t.recompute_method = pick("recompute_method", {RecomputeMethod::Uniform, RecomputeMethod::Block});
     t.recompute_num_layers = pick<i64>("recompute_num_layers", {1, 2, 3});
     const ParallelConfig& p = config_.parallel;
-    t.distribute_saved_activations = t.recompute_granularity == RecomputeGranularity::Full &&
-                                     p.tensor_model_parallel_size > 1 && !p.sequence_parallel &&
-                                     flip("distribute_saved_activations");
+    t.distribute_saved_activations = t.recompute_granularity == RecomputeGranularity::Full && p.tp > 1 &&
+                                     !p.sequence_parallel && flip("distribute_saved_activations");
     t.offload_activations =
         pick("offload_activations", {OffloadTier::Device, OffloadTier::Device, OffloadTier::Host, OffloadTier::File});
     t.recompute_modules.clear();
@@ -310,7 +279,7 @@ class RandomTraining {
 
   bool is_possible() const {
     const ParallelConfig& p = config_.parallel;
-    const i64 ranks = p.tensor_model_parallel_size * p.context_parallel_size * p.pipeline_model_parallel_size * dp_;
+    const i64 ranks = p.tp * p.cp * p.pp * dp_;
     if (ranks < 2 || ranks > 8) return false;
     return config_.model.conflicts().empty() && layout_problems(config_, static_cast<int>(ranks)).empty();
   }

@@ -10,15 +10,15 @@
 namespace mcpp::test {
 
 inline const std::vector<RunLayout> kStateLayouts{
-    {.name = "one_rank"},
-    {.name = "dp2", .dp = 2},
-    {.name = "dp2_zero1", .dp = 2, .zero_stage = 1},
-    {.name = "dp2_zero2", .dp = 2, .zero_stage = 2},
-    {.name = "dp4_hsdp_zero3", .dp = 4, .zero_stage = 3, .instances = 2},
-    {.name = "tp2_sp_pp2", .tp = 2, .pp = 2, .sequence_parallel = true},
-    {.name = "pp2_zb_v", .pp = 2, .schedule = ScheduleKind::ZbV, .virtual_stages = 2},
-    {.name = "tp2_pp2_dp2_zero1", .tp = 2, .pp = 2, .dp = 2, .zero_stage = 1},
-    {.name = "cp2_dp2_zero3", .dp = 2, .cp = 2, .zero_stage = 3},
+    {"one_rank", {}},
+    {"dp2", {.dp = 2}},
+    {"dp2_zero1", {.dp = 2, .zero_stage = 1}},
+    {"dp2_zero2", {.dp = 2, .zero_stage = 2}},
+    {"dp4_hsdp_zero3", {.dp = 4, .zero_stage = 3, .instances = 2}},
+    {"tp2_sp_pp2", {.tp = 2, .pp = 2, .sequence_parallel = true}},
+    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
+    {"tp2_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .zero_stage = 1}},
+    {"cp2_dp2_zero3", {.cp = 2, .dp = 2, .zero_stage = 3}},
 };
 
 /// Returns the layouts with these names, in the order of the names.

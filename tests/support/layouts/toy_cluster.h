@@ -1,6 +1,6 @@
 // Cluster with round numbers, and models for it.
 #pragma once
-#include "plan/cost/layout.h"
+#include "plan/cost/workload.h"
 
 namespace mcpp::test {
 

@@ -11,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-constexpr ParallelSizes kSizes{.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2};
+const Layout kSizes{.tp = 2, .pp = 2};
 
 GroupCosts figures_of(int ranks) {
   GroupCosts found;

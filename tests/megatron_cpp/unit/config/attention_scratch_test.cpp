@@ -49,7 +49,7 @@ TEST(AttentionScratchTest, ScalesWithThreadsOfRank) {
 TEST(AttentionScratchTest, ScalesWithRowsOfRank) {
   Config config = long_samples();
   const double all = attention_scratch_bytes(config);
-  config.parallel.context_parallel_size = 2;
+  config.parallel.cp = 2;
   config.parallel.cp_comm_type = CpCommType::P2p;
   EXPECT_NEAR(attention_scratch_bytes(config) / all, 0.5, 0.01);
   config.parallel.cp_comm_type = CpCommType::AllGather;

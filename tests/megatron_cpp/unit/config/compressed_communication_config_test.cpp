@@ -24,23 +24,23 @@ Config config_of(i64 zero_stage) {
 
 TEST(CompressedCommunicationConfigTest, IsOffByDefault) {
   const ParallelConfig p;
-  EXPECT_EQ(p.zero_hpz_partition_size, 1);
-  EXPECT_FALSE(p.zero_quantized_weights || p.zero_quantized_gradients);
-  EXPECT_EQ(p.grad_reduce_dtype, GradDType::Fp32);
+  EXPECT_EQ(p.node_ranks, 1);
+  EXPECT_FALSE(p.formats.quantized_weights || p.formats.quantized_gradients);
+  EXPECT_EQ(p.formats.grad_reduce_dtype, GradDType::Fp32);
 }
 
 TEST(CompressedCommunicationConfigTest, NamesAllConflictsWithZeroStage) {
   Config config = config_of(0);
-  config.parallel.zero_hpz_partition_size = 2;
-  config.parallel.zero_quantized_weights = config.parallel.zero_quantized_gradients = true;
+  config.parallel.node_ranks = 2;
+  config.parallel.formats.quantized_weights = config.parallel.formats.quantized_gradients = true;
   EXPECT_THAT(layout_problems(config, 4),
               UnorderedElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no effect with zero_stage = 0"),
                                    HasSubstr("zero_quantized_weights = true has no effect with zero_stage = 0"),
                                    HasSubstr("zero_quantized_gradients = true has no effect with zero_stage = 0")));
   config.parallel.zero_stage = 2;
-  config.parallel.zero_quantized_gradients = false;
+  config.parallel.formats.quantized_gradients = false;
   EXPECT_THAT(layout_problems(config, 4), ElementsAre(HasSubstr("zero_hpz_partition_size = 2 has no effect with")));
-  config.parallel.zero_quantized_gradients = true;
+  config.parallel.formats.quantized_gradients = true;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // it splits the sums of gradients into two steps
   EXPECT_THAT(describe_run(config, 4), HasSubstr("first summed within groups of 2 ranks\n"));
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("second copy")));
@@ -50,7 +50,7 @@ TEST(CompressedCommunicationConfigTest, NamesAllConflictsWithZeroStage) {
 
 TEST(CompressedCommunicationConfigTest, Bf16GradientsNeedZeroStageAndNoOtherCompression) {
   Config config = config_of(0);
-  config.parallel.grad_reduce_dtype = GradDType::Bf16;
+  config.parallel.formats.grad_reduce_dtype = GradDType::Bf16;
   EXPECT_THAT(layout_problems(config, 4),
               ElementsAre(HasSubstr("grad_reduce_dtype = \"bf16\" has no effect with zero_stage = 0, where every rank "
                                     "receives all gradients; use zero_stage 1, 2 or 3")));
@@ -61,20 +61,20 @@ TEST(CompressedCommunicationConfigTest, Bf16GradientsNeedZeroStageAndNoOtherComp
   EXPECT_THAT(describe_run(config, 4), HasSubstr("sent in bf16, summed in fp32\n"));
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("first summed within groups")));
   config.parallel.zero_stage = 1;
-  config.parallel.zero_hpz_partition_size = 2;
+  config.parallel.node_ranks = 2;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());  // it splits the sums of gradients into two steps
   EXPECT_THAT(describe_run(config, 4), HasSubstr("first summed within groups of 2 ranks\n"));
-  config.parallel.power_sgd_rank = 4;
+  config.parallel.formats.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4),
               ElementsAre("power_sgd_rank = 4 and grad_reduce_dtype = \"bf16\" are two ways to send the same "
                           "gradients; use one of them"));
-  config.parallel.power_sgd_rank = 0;
-  config.parallel.zero_quantized_gradients = true;
+  config.parallel.formats.power_sgd_rank = 0;
+  config.parallel.formats.quantized_gradients = true;
   EXPECT_THAT(layout_problems(config, 4),
               ElementsAre("zero_quantized_gradients = true and grad_reduce_dtype = \"bf16\" are two ways to send the "
                           "same gradients; use one of them"));
-  config.parallel.zero_quantized_gradients = false;
-  config.parallel.grad_reduce_dtype = GradDType::Fp32;
+  config.parallel.formats.quantized_gradients = false;
+  config.parallel.formats.grad_reduce_dtype = GradDType::Fp32;
   EXPECT_THAT(layout_problems(config, 4),
               ElementsAre(HasSubstr("or grad_reduce_dtype = \"bf16\" or zero_quantized_gradients = true, which it "
                                     "splits into two steps")));
@@ -85,7 +85,7 @@ TEST(CompressedCommunicationConfigTest, PowerSgdStartIterNeedsPowerSgdRank) {
   config.parallel.power_sgd_start_iter = 10;
   EXPECT_THAT(layout_problems(config, 4),
               UnorderedElementsAre(HasSubstr("power_sgd_start_iter = 10 is only read with power_sgd_rank")));
-  config.parallel.power_sgd_rank = 4;
+  config.parallel.formats.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
   EXPECT_THAT(describe_run(config, 4), HasSubstr("PowerSGD factors of rank 4 after iteration 10"));
   Config other = config;
@@ -96,11 +96,11 @@ TEST(CompressedCommunicationConfigTest, PowerSgdStartIterNeedsPowerSgdRank) {
 
 TEST(CompressedCommunicationConfigTest, PowerSgdNeedsUnshardedGradients) {
   Config config = config_of(1);
-  config.parallel.power_sgd_rank = 4;
+  config.parallel.formats.power_sgd_rank = 4;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
   EXPECT_THAT(config.conflicts(), IsEmpty());
   config.parallel.zero_stage = 3;
-  config.parallel.zero_quantized_gradients = true;
+  config.parallel.formats.quantized_gradients = true;
   EXPECT_THAT(
       layout_problems(config, 4),
       UnorderedElementsAre(HasSubstr("power_sgd_rank = 4 needs unsharded gradients, but zero_stage = 3 shards them"),
@@ -115,11 +115,11 @@ TEST(CompressedCommunicationConfigTest, PowerSgdNeedsUnshardedGradients) {
 
 TEST(CompressedCommunicationConfigTest, SecondaryShardSizeMustDivideShardingRanks) {
   Config config = config_of(3);
-  config.parallel.zero_hpz_partition_size = 3;
+  config.parallel.node_ranks = 3;
   EXPECT_THAT(layout_problems(config, 8), ElementsAre(HasSubstr("zero_hpz_partition_size = 3 does not divide")));
-  config.parallel.zero_hpz_partition_size = 4;
+  config.parallel.node_ranks = 4;
   EXPECT_THAT(layout_problems(config, 8), IsEmpty());
-  config.parallel.num_distributed_optimizer_instances = 2;
+  config.parallel.instances = 2;
   EXPECT_THAT(layout_problems(config, 8),
               ElementsAre(HasSubstr("= 4 must be smaller than the number of ranks that share")));
 }
@@ -137,8 +137,8 @@ TEST(CompressedCommunicationConfigTest, IsReportedInPlan) {
   Config config = config_of(3);
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("int8 communication")));
   const double params = estimate_memory_by_stage(config, 4)[0].params;
-  config.parallel.zero_hpz_partition_size = 2;
-  config.parallel.zero_quantized_weights = config.parallel.zero_quantized_gradients = true;
+  config.parallel.node_ranks = 2;
+  config.parallel.formats.quantized_weights = config.parallel.formats.quantized_gradients = true;
   EXPECT_THAT(describe_run(config, 4), HasSubstr("weights and gradients\n"));
   EXPECT_THAT(describe_run(config, 4), HasSubstr("of the weights, within groups of 2 ranks\n"));
   EXPECT_NE(estimate_memory_by_stage(config, 4)[0].params, params);

@@ -130,10 +130,10 @@ TEST(ConfigTest, SqrtRecomputesInGroupsOfSqrtLayers) {
   config.training.recompute_granularity = RecomputeGranularity::Full;
   config.training.recompute_method = RecomputeMethod::Sqrt;
   config.model.num_layers = 32;
-  EXPECT_EQ(make_recompute(config).num_layers, 6);
-  config.parallel.pipeline_model_parallel_size = 2;
-  EXPECT_EQ(make_recompute(config).num_layers, 4);
-  EXPECT_EQ(make_recompute(config).method, Recompute::Method::Uniform);
+  EXPECT_EQ(layout_of(config, 2).recompute.num_layers, 6);
+  config.parallel.pp = 2;
+  EXPECT_EQ(layout_of(config, 2).recompute.num_layers, 4);
+  EXPECT_EQ(layout_of(config, 2).recompute.method, Recompute::Method::Uniform);
 }
 
 TEST(ConfigTest, SuggestsNameForUnknownKey) {

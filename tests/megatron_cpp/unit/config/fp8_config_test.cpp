@@ -92,7 +92,7 @@ TEST(Fp8ConfigTest, NamesSizesThatGpuCannotMultiply) {
   config.model.ffn_hidden_size = 96;
   config.model.seq_length = 32;
   EXPECT_THAT(config.conflicts(), IsEmpty());
-  config.parallel.tensor_model_parallel_size = 4;
+  config.parallel.tp = 4;
   EXPECT_THAT(config.conflicts(), Contains(HasSubstr("model.ffn_hidden_size per rank is 24")));
 }
 
@@ -121,9 +121,9 @@ TEST(Fp8ConfigTest, IsPredictedWhenHardwareSupportsIt) {
     check_fp8_rate(h100, work);
     return predict_configured_step({h100, {}, work, {}}, config, 64).seconds;
   };
-  config.parallel.tensor_model_parallel_size = 2;
+  config.parallel.tp = 2;
   config.parallel.zero_stage = 1;
-  config.parallel.pipeline_model_parallel_size = 2;
+  config.parallel.pp = 2;
   config.training.micro_batch_size = 1;
   config.training.precision = Precision::Bf16;
   const double bf16 = seconds("h100_sxm");

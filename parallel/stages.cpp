@@ -1,4 +1,4 @@
-#include "parallel/pp/stages.h"
+#include "parallel/stages.h"
 
 #include <algorithm>
 #include <charconv>
@@ -92,14 +92,15 @@ class LayoutReader {
 /// Validates and computes one split, which is valid if `conflicts` is empty.
 class Splitter {
  public:
-  explicit Splitter(const StageSplit& split) : split_(split), stages_(ranks() * chunks()) {
-    at_least("num_layers", split.num_layers, 1);
+  Splitter(const Layout& layout, i64 num_layers)
+      : layout_(layout), num_layers_(num_layers), stages_(ranks() * chunks()) {
+    at_least("num_layers", num_layers, 1);
     at_least("pipeline_model_parallel_size", ranks(), 1);
     at_least("num_virtual_stages_per_pipeline_rank", chunks(), 1);
     at_least(kFirst, first(), 0);
     at_least(kLast, last(), 0);
     if (!conflicts.empty()) return;
-    if (!split.pipeline_model_parallel_layout.empty())
+    if (!layout.stages.empty())
       apply_layout();
     else if (first() > 0 || last() > 0)
       split_unevenly();
@@ -111,10 +112,10 @@ class Splitter {
   std::vector<StageContents> contents;
 
  private:
-  i64 ranks() const { return split_.pipeline_model_parallel_size; }
-  i64 chunks() const { return split_.virtual_stages; }
-  i64 first() const { return split_.decoder_first_pipeline_num_layers; }
-  i64 last() const { return split_.decoder_last_pipeline_num_layers; }
+  i64 ranks() const { return layout_.pp; }
+  i64 chunks() const { return layout_.chunks; }
+  i64 first() const { return layout_.first_layers; }
+  i64 last() const { return layout_.last_layers; }
   /// Formats e.g. "4 x num_virtual_stages_per_pipeline_rank = 8".
   std::string times_chunks(const std::string& what, i64 size) const {
     return chunks() > 1 ? str(what, " x num_virtual_stages_per_pipeline_rank = ", size * chunks())
@@ -130,7 +131,7 @@ class Splitter {
   template <class LayersOfRank>
   void fill_stages(const LayersOfRank& layers_of_rank) {
     if (!conflicts.empty()) return;
-    const StageMap pipeline{static_cast<int>(ranks()), static_cast<int>(chunks()), split_.placement};
+    const StageMap pipeline = layout_.stage_map();
     i64 layer = 0;
     for (int stage = 0; stage < pipeline.stages(); ++stage) {
       const i64 begin = layer;
@@ -140,15 +141,15 @@ class Splitter {
   }
 
   void split_evenly() {
-    if (split_.num_layers % stages_ != 0) {
-      const std::vector<i64> nearest = nearest_multiples(stages_, split_.num_layers);
-      add(str("num_layers = ", split_.num_layers, " is not a multiple of ",
+    if (num_layers_ % stages_ != 0) {
+      const std::vector<i64> nearest = nearest_multiples(stages_, num_layers_);
+      add(str("num_layers = ", num_layers_, " is not a multiple of ",
               times_chunks("pipeline_model_parallel_size", ranks()),
               nearest.size() == 1 ? "; the nearest multiple is " : "; the nearest multiples are ", nearest[0],
               nearest.size() == 1 ? "" : str(" and ", nearest[1]), "; or set ", kFirst, ", ", kLast,
               " or pipeline_model_parallel_layout"));
     }
-    fill_stages([&](i64) { return split_.num_layers / ranks(); });
+    fill_stages([&](i64) { return num_layers_ / ranks(); });
   }
 
   void split_unevenly() {
@@ -158,7 +159,7 @@ class Splitter {
       if (layers % chunks() != 0)
         add(str(name, " = ", layers, " is not a multiple of num_virtual_stages_per_pipeline_rank = ", chunks(),
                 "; nearest: ", join_alternatives(nearest_multiples(chunks(), layers))));
-    const i64 others = ranks() - (first() > 0) - (last() > 0), rest = split_.num_layers - first() - last();
+    const i64 others = ranks() - (first() > 0) - (last() > 0), rest = num_layers_ - first() - last();
     if (others == 0 ? rest != 0 : rest < others * chunks() || rest % (others * chunks()) != 0)
       add(describe_uneven_rest(others, rest));
     fill_stages([&](i64 rank) {
@@ -180,8 +181,8 @@ class Splitter {
     for (const i64 shared : nearest_rests)
       if (const i64 value = own + rest - shared; value > 0 && value % chunks() == 0)
         suggestions.insert(suggestions.begin(), value);
-    return str(settings, first() > 0 && last() > 0 ? " leave " : " leaves ", rest,
-               " of num_layers = ", split_.num_layers, " for the ", others, " other pipeline ranks, which must be ",
+    return str(settings, first() > 0 && last() > 0 ? " leave " : " leaves ", rest, " of num_layers = ", num_layers_,
+               " for the ", others, " other pipeline ranks, which must be ",
                others == 0 ? "0" : str("a multiple of ", times_chunks(str(others, " ranks"), others)),
                suggestions.empty()
                    ? ""
@@ -193,7 +194,7 @@ class Splitter {
       add(str("pipeline_model_parallel_layout defines all stages; ", kFirst, " and ", kLast, " cannot be set with it"));
     std::string items;
     try {
-      items = LayoutReader(split_.pipeline_model_parallel_layout).read();
+      items = LayoutReader(layout_.stages).read();
     } catch (const Error& error) {
       return add(error.what());
     }
@@ -214,27 +215,28 @@ class Splitter {
     require(count_of(items, 'E') == 1 && items.front() == 'E', "it must begin with E, and have no other E");
     require(count_of(items, 'L') == 1 && items.back() == 'L', "it must end with L, and have no other L");
     const i64 layers = count_of(items, 't'), stages = count_of(items, '|') + 1;
-    require(layers == split_.num_layers, str("it has ", layers, " layers (t), but num_layers = ", split_.num_layers));
+    require(layers == num_layers_, str("it has ", layers, " layers (t), but num_layers = ", num_layers_));
     const bool fits_others = stages % ranks() == 0 && stages != stages_;
     require(stages == stages_,
             str("it has ", stages, " stages, but ", times_chunks("pipeline_model_parallel_size", ranks()),
                 fits_others ? str("; it fits num_virtual_stages_per_pipeline_rank = ", stages / ranks()) : ""));
   }
 
-  const StageSplit& split_;
+  const Layout& layout_;
+  i64 num_layers_;
   i64 stages_;
 };
 
 }  // namespace
 
-std::vector<StageContents> split_stages(const StageSplit& split) {
-  Splitter splitter(split);
+std::vector<StageContents> split_stages(const Layout& layout, i64 num_layers) {
+  Splitter splitter(layout, num_layers);
   check_input(splitter.conflicts.empty(), join(splitter.conflicts, "\n"));
   return std::move(splitter.contents);
 }
 
-std::vector<std::string> stage_conflicts(const StageSplit& split) {
-  return Splitter(split).conflicts;
+std::vector<std::string> stage_conflicts(const Layout& layout, i64 num_layers) {
+  return Splitter(layout, num_layers).conflicts;
 }
 
 }  // namespace mcpp

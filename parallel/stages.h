@@ -1,0 +1,35 @@
+// Assignment of model layers to pipeline stages.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "parallel/layout.h"
+
+namespace mcpp {
+
+/// Contents of a stage: layers [first_layer, end_layer) of the model, possibly none, the embedding and the output
+/// layer.
+struct StageContents {
+  i64 first_layer = 0, end_layer = 0;
+  bool has_embedding = true;
+  bool has_output = true;
+
+  i64 num_layers() const { return end_layer - first_layer; }
+  bool operator==(const StageContents&) const = default;
+};
+
+/// Returns the contents of stages 0, 1, ... in which the layout divides the layers. Throws BadInput with every conflict
+/// and the nearest valid values.
+///
+/// By default every stage gets the same number of layers. first_layers and last_layers set the layers of the first and
+/// last pipeline rank, over all its chunks; the other ranks divide the rest evenly, as do the chunks of each rank.
+///
+/// Layout::stages, which excludes these two, lists the contents of the stages in the order in which a microbatch visits
+/// them: E embedding, t transformer layer, L output layer and loss, | border between stages. x*3 and (...)*3 repeat
+/// three times; commas and spaces are ignored. "Et*3|(tt|)*2tL" is embedding and 3 layers; 2; 2; 1 layer and output. A
+/// stage may be empty.
+std::vector<StageContents> split_stages(const Layout& layout, i64 num_layers);
+/// Returns the conflicts only; empty if the layers can be divided.
+std::vector<std::string> stage_conflicts(const Layout& layout, i64 num_layers);
+
+}  // namespace mcpp

@@ -1,0 +1,43 @@
+// Workload of a run, and the input of predictions.
+#pragma once
+#include "model/memory.h"
+#include "parallel/layout.h"
+#include "plan/cost/collectives.h"
+#include "plan/hardware/hardware.h"
+
+namespace mcpp {
+
+/// Training workload, identical for all layouts.
+struct Workload {
+  ModelConfig model;
+  DType dtype = DType::BF16;
+  ProductType products = ProductType::Bf16;
+  i64 global_batch_size = 1;
+  StatesPerWeight states = {};
+  i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
+  /// Members that every layout of a search has: formats, bucket size and overlap. The search sets the others.
+  Layout base = {};
+  bool can_round_gradients = true;  ///< the optimizer accepts gradients in bf16
+  /// Expert load imbalance: tokens routed to the experts of the busiest rank over an even share.
+  double expert_imbalance = 1.1;
+  /// Mean length in tokens of the documents that attention is restricted to; 0: each sample is one document.
+  double document_tokens = 0;
+
+  double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
+  /// Returns the precision of the products of the experts and of the output layer, which never use fp8.
+  ProductType non_fp8_products() const { return products == ProductType::Fp8 ? ProductType::Bf16 : products; }
+};
+
+class LayerSizesCache;  // model/layer_memory.h
+/// Input of the step time prediction.
+struct PredictionInput {
+  const Hardware& hardware;
+  const KernelTraits& program;
+  const Workload& work;
+  Layout layout;
+  LayerSizesCache* sizes = nullptr;  ///< reused if not null
+
+  ActivationSetup activations() const { return activation_setup(layout, work.dtype); }
+};
+
+}  // namespace mcpp
