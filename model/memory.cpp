@@ -14,12 +14,12 @@
 #include "nn/offload/file_activations.h"
 #include "nn/offload/file_states.h"
 #include "nn/offload/host_memory.h"
+#include "nn/offload/stored_array.h"
 #include "parallel/dp/buckets/plan.h"
 #include "parallel/dp/power_sgd.h"
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 #include "tensor/ops/low_precision/pack.h"
-#include "tensor/tensor_storage.h"
 
 namespace mcpp {
 namespace {
@@ -172,7 +172,7 @@ double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& st
   const i64 part = largest / share.save_copy_ranks, element = size_of(accumulate_dtype(setup.dtype));
   // bf16 weights, remainders and master weights; or moments and their encoded form.
   const i64 piece = states.has_param_remainders ? 2 + 2 + 4 : is_encoded ? element + 2 : 0;
-  return tensor_bytes(part, element) + tensor_bytes(std::min(part, EncodedStorage::kPiece), piece);
+  return tensor_bytes(part, element) + tensor_bytes(std::min(part, StoredArray::kPiece), piece);
 }
 
 /// Persistent bytes of the parameters of the chunks on one grid, sharded across `shards` ranks according to the ZeRO

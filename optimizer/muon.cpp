@@ -31,7 +31,7 @@ class MuonRule final : public UpdateRule {
     static constexpr std::array<std::string_view, 1> kNames{"momentum_buffer"};
     return kNames;
   }
-  std::vector<StateForm> forms() const override { return {first_moment_form(config_)}; }
+  std::vector<StorageForm> forms() const override { return {first_moment_form(config_)}; }
   bool needs_matrices() const override { return true; }
   void prepare(UpdatePart& part, const UpdateStep& step) const override {
     ops::momentum(part.states[0], part.grads,

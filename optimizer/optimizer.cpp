@@ -7,6 +7,7 @@
 
 #include "nn/offload/host_memory.h"
 #include "tensor/dtype.h"
+#include "tensor/ops/low_precision/quantize.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -47,6 +48,16 @@ void all_reduce_sum(std::span<Communicator* const> groups, Tensor& values) {
 
 }  // namespace
 
+StateStoreOptions state_store_options(const OptimizerConfig& config, Device& device, bool supports_snapshots) {
+  return {.tier = config.offload,
+          .offloaded_fraction = config.offload_fraction,
+          .longest_segment = config.offload_segment_size / kQuantizedBlock * kQuantizedBlock,
+          .host_threads = host_threads(device),
+          .folder = config.offload_folder,
+          .key = "optimizer.offload_folder",
+          .supports_snapshots = supports_snapshots};
+}
+
 Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope,
                      const MatrixGroups& holders, std::unique_ptr<StateStore> states,
                      std::unique_ptr<AsyncCopyEngine> copies)
@@ -54,9 +65,8 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       scope_(std::move(scope)),
       device_(checked_front(buffers).device()),
       dtype_(checked_front(buffers).dtype()),
-      states_(states ? std::move(states) : make_resident_states(device_)),
-      copies_(copies ? std::move(copies) : make_async_copy_engine(device_)) {
-  pinned_buffers_ = std::make_unique<PinnedBufferPool>(*copies_, MemoryClass::OptimizerState, host_threads(device_));
+      states_(states ? std::move(states) : std::make_unique<StateStore>(device_)),
+      staged_update_(device_, dtype_, copies ? std::move(copies) : make_async_copy_engine(device_)) {
   MCPP_CHECK(!config_.store_param_remainders || dtype_ == DType::BF16, "weights in ", name_of(dtype_),
              " cannot be upper halves of master weights");
   for (const auto& [grid, groups] : scope_.groups) norm_grads_[grid];
@@ -68,6 +78,9 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
     }
   }
   states_->reserve();
+  needs_staging_ = !is_resident() || std::ranges::any_of(segments_, [](const UpdateSegment& segment) {
+    return std::ranges::any_of(segment.forms, [](StorageForm form) { return form != StorageForm::Plain; });
+  });
   if (rule_of(config_.optimizer).needs_matrices()) gather_matrices(buffers, holders);
   copy_model_to_master();
 }
@@ -96,9 +109,9 @@ void Optimizer::add_segments(const ParamAndGradBuffer& buffer, const ShardSegmen
   std::vector<ParamGroup> groups;
   for (const Param* param : buffer.params()) groups.push_back(group_of(*param, config_));
   const i64 max_segment = states_->longest_segment();
-  std::map<OptimizerKind, std::vector<Run>> by_rule;  // runs of the incomplete segment
+  std::map<OptimizerKind, std::vector<UpdateRun>> by_rule;  // runs of the incomplete segment
   for (const GroupRun& run : group_runs(buffer.plan(), groups, shard.begin, shard.begin + shard.count)) {
-    std::vector<Run>& runs = by_rule[run.group.rule];
+    std::vector<UpdateRun>& runs = by_rule[run.group.rule];
     for (i64 begin = run.begin; begin < run.end;) {
       const i64 offset = runs.empty() ? 0 : runs.back().offset + runs.back().count;
       const i64 count = max_segment > 0 ? std::min(run.end - begin, max_segment - offset) : run.end - begin;
@@ -113,135 +126,21 @@ void Optimizer::add_segments(const ParamAndGradBuffer& buffer, const ShardSegmen
 }
 
 void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard, OptimizerKind kind,
-                            std::vector<Run> runs) {
-  const UpdateRule& rule = rule_of(kind);
-  std::vector<StateForm> forms = rule.forms();
+                            std::vector<UpdateRun> runs) {
+  UpdateSegment segment{
+      .buffer = &buffer, .shard = shard, .rule = &rule_of(kind), .forms = {}, .runs = std::move(runs)};
+  segment.forms = segment.rule->forms();
   if (has_master_copy())
-    forms.insert(forms.begin(), config_.store_param_remainders ? StateForm::Remainder : StateForm::AccumulateType);
-  StateCodec codec(std::move(forms), accumulate_dtype(dtype_));
-  states_->add(codec.vectors(runs.back().offset + runs.back().count));
-  segments_.push_back({.buffer = &buffer,
-                       .begin = shard.begin,
-                       .model = {shard.params, shard.offload_store, shard.offload_segment},
-                       .grads = shard.grads,
-                       .rule = &rule,
-                       .codec = std::move(codec),
-                       .runs = std::move(runs)});
+    segment.forms.insert(segment.forms.begin(),
+                         config_.store_param_remainders ? StorageForm::Remainder : StorageForm::Plain);
+  states_->add(segment.vectors(accumulate_dtype(dtype_)));
+  segments_.push_back(std::move(segment));
 }
 
 /// Adds the gradient ranges that this rank counts in the norm.
 void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
   for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.count, scope_))
     norm_grads_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
-}
-
-std::vector<Optimizer::PartRange> Optimizer::split_into_parts(const std::vector<std::size_t>& order) const {
-  std::vector<PartRange> parts;
-  for (const std::size_t s : order) {
-    for (const Run& run : segments_[s].runs) {
-      const i64 tile = segments_[s].codec.tile(run.count);
-      for (i64 begin = 0; begin < run.count; begin += tile)
-        parts.push_back({s, &run, begin, std::min(tile, run.count - begin)});
-    }
-  }
-  return parts;
-}
-
-Tensor Optimizer::gradient_of(const PartRange& range) const {
-  const Tensor grads = segments_[range.segment].grads.flat(range.segment_offset(), range.count);
-  if (grads.dtype() == accumulate_dtype(dtype_)) return grads;
-  Tensor widened = Tensor::empty({range.count}, accumulate_dtype(dtype_), device_, MemoryClass::Workspace);
-  ops::copy(grads, widened);
-  return widened;
-}
-
-UpdatePart Optimizer::make_part(const PartRange& range, const Tensor& gradient, const Tensor& model,
-                                std::span<const Tensor> states) const {
-  UpdatePart part{.weights = model.flat(range.segment_offset(), range.count),
-                  .states = {states.begin(), states.end()},
-                  .grads = gradient,
-                  .model = {}};
-  if (has_master_copy()) {
-    part.model = std::exchange(part.weights, part.states.front());
-    part.states.erase(part.states.begin());
-  }
-  return part;
-}
-
-std::vector<std::size_t> Optimizer::segments_of(PassKind kind) const {
-  std::vector<std::size_t> order;
-  for (std::size_t s = 0; s < segments_.size(); ++s) {
-    if (kind == PassKind::Update || segments_[s].rule->needs_matrices()) order.push_back(s);
-  }
-  return order;
-}
-
-void Optimizer::prefetch_weights(const std::vector<std::size_t>& order) const {
-  std::map<StateStore*, std::vector<std::size_t>> by_store;
-  for (const std::size_t s : order) {
-    const WeightLocation& location = segments_[s].model;
-    if (!location.offload_store) continue;
-    std::vector<std::size_t>& list = by_store[location.offload_store];
-    if (list.empty() || list.back() != location.segment) list.push_back(location.segment);
-  }
-  for (const auto& [store, list] : by_store) store->prefetch(list);
-}
-
-bool Optimizer::is_resident() const {
-  return states_->is_resident() &&
-         std::ranges::none_of(segments_, [](const Segment& segment) { return segment.model.offload_store != nullptr; });
-}
-
-void Optimizer::prefetch_part(const PartRange& range, const Tensor& gradient, RemoteUpdateStaging& remote) const {
-  if (states_->is_segment_resident(range.segment)) return;
-  const Tensor& model = segments_[range.segment].model.resident;
-  std::vector<Tensor> tensors{gradient};
-  if (model.defined()) tensors.push_back(model.flat(range.segment_offset(), range.count));
-  remote.prefetch(tensors);
-}
-
-template <class Change>
-void Optimizer::update_part(PassKind kind, UpdatePart& part, RemoteUpdateStaging& remote, Change&& change) {
-  Device& states = part.states.front().device();
-  const Device& weights = part.model.defined() ? part.model.device() : part.weights.device();
-  if (&states == &device_ && &weights == &device_) {
-    change(part);
-    return;
-  }
-  UpdatePart staged = remote.stage_on(part, states);
-  change(staged);
-  kind == PassKind::Update ? remote.copy_back_weights(staged, part) : remote.copy_back_gradient(staged, part);
-}
-
-template <class F>
-void Optimizer::for_each_part(PassKind kind, F&& f) {
-  const std::vector<std::size_t> order = segments_of(kind);
-  states_->prefetch(order);
-  prefetch_weights(order);
-  RemoteUpdateStaging remote(*copies_, *pinned_buffers_);
-  WeightLease weights(kind == PassKind::Update, [&remote] { remote.wait_for_copies_back(); });
-  const std::vector<PartRange> parts = split_into_parts(order);
-  std::vector<Tensor> vectors;
-  Tensor next;  // prefetched gradient of the next part
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const PartRange& range = parts[i];
-    const Segment& segment = segments_[range.segment];
-    if (i == 0 || parts[i - 1].segment != range.segment) vectors = states_->fetch(range.segment);
-    const Tensor gradient = next.defined() ? std::exchange(next, Tensor()) : gradient_of(range);
-    const std::vector<Tensor> states = segment.codec.decode(vectors, range.state_offset(), range.count);
-    UpdatePart part = make_part(range, gradient, weights.acquire(segment.model), states);
-    update_part(kind, part, remote, [&](UpdatePart& local) {
-      if (remote.is_asynchronous() && i + 1 < parts.size())
-        prefetch_part(parts[i + 1], next = gradient_of(parts[i + 1]), remote);
-      const bool has_remainders = kind == PassKind::Update && segment.codec.has_remainders();
-      if (has_remainders) segment.codec.join(vectors, range.state_offset(), local.model, local.weights);
-      f(*segment.rule, local, range.run->group);
-      if (has_remainders) segment.codec.split(local.weights, vectors, range.state_offset());
-    });
-    segment.codec.encode(states, vectors, range.state_offset());
-    if (i + 1 == parts.size() || parts[i + 1].segment != range.segment) states_->drop(range.segment);
-  }
-  weights.release();
 }
 
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
@@ -252,8 +151,7 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
   const std::vector<double> values = read_values<double>(scalars);
   const bool is_applied = std::isfinite(values[StepScalars::kFactor]);
   if (is_applied) count_step();
-  return {
-      .grad_norm = values[StepScalars::kGradNorm], .is_skipped = !is_applied, .lr = lr, .weight_decay = weight_decay};
+  return {.grad_norm = values[StepScalars::kGradNorm], .is_skipped = !is_applied};
 }
 
 Tensor Optimizer::compute_update_scale(const Tensor& totals, StepRule rule) const {
@@ -279,8 +177,8 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   if (!is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
   std::map<Device*, Tensor> factors;  // by device of the parts, because copying it to the host blocks on the device
   const auto make_step = [&](const UpdatePart& part, const ParamGroup& group) {
-    Tensor& local_factor = factors[&part.weights.device()];
-    if (!local_factor.defined()) local_factor = copy_to(part.weights.device(), factor);
+    Tensor& local_factor = factors[&part.grads.device()];
+    if (!local_factor.defined()) local_factor = copy_to(part.grads.device(), factor);
     return UpdateStep{.lr = lr * group.lr_mult,
                       .weight_decay = weight_decay * group.wd_mult,
                       .step = steps_ + 1,
@@ -299,6 +197,36 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   states_->prefetch(segments_of(matrices_.empty() ? PassKind::Update : PassKind::Prepare));  // during the next pass
 }
 
+void Optimizer::for_each_part(PassKind kind, const UpdateFunction& f) {
+  const std::vector<std::size_t> order = segments_of(kind);
+  if (needs_staging_) return staged_update_.for_each_part(*states_, segments_, order, kind, f);
+  for (const std::size_t s : order) {
+    const UpdateSegment& segment = segments_[s];
+    const std::vector<Tensor> vectors = states_->fetch(s);
+    for (const UpdateRun& run : segment.runs) {
+      std::vector<Tensor> states;
+      for (const Tensor& vector : vectors) states.push_back(vector.flat(run.offset, run.count));
+      const Tensor weights = segment.shard.params.flat(run.begin, run.count);
+      const Tensor grads = segment.gradient(run.begin, run.count, accumulate_dtype(dtype_));
+      UpdatePart part = make_update_part(weights, std::move(states), grads, has_master_copy());
+      f(*segment.rule, part, run.group);
+    }
+  }
+}
+
+std::vector<std::size_t> Optimizer::segments_of(PassKind kind) const {
+  std::vector<std::size_t> order;
+  for (std::size_t s = 0; s < segments_.size(); ++s) {
+    if (kind == PassKind::Update || segments_[s].rule->needs_matrices()) order.push_back(s);
+  }
+  return order;
+}
+
+bool Optimizer::is_resident() const {
+  return states_->is_resident() &&
+         std::ranges::all_of(segments_, [](const UpdateSegment& segment) { return !segment.shard.offload_store; });
+}
+
 void Optimizer::copy_model_to_master() {
   if (!has_master_copy()) return;
   for_each_part(PassKind::Update,
@@ -313,34 +241,30 @@ void Optimizer::copy_master_to_model() {
 
 void Optimizer::visit_stored_state(const StoredStateVisitor& f) const {
   for (std::size_t s = 0; s < segments_.size(); ++s) {
-    for (const Run& run : segments_[s].runs) visit_run(s, run, f);
+    for (const UpdateRun& run : segments_[s].runs) visit_run(s, run, f);
   }
 }
 
-void Optimizer::visit_state(const StateVisitor& f) const {
-  visit_stored_state(
-      [&](std::string_view state, Param& param, i64 first, const std::shared_ptr<TensorStorage>& values) {
-        const Tensor tensor = values->tensor();
-        MCPP_CHECK(tensor.defined(), state, " of ", param.name, " is not in memory");
-        f(state, param, first, tensor);
-      });
-}
-
-void Optimizer::visit_run(std::size_t index, const Run& run, const StoredStateVisitor& f) const {
-  const Segment& segment = segments_[index];
+void Optimizer::visit_run(std::size_t index, const UpdateRun& run, const StoredStateVisitor& f) const {
+  const UpdateSegment& segment = segments_[index];
   std::vector<std::string_view> names(segment.rule->states().begin(), segment.rule->states().end());
   if (has_master_copy()) names.insert(names.begin(), kMasterState);
+  const DType wide = accumulate_dtype(dtype_);
+  std::vector<StoredArray> vectors;
+  for (std::size_t v = 0; v < segment.vectors(wide).size(); ++v) vectors.push_back(states_->stored(index, v));
+  const std::vector<StoredArray> states = segment.states(vectors, wide);
   const BufferPlan& plan = segment.buffer->plan();
-  const i64 begin = segment.begin + run.begin;  // in the flat vectors
+  const i64 begin = segment.shard.begin + run.begin;  // in the flat vectors
   for (std::size_t i = 0; i < plan.params.size(); ++i) {
     const ParamPart part = part_inside(plan, i, begin, begin + run.count);
     if (part.count <= 0) continue;
-    const i64 from = plan.offsets[i] + part.first, offset = run.offset + from - begin;
-    const auto model =
-        segment.codec.has_remainders() ? segment.model.stored_view(from - segment.begin, part.count) : nullptr;
-    for (std::size_t k = 0; k < names.size(); ++k)
-      f(names[k], *segment.buffer->params()[i], part.first,
-        segment.codec.stored_view(*states_, index, k, offset, part.count, model));
+    const i64 from = plan.offsets[i] + part.first;
+    for (std::size_t k = 0; k < names.size(); ++k) {
+      StoredArray values = states[k].part(run.offset + from - begin, part.count);
+      if (segment.forms[k] == StorageForm::Remainder)
+        values = values.with_model(segment.shard.stored_weights(from - segment.shard.begin, part.count));
+      f(names[k], *segment.buffer->params()[i], part.first, values);
+    }
   }
 }
 

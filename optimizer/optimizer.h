@@ -12,7 +12,7 @@
 #include "optimizer/config.h"
 #include "optimizer/matrix_gatherer.h"
 #include "optimizer/param_group.h"
-#include "optimizer/remote_update_staging.h"
+#include "optimizer/staged_update.h"
 #include "optimizer/update_rule.h"
 #include "parallel/dp/buckets/buffer.h"
 #include "tensor/ops/ops.h"
@@ -22,8 +22,6 @@ namespace mcpp {
 struct StepResult {
   double grad_norm = 0;     ///< global L2 norm of gradient * grad_scale, before clipping
   bool is_skipped = false;  ///< the norm was not finite: nothing was changed
-  double lr = 0;            ///< learning rate passed to step()
-  double weight_decay = 0;  ///< weight decay passed to step()
 };
 
 /// Name of the state with the fp32 master weights of a bf16 or fp16 model; other states are UpdateRule::states().
@@ -33,10 +31,13 @@ inline constexpr std::string_view kMasterState = "master";
 /// alone holds them.
 using MatrixGroups = std::map<GridKind, Communicator*>;
 
+/// Returns the configured storage of the states of weights on `device`. `supports_snapshots` allows asynchronous saves.
+StateStoreOptions state_store_options(const OptimizerConfig& config, Device& device, bool supports_snapshots);
+
 class Optimizer {
  public:
   /// Allocates the states for the elements in each buffer's shard() in `states`, which must be empty (nullptr: a new
-  /// store on the device). Master weights are initialized from the model's weights. `holders`: for rules that need
+  /// store in device memory). Master weights are initialized from the model's weights. `holders`: for rules that need
   /// complete matrices; collective over these ranks. `copies`: engine for copies between the buffers' device and the
   /// host, for remote updates (nullptr: a new one).
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
@@ -70,12 +71,8 @@ class Optimizer {
   /// parameter's elements [first, first + values.numel()) in its box that this rank updates. Master weights are only
   /// visited if they are a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank updates
   /// nothing are skipped.
-  using StoredStateVisitor =
-      std::function<void(std::string_view state, Param&, i64 first, const std::shared_ptr<TensorStorage>& values)>;
+  using StoredStateVisitor = std::function<void(std::string_view state, Param&, i64 first, const StoredArray& values)>;
   void visit_stored_state(const StoredStateVisitor& f) const;
-  /// Visitor with tensors: `values` is a flat view. Requires that all states are tensors.
-  using StateVisitor = std::function<void(std::string_view state, Param&, i64 first, Tensor values)>;
-  void visit_state(const StateVisitor& f) const;
   /// Describes where the states are stored, for the log; empty if they are on the device of the weights.
   std::string describe_states() const { return states_->describe(); }
   OffloadedBytes offloaded_state_bytes() const { return states_->offloaded_bytes(); }
@@ -85,74 +82,29 @@ class Optimizer {
   void set_steps(i64 steps) { steps_ = steps; }
 
  private:
-  /// Elements of a segment in the same parameter group. The states contain only what the segment's rule updates, run
-  /// after run.
-  struct Run {
-    i64 begin, count;  // range in the tensors of the segment
-    i64 offset;        // offset in the states
-    ParamGroup group;
-  };
-  /// Elements of one contiguous range of a buffer's flat vectors that one rule updates.
-  struct Segment {
-    const ParamAndGradBuffer* buffer;
-    i64 begin;  // offset in the flat vectors
-    WeightLocation model;
-    Tensor grads;
-    const UpdateRule* rule;
-    StateCodec codec;
-    std::vector<Run> runs;
-  };
-
   void gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixGroups& holders);
   void add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   void add_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard, OptimizerKind kind,
-                   std::vector<Run> runs);
+                   std::vector<UpdateRun> runs);
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
   bool has_master_copy() const { return is_low_precision(dtype_); }
-  /// Part of a run that is decoded and updated together.
-  struct PartRange {
-    std::size_t segment;
-    const Run* run;
-    i64 begin, count;  // range in the run
-
-    i64 state_offset() const { return run->offset + begin; }
-    i64 segment_offset() const { return run->begin + begin; }
-  };
-  std::vector<PartRange> split_into_parts(const std::vector<std::size_t>& order) const;
-  /// Returns the gradient, converted to the accumulate dtype if necessary.
-  Tensor gradient_of(const PartRange& range) const;
-  /// `model`: the weights of the segment.
-  UpdatePart make_part(const PartRange& range, const Tensor& gradient, const Tensor& model,
-                       std::span<const Tensor> states) const;
-  /// Prefetches the tensors of the part that is updated next, on a device other than that of its weights.
-  void prefetch_part(const PartRange& range, const Tensor& gradient, RemoteUpdateStaging& remote) const;
-  /// Kind of a pass over the states: which segments it visits, and what it changes in addition to the states.
-  enum class PassKind { Update, Prepare };
   std::vector<std::size_t> segments_of(PassKind kind) const;
-  /// Prefetches the weights of these segments, in this order.
-  void prefetch_weights(const std::vector<std::size_t>& order) const;
   /// Returns true if an update moves no data between devices.
   bool is_resident() const;
-  /// Calls f(rule, part, group) for parts of each run of each segment, prefetching the next states; with Prepare only
-  /// where the rule needs complete matrices. A part is on the device of its states, entirely in the accumulate dtype.
-  template <class F>
-  void for_each_part(PassKind kind, F&& f);
-  /// Calls change(part) with the part on the device of its states.
-  template <class Change>
-  void update_part(PassKind kind, UpdatePart& part, RemoteUpdateStaging& remote, Change&& change);
-  void visit_run(std::size_t index, const Run& run, const StoredStateVisitor& f) const;
+  /// Calls `f` for the parts of all segments, with Prepare only of those whose rule needs complete matrices.
+  void for_each_part(PassKind kind, const UpdateFunction& f);
+  void visit_run(std::size_t index, const UpdateRun& run, const StoredStateVisitor& f) const;
 
   OptimizerConfig config_;
   NormScope scope_;
   Device& device_;
   DType dtype_;  // dtype of the model
   std::map<OptimizerKind, std::unique_ptr<UpdateRule>> rules_;
-  std::vector<Segment> segments_;
-  /// States by segment: the master weights if they are a copy, or their remainders, then the states of its rule.
-  std::unique_ptr<StateStore> states_;
-  std::unique_ptr<PinnedBufferPool> pinned_buffers_;
-  std::unique_ptr<AsyncCopyEngine> copies_;  // after pinned_buffers_, whose buffers it may use until it is destroyed
+  std::vector<UpdateSegment> segments_;
+  std::unique_ptr<StateStore> states_;  // by segment
+  StagedUpdate staged_update_;
+  bool needs_staging_ = false;  // a state is encoded, or on a different device than its weights or gradient
   std::vector<std::unique_ptr<MatrixGatherer>> matrices_;  // by grid; empty unless the configured rule needs them
   /// Gradients of this rank that count in the norm; has an entry for every grid of the scope.
   std::map<GridKind, std::vector<Tensor>> norm_grads_;

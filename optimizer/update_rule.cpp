@@ -21,7 +21,7 @@ class AdamWRule final : public UpdateRule {
     static constexpr std::array<std::string_view, 2> kNames{"exp_avg", "exp_avg_sq"};
     return kNames;
   }
-  std::vector<StateForm> forms() const override { return {first_moment_form(config_), second_moment_form(config_)}; }
+  std::vector<StorageForm> forms() const override { return {first_moment_form(config_), second_moment_form(config_)}; }
   void update(UpdatePart& part, const UpdateStep& step) const override {
     const AdamWStep settings{.lr = step.lr,
                              .beta1 = config_.adam_beta1,
@@ -45,7 +45,7 @@ class SgdRule final : public UpdateRule {
     static constexpr std::array<std::string_view, 1> kNames{"momentum_buffer"};
     return kNames;
   }
-  std::vector<StateForm> forms() const override { return {form_}; }
+  std::vector<StorageForm> forms() const override { return {form_}; }
   void update(UpdatePart& part, const UpdateStep& step) const override {
     const SgdStep settings{
         .lr = step.lr, .momentum = momentum_, .weight_decay = step.weight_decay, .factor = step.factor};
@@ -54,22 +54,22 @@ class SgdRule final : public UpdateRule {
 
  private:
   double momentum_;
-  StateForm form_;
+  StorageForm form_;
 };
 
-StateForm form_of(StateDType type, StateForm quantized) {
+StorageForm form_of(StateDType type, StorageForm quantized) {
   if (type == StateDType::Uint8) return quantized;
-  return type == StateDType::Bf16 ? StateForm::Bf16 : StateForm::AccumulateType;
+  return type == StateDType::Bf16 ? StorageForm::Bf16 : StorageForm::Plain;
 }
 
 }  // namespace
 
-StateForm first_moment_form(const OptimizerConfig& config) {
-  return form_of(config.exp_avg_dtype, StateForm::Signed);
+StorageForm first_moment_form(const OptimizerConfig& config) {
+  return form_of(config.exp_avg_dtype, StorageForm::Signed);
 }
 
-StateForm second_moment_form(const OptimizerConfig& config) {
-  return form_of(config.exp_avg_sq_dtype, StateForm::NonNegative);
+StorageForm second_moment_form(const OptimizerConfig& config) {
+  return form_of(config.exp_avg_sq_dtype, StorageForm::NonNegative);
 }
 
 std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType dtype) {

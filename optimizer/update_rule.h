@@ -6,9 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "nn/offload/stored_array.h"
 #include "optimizer/config.h"
-#include "optimizer/states/state_codec.h"
-#include "tensor/tensor.h"
 
 namespace mcpp {
 
@@ -35,7 +34,7 @@ class UpdateRule {
   /// Returns the names of the states per weight, as used in checkpoints (PyTorch's). States are initialized to zero.
   virtual std::span<const std::string_view> states() const = 0;
   /// Returns the storage form of each state between updates.
-  virtual std::vector<StateForm> forms() const = 0;
+  virtual std::vector<StorageForm> forms() const = 0;
   virtual void update(UpdatePart& part, const UpdateStep& step) const = 0;
 
   /// A rule whose update of a weight depends on the entire matrix works in three steps: prepare() replaces each part's
@@ -47,8 +46,8 @@ class UpdateRule {
 };
 
 /// Forms of first moments and momentum, and of second moments, which are never negative.
-StateForm first_moment_form(const OptimizerConfig& config);
-StateForm second_moment_form(const OptimizerConfig& config);
+StorageForm first_moment_form(const OptimizerConfig& config);
+StorageForm second_moment_form(const OptimizerConfig& config);
 
 /// Returns the rule of this kind with its settings, for a model of type `dtype`.
 std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType dtype);

@@ -22,6 +22,11 @@ struct Transfer {
 void read_bytes(const Tensor& from, void* to);
 void write_bytes(const void* from, Tensor& to);
 
+/// Returns the memory of a CPU tensor.
+inline std::span<std::byte> host_bytes(const Tensor& t) {
+  return {static_cast<std::byte*>(t.raw()), static_cast<std::size_t>(t.bytes())};
+}
+
 /// Returns the values of t; T must be its element type.
 template <class T>
 std::vector<T> read_values(const Tensor& t) {

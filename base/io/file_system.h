@@ -1,4 +1,5 @@
-// File system calls of a save, behind an interface so that tests can inject failures, torn writes and delays.
+// File system calls of a save, behind an interface so that tests can inject failures, torn writes and delays, and
+// limits of files.
 #pragma once
 #include <sys/types.h>
 
@@ -15,5 +16,10 @@ class FileSystem {
   /// `flags`: those of renameat2(2).
   virtual int rename(const Path& from, const Path& to, unsigned flags) const;
 };
+
+/// Returns the free bytes for this user in the file system of `path`.
+i64 free_bytes(const Path& path);
+/// Returns the limit of file sizes (ulimit -f). Exceeding it would kill the process with a signal.
+i64 max_file_bytes();
 
 }  // namespace mcpp

@@ -2,17 +2,16 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <limits>
+#include <cstring>
 #include <new>
 
+#include "base/io/file_system.h"
 #include "base/machine.h"
 #include "base/strings.h"
 #include "base/system_error.h"
@@ -40,22 +39,9 @@ std::string describe_folder(const Path& folder, std::string_view key) {
   return str(key, ": ", folder.string());
 }
 
-i64 free_bytes(const Path& folder) {
-  struct statvfs info {};
-  MCPP_CHECK_SYSTEM(::statvfs(folder.c_str(), &info) == 0, "cannot stat ", folder.string());
-  return static_cast<i64>(info.f_bavail) * static_cast<i64>(info.f_frsize);
-}
-
-/// Returns the file size limit (ulimit -f). Exceeding it would kill the process with a signal.
-i64 file_limit() {
-  struct rlimit limit {};
-  const bool is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return is_limited ? static_cast<i64>(limit.rlim_cur) : std::numeric_limits<i64>::max();
-}
-
 void check_file_limit(i64 bytes, const std::string& where) {
-  check_input(bytes <= file_limit(), where, " needs a file of ", bytes_text(bytes),
-              ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(file_limit()));
+  check_input(bytes <= max_file_bytes(), where, " needs a file of ", bytes_text(bytes),
+              ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(max_file_bytes()));
 }
 
 /// Reserves the space on any file system by writing zeros.
@@ -64,14 +50,11 @@ int write_zeros(int file, i64 begin, i64 end) {
   end = aligned_bytes(end);
   const AlignedBytes zeros(std::min(kChunkBytes, end - begin));
   std::ranges::fill(zeros.bytes(), std::byte{0});
-  while (begin < end) {
-    const auto bytes = static_cast<std::size_t>(std::min(kChunkBytes, end - begin));
-    const ssize_t done = ::pwrite(file, zeros.bytes().data(), bytes, begin);
-    if (done < 0 && errno == EINTR) continue;
-    if (const int error = write_error(done); error != 0) return error;
-    begin += done;
-  }
-  return 0;
+  int error = 0;
+  for (; begin < end && error == 0; begin += kChunkBytes)
+    error = transfer_now(
+        {FileTransfer::Kind::Write, file, begin, zeros.bytes().data(), std::min(kChunkBytes, end - begin)});
+  return error;
 }
 
 /// Returns 0, or the errno if the bytes cannot be reserved. Avoids posix_fallocate(), whose fallback on file systems
@@ -133,7 +116,7 @@ ScratchFile::~ScratchFile() {
 }
 
 int ScratchFile::extend(i64 bytes) {
-  const int error = bytes_ + bytes <= file_limit() ? reserve(descriptor_, bytes_, bytes_ + bytes) : EFBIG;
+  const int error = bytes_ + bytes <= max_file_bytes() ? reserve(descriptor_, bytes_, bytes_ + bytes) : EFBIG;
   if (error == 0) bytes_ += bytes;
   return error;
 }
@@ -142,26 +125,9 @@ std::string ScratchFile::name() const {
   return str("the scratch file in ", folder_.string());
 }
 
-int ScratchFile::read(i64 offset, std::span<std::byte> to) const {
-  while (!to.empty()) {
-    const ssize_t done = ::pread(descriptor_, to.data(), to.size(), offset);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return done < 0 ? last_system_error() : EIO;
-    to = to.subspan(static_cast<std::size_t>(done));
-    offset += done;
-  }
-  return 0;
-}
-
-int ScratchFile::write(i64 offset, std::span<const std::byte> from) const {
-  while (!from.empty()) {
-    const ssize_t done = ::pwrite(descriptor_, from.data(), from.size(), offset);
-    if (done < 0 && errno == EINTR) continue;
-    if (const int error = write_error(done); error != 0) return error;
-    from = from.subspan(static_cast<std::size_t>(done));
-    offset += done;
-  }
-  return 0;
+std::string ScratchFile::describe(i64 bytes, const TransferQueue& queue) const {
+  return str("on the disk of ", folder_.string(), ", ", bytes_text(bytes), ", by ", queue.name(),
+             is_direct_ ? " with direct I/O" : " through the page cache: the disk does not support direct I/O");
 }
 
 void ScratchFile::throw_transfer_error(std::string_view verb, int error, std::string_view what) const {
@@ -182,15 +148,98 @@ DiskSpace scratch_disk_space(const Path& folder, std::string_view key) {
   return {str(host_name(), ":", info.st_dev), free_bytes(found)};
 }
 
-AlignedBytes::AlignedBytes(i64 bytes)
+AlignedBytes::AlignedBytes(i64 bytes, i64 alignment)
     : size_(static_cast<std::size_t>(bytes)),
-      data_(static_cast<std::byte*>(
-          std::aligned_alloc(ScratchFile::kAlignment, static_cast<std::size_t>(aligned_bytes(bytes))))) {
+      data_(static_cast<std::byte*>(std::aligned_alloc(static_cast<std::size_t>(alignment),
+                                                       static_cast<std::size_t>(round_up(bytes, alignment))))) {
   if (!data_) throw std::bad_alloc();
 }
 
 void AlignedBytes::Free::operator()(std::byte* data) const {
   std::free(data);
+}
+
+FileRegion::FileRegion(std::shared_ptr<const ScratchFile> file, i64 offset, i64 bytes, std::string name)
+    : file_(std::move(file)),
+      offset_(offset),
+      bytes_(bytes),
+      name_(std::move(name)),
+      sums_(static_cast<std::size_t>(ceil_div(bytes, kPiece))) {}
+
+i64 FileRegion::piece_bytes(std::size_t piece) const {
+  return std::min(kPiece, offset_ + bytes_ - offset_of(piece));
+}
+
+bool FileRegion::is_blank() const {
+  return std::ranges::all_of(sums_, [](const std::string& sum) { return sum.empty(); });
+}
+
+void FileRegion::record_checksums(std::span<const std::byte> bytes) {
+  MCPP_CHECK(static_cast<i64>(bytes.size()) == bytes_, name_);
+  for (std::size_t p = 0; p < pieces(); ++p)
+    sums_[p] = checksum_hex(bytes.subspan(p * kPiece, static_cast<std::size_t>(piece_bytes(p))));
+}
+
+void FileRegion::check_piece(std::size_t piece, std::span<const std::byte> bytes) const {
+  if (checksum_hex(bytes) == sums_[piece]) return;
+  fail(ExitCode::PeerLost, file_->name(), ": ", name_, " differs from its checksum: the disk or the memory of this ",
+       "node is unreliable. Exclude the node or choose a different folder, and restart; the run resumes from its "
+       "last checkpoint");
+}
+
+void FileRegion::verify(std::span<std::byte> bytes) const {
+  MCPP_CHECK(static_cast<i64>(bytes.size()) == bytes_, name_);
+  for (std::size_t p = 0; p < pieces(); ++p) {
+    const auto piece = bytes.subspan(p * kPiece, static_cast<std::size_t>(piece_bytes(p)));
+    if (sums_[p].empty())
+      std::memset(piece.data(), 0, piece.size());
+    else
+      check_piece(p, piece);
+  }
+}
+
+void FileRegion::read_piece(std::size_t piece, std::span<std::byte> to) const {
+  if (sums_[piece].empty()) {
+    std::memset(to.data(), 0, to.size());
+    return;
+  }
+  const int error = transfer_now(file_->transfer(FileTransfer::Kind::Read, offset_of(piece), to));
+  if (error != 0) file_->throw_transfer_error("read", error, name_);
+  check_piece(piece, to);
+}
+
+template <class F>
+void FileRegion::for_each_piece(i64 begin, i64 end, const F& f) const {
+  const AlignedBytes buffer(std::min(kPiece, bytes_));
+  MCPP_CHECK(begin >= 0 && end <= bytes_, name_);
+  for (i64 at = begin; at < end;) {
+    const auto piece = static_cast<std::size_t>(at / kPiece);
+    const i64 first = at % kPiece, count = std::min(end - at, piece_bytes(piece) - first);
+    const std::span<std::byte> all = buffer.bytes().first(static_cast<std::size_t>(piece_bytes(piece)));
+    f(piece, all, all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    at += count;
+  }
+}
+
+void FileRegion::read(i64 begin, std::span<std::byte> to) const {
+  for_each_piece(begin, begin + static_cast<i64>(to.size()),
+                 [&](std::size_t piece, std::span<std::byte> all, std::span<const std::byte> wanted) {
+                   read_piece(piece, all);
+                   std::ranges::copy(wanted, to.begin());
+                   to = to.subspan(wanted.size());
+                 });
+}
+
+void FileRegion::write(i64 begin, std::span<const std::byte> from) {
+  for_each_piece(begin, begin + static_cast<i64>(from.size()),
+                 [&](std::size_t piece, std::span<std::byte> all, std::span<std::byte> changed) {
+                   if (changed.size() < all.size()) read_piece(piece, all);
+                   std::ranges::copy(from.first(changed.size()), changed.begin());
+                   from = from.subspan(changed.size());
+                   const int error = transfer_now(file_->transfer(FileTransfer::Kind::Write, offset_of(piece), all));
+                   if (error != 0) file_->throw_transfer_error("write", error, name_);
+                   sums_[piece] = checksum_hex(all);
+                 });
 }
 
 }  // namespace mcpp

@@ -5,9 +5,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file.h"
 #include "base/integer_math.h"
+#include "base/io/transfer_queue.h"
 
 namespace mcpp {
 
@@ -27,15 +29,17 @@ class ScratchFile {
   [[nodiscard]] int extend(i64 bytes);
 
   int descriptor() const { return descriptor_; }
-  /// Returns true if transfers bypass the page cache, which not all file systems support.
-  bool is_direct() const { return is_direct_; }
   i64 bytes() const { return bytes_; }
   /// Returns "the scratch file in <folder>", for messages.
   std::string name() const;
 
-  /// Transfers synchronously; offset, size and address must be aligned. Thread-safe. Returns 0 or an errno.
-  [[nodiscard]] int read(i64 offset, std::span<std::byte> to) const;
-  [[nodiscard]] int write(i64 offset, std::span<const std::byte> from) const;
+  /// Returns the transfer of these bytes, for a queue or transfer_now(). Offset, size and address must be aligned.
+  FileTransfer transfer(FileTransfer::Kind kind, i64 offset, std::span<std::byte> data) const {
+    return {kind, descriptor_, offset, data.data(), static_cast<i64>(data.size())};
+  }
+  /// Describes a store of `bytes` bytes in this file for the log: "on the disk of /scratch, 1.2 GiB, by io_uring with
+  /// direct I/O".
+  std::string describe(i64 bytes, const TransferQueue& queue) const;
 
   /// Throws PeerLost for a failed read, write or extension (`verb`) with errno `error`; `what` names the lost data. The
   /// launcher then restarts the run from its last checkpoint.
@@ -45,7 +49,7 @@ class ScratchFile {
   Path folder_;
   i64 bytes_;
   int descriptor_ = -1;
-  bool is_direct_ = false;
+  bool is_direct_ = false;  // transfers bypass the page cache, which not all file systems support
 };
 
 /// Free space of a disk.
@@ -62,10 +66,10 @@ constexpr i64 aligned_bytes(i64 bytes) {
   return round_up(bytes, ScratchFile::kAlignment);
 }
 
-/// Memory aligned to ScratchFile::kAlignment.
+/// Memory aligned for direct I/O.
 class AlignedBytes {
  public:
-  explicit AlignedBytes(i64 bytes);
+  explicit AlignedBytes(i64 bytes, i64 alignment = ScratchFile::kAlignment);
   std::span<std::byte> bytes() const { return {data_.get(), size_}; }
 
  private:
@@ -74,6 +78,64 @@ class AlignedBytes {
   };
   std::size_t size_;
   std::unique_ptr<std::byte, Free> data_;
+};
+
+/// Bytes that persist outside of tensors, whose reads and writes block.
+class StoredBytes {
+ public:
+  virtual ~StoredBytes() = default;
+  virtual void read(i64 begin, std::span<std::byte> to) const = 0;
+  virtual void write(i64 begin, std::span<const std::byte> from) = 0;
+  /// Returns the current bytes, unaffected by later writes by their owner.
+  virtual std::shared_ptr<StoredBytes> snapshot() = 0;
+};
+
+// Checksummed vector of values in a scratch file, which detects corruption by the disk.
+
+/// Byte range [offset, offset + bytes) of a file, divided into pieces with one checksum each. Pieces never written read
+/// as zeros.
+class FileRegion final : public StoredBytes, public std::enable_shared_from_this<FileRegion> {
+ public:
+  static constexpr i64 kPiece = i64{512} << 10;
+
+  /// `name` identifies the data in error messages. offset and bytes must be aligned.
+  FileRegion(std::shared_ptr<const ScratchFile> file, i64 offset, i64 bytes, std::string name);
+
+  /// Returns the transfer of all bytes between the region and `data`.
+  FileTransfer transfer(FileTransfer::Kind kind, std::byte* data) const {
+    return file_->transfer(kind, offset_, {data, static_cast<std::size_t>(bytes_)});
+  }
+  i64 offset() const { return offset_; }
+  i64 bytes() const { return bytes_; }
+  bool is_blank() const;
+
+  /// Records the checksums of `bytes`, the complete contents about to be written to the region.
+  void record_checksums(std::span<const std::byte> bytes);
+  /// Verifies the contents of the region after a read, and zeroes the pieces that were never written. Throws PeerLost
+  /// if a checksum differs, so that the launcher restarts the run from its last checkpoint.
+  void verify(std::span<std::byte> bytes) const;
+
+  /// Reads bytes [begin, begin + to.size()) of the region; blocks. Safe to call from any thread while no thread writes.
+  /// Throws PeerLost if the disk fails.
+  void read(i64 begin, std::span<std::byte> to) const override;
+  void write(i64 begin, std::span<const std::byte> from) override;
+  std::shared_ptr<StoredBytes> snapshot() override { return shared_from_this(); }
+
+ private:
+  std::size_t pieces() const { return sums_.size(); }
+  i64 offset_of(std::size_t piece) const { return offset_ + static_cast<i64>(piece) * kPiece; }
+  i64 piece_bytes(std::size_t piece) const;
+  /// Calls f(piece, buffer of the entire piece, its bytes in the range) for each piece that contains bytes of
+  /// [begin, end).
+  template <class F>
+  void for_each_piece(i64 begin, i64 end, const F& f) const;
+  void check_piece(std::size_t piece, std::span<const std::byte> bytes) const;
+  void read_piece(std::size_t piece, std::span<std::byte> to) const;
+
+  std::shared_ptr<const ScratchFile> file_;
+  i64 offset_, bytes_;
+  std::string name_;
+  std::vector<std::string> sums_;  // one per piece; empty if never written
 };
 
 }  // namespace mcpp

@@ -4,19 +4,26 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
+#include <future>
 #include <map>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/system_error.h"
+#include "base/thread_pool.h"
 
 namespace mcpp {
 namespace {
+
+template <class F>
+void for_each_piece(const FileTransfer& transfer, const F& f) {
+  for (i64 at = 0; at < transfer.bytes; at += TransferQueue::kPiece) {
+    FileTransfer piece = transfer;
+    piece.offset += at, piece.data += at, piece.bytes = std::min(TransferQueue::kPiece, transfer.bytes - at);
+    f(piece);
+  }
+}
 
 constexpr unsigned kDepth = 256;  // maximum number of pieces in flight
 
@@ -35,16 +42,14 @@ class RingQueue final : public TransferQueue {
   Ticket start(const FileTransfer& transfer) override {
     const Ticket ticket = next_++;
     Progress& progress = progress_[ticket];
-    for (i64 at = 0; at < transfer.bytes; at += kPiece) {
+    for_each_piece(transfer, [&](const FileTransfer& piece) {
       if (free_.empty()) finish_one();
       const unsigned slot = free_.back();
       free_.pop_back();
-      FileTransfer piece = transfer;
-      piece.offset += at, piece.data += at, piece.bytes = std::min(kPiece, transfer.bytes - at);
       pieces_[slot] = {piece, ticket};
       ++progress.pending;
       queue(slot);
-    }
+    });
     submit();
     return ticket;
   }
@@ -144,99 +149,68 @@ std::unique_ptr<TransferQueue> make_transfer_queue() {
   return queue ? std::move(queue) : make_thread_queue();
 }
 
-namespace {
-
-constexpr int kThreads = 4;  // pieces the disk works on concurrently
-
-/// Transfers all of `rest`. Returns 0 or an errno.
-int transfer_all(FileTransfer rest) {
-  while (rest.bytes > 0) {
-    const auto bytes = static_cast<std::size_t>(rest.bytes);
-    const bool is_write = rest.kind == FileTransfer::Kind::Write;
-    const ssize_t done = is_write ? ::pwrite(rest.file, rest.data, bytes, rest.offset)
-                                  : ::pread(rest.file, rest.data, bytes, rest.offset);
+int transfer_now(FileTransfer transfer) {
+  const bool is_write = transfer.kind == FileTransfer::Kind::Write;
+  while (transfer.bytes > 0) {
+    const auto bytes = static_cast<std::size_t>(transfer.bytes);
+    const ssize_t done = is_write ? ::pwrite(transfer.file, transfer.data, bytes, transfer.offset)
+                                  : ::pread(transfer.file, transfer.data, bytes, transfer.offset);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) return last_system_error();
     if (done == 0) return is_write ? ENOSPC : EIO;
-    rest.offset += done, rest.data += done, rest.bytes -= done;
+    transfer.offset += done, transfer.data += done, transfer.bytes -= done;
   }
   return 0;
 }
 
+int TransferQueue::wait_all(const std::vector<Ticket>& tickets) {
+  int error = 0;
+  for (const Ticket ticket : tickets) {
+    const int result = wait(ticket);
+    if (error == 0) error = result;
+  }
+  return error;
+}
+
+namespace {
+
 class ThreadQueue final : public TransferQueue {
  public:
-  ThreadQueue() {
-    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { work(); });
-  }
+  ThreadQueue() = default;
   ~ThreadQueue() override {
-    {
-      const std::lock_guard lock(mutex_);
-      is_closed_ = true;
+    for (const auto& [ticket, pieces] : pieces_) {
+      for (const std::future<int>& piece : pieces) piece.wait();
     }
-    changed_.notify_all();
   }
   ThreadQueue(const ThreadQueue&) = delete;
   ThreadQueue& operator=(const ThreadQueue&) = delete;
 
   Ticket start(const FileTransfer& transfer) override {
-    const std::lock_guard lock(mutex_);
-    const Ticket ticket = next_++;
-    Progress& progress = progress_[ticket];
-    for (i64 at = 0; at < transfer.bytes; at += kPiece) {
-      FileTransfer piece = transfer;
-      piece.offset += at, piece.data += at, piece.bytes = std::min(kPiece, transfer.bytes - at);
-      pieces_.push_back({piece, ticket});
-      ++progress.pending;
-    }
-    changed_.notify_all();
-    return ticket;
+    std::vector<std::future<int>>& pieces = pieces_[next_];
+    for_each_piece(transfer, [&](const FileTransfer& piece) {
+      pieces.push_back(threads_.submit([piece] { return transfer_now(piece); }));
+    });
+    return next_++;
   }
 
   int wait(Ticket ticket) override {
-    std::unique_lock lock(mutex_);
-    const auto found = progress_.find(ticket);
-    MCPP_CHECK(found != progress_.end(), "no transfer has ticket ", ticket);
-    changed_.wait(lock, [&] { return found->second.pending == 0; });
-    const int error = found->second.error;
-    progress_.erase(found);
+    auto found = pieces_.extract(ticket);
+    MCPP_CHECK(found, "no transfer has ticket ", ticket);
+    int error = 0;
+    for (std::future<int>& piece : found.mapped()) {
+      if (const int result = piece.get(); result != 0) error = result;
+    }
     return error;
   }
 
   std::string_view name() const override { return "threads"; }
 
  private:
-  struct Piece {
-    FileTransfer transfer;
-    Ticket ticket;
-  };
-  struct Progress {
-    int pending = 0, error = 0;
-  };
+  static constexpr i64 kThreads = 4;  // pieces the disk works on concurrently
 
-  /// Runs one thread until the queue is closed and drained.
-  void work() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [&] { return is_closed_ || !pieces_.empty(); });
-      if (pieces_.empty()) return;
-      const Piece piece = pieces_.front();
-      pieces_.pop_front();
-      lock.unlock();
-      const int error = transfer_all(piece.transfer);
-      lock.lock();
-      Progress& progress = progress_.at(piece.ticket);
-      if (error != 0) progress.error = error;
-      if (--progress.pending == 0) changed_.notify_all();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Piece> pieces_;
-  std::map<Ticket, Progress> progress_;
+  std::map<Ticket, std::vector<std::future<int>>> pieces_;
   Ticket next_ = 1;
-  bool is_closed_ = false;
-  std::vector<std::jthread> threads_;  // last member: the threads use all members above, and its destructor joins them
+  ThreadPool threads_{kThreads};
 };
 
 }  // namespace

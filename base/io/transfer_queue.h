@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "base/types.h"
 
@@ -17,6 +18,10 @@ struct FileTransfer {
   i64 bytes = 0;
 };
 
+/// Transfers all bytes, blocking the caller. Returns 0 or an errno: EIO at the end of the file, ENOSPC if nothing can
+/// be written.
+[[nodiscard]] int transfer_now(FileTransfer transfer);
+
 /// Queue of asynchronous transfers, used by one thread. Transfers complete in any order; callers that need ordering
 /// must wait() in between.
 class TransferQueue {
@@ -29,6 +34,8 @@ class TransferQueue {
   virtual Ticket start(const FileTransfer& transfer) = 0;
   /// Waits for the transfer. Returns 0 or an errno. Must be called once per ticket.
   virtual int wait(Ticket ticket) = 0;
+  /// Waits for all these transfers. Returns 0 or the errno of the first that failed.
+  int wait_all(const std::vector<Ticket>& tickets);
   /// Name of the implementation, for the log.
   virtual std::string_view name() const = 0;
 

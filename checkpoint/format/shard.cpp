@@ -22,18 +22,18 @@ std::string optimizer_tensor(std::string_view state, std::string_view param_name
 }
 
 void NamedShard::read(Tensor& to) const {
-  stored ? stored->read(to) : read_bytes(data, to.raw());
+  stored.defined() ? stored.read(to) : read_bytes(data, to.raw());
 }
 
 void NamedShard::write(const Tensor& from) {
-  stored ? stored->write(from) : write_bytes(from.raw(), data);
+  stored.defined() ? stored.write(from) : write_bytes(from.raw(), data);
 }
 
 std::vector<ShardSpec> specs_of(std::span<const NamedShard> shards) {
   std::vector<ShardSpec> specs;
   for (const NamedShard& shard : shards) {
-    MCPP_CHECK(shard.stored || shard.data.defined(), shard.name, " has no elements");
-    const i64 values = shard.stored ? shard.stored->numel() : shard.data.numel();
+    MCPP_CHECK(shard.stored.defined() || shard.data.defined(), shard.name, " has no elements");
+    const i64 values = shard.stored.defined() ? shard.stored.numel() : shard.data.numel();
     MCPP_CHECK(values == shard.numel(), shard.name, ": the shard has ", shard.numel(), " elements, but data for ",
                values);
     ShardSpec spec;

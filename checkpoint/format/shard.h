@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "nn/offload/stored_array.h"
 #include "nn/tensor_region.h"
-#include "tensor/tensor_storage.h"
 
 namespace mcpp {
 
@@ -30,8 +30,8 @@ struct ShardSpec : Region {
 /// Shard of a named tensor with its data: numel() elements, row-major over the box, on any device or in a storage.
 struct NamedShard : Region {
   std::string name;
-  Tensor data;                            ///< undefined if the data are in `stored`
-  std::shared_ptr<TensorStorage> stored;  ///< null if the data are in `data`
+  Tensor data;         ///< undefined if the data are in `stored`
+  StoredArray stored;  ///< undefined if the data are in `data`
 
   NamedShard() = default;
   /// Constructs a shard of a full box.
@@ -40,13 +40,13 @@ struct NamedShard : Region {
   /// Constructs a shard of elements [begin, end) of a box.
   NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor values)
       : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(values)) {}
-  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, std::shared_ptr<TensorStorage> values)
+  NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, const StoredArray& values)
       : Region{std::move(where), begin, end},
         name(std::move(tensor_name)),
-        data(values->tensor()),
-        stored(data.defined() ? nullptr : std::move(values)) {}
+        data(values.tensor()),
+        stored(data.defined() ? StoredArray() : values) {}
 
-  DType dtype() const { return stored ? stored->dtype() : data.dtype(); }
+  DType dtype() const { return stored.defined() ? stored.dtype() : data.dtype(); }
   bool is_in_host_memory() const { return data.defined() && data.device().type() == DeviceType::Cpu; }
   /// Copies the data to `to`, in host memory.
   void read(Tensor& to) const;

@@ -22,7 +22,7 @@ void fault_in_pages(const Tensor& tensor, const std::stop_token& stop) {
 void HostStaging::prepare(std::span<const NamedShard> shards) {
   std::vector<Size> sizes;
   for (const NamedShard& shard : shards)
-    sizes.push_back({shard.dtype(), shard.stored ? 0 : shard.numel(), uses_copy_engine(shard.data)});
+    sizes.push_back({shard.dtype(), shard.stored.defined() ? 0 : shard.numel(), uses_copy_engine(shard.data)});
   preparing_ = std::jthread([this, sizes](const std::stop_token& stop) { allocate_buffers(sizes, stop); });
 }
 
@@ -50,8 +50,8 @@ void HostStaging::begin(std::span<const NamedShard> shards) {
   for (const NamedShard& shard : shards) originals_.push_back(shard.data);
   copies_.resize(shards.size());
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    if (shards[i].stored)
-      snapshots_[i] = shards[i].stored->snapshot();
+    if (shards[i].stored.defined())
+      snapshots_[i] = shards[i].stored.snapshot();
     else if (uses_copy_engine(shards[i].data))
       start_copy(i);
     else if (!shards[i].is_in_host_memory())
@@ -64,7 +64,7 @@ Tensor HostStaging::data(std::size_t index) {
   if (snapshot == snapshots_.end()) return copies_[index].tensor;
   host_.trim();  // cached blocks of the previous copies have other sizes
   Tensor copy = Tensor::empty({specs_[index].numel()}, specs_[index].dtype, host_, MemoryClass::Other);
-  snapshot->second->read(copy);
+  snapshot->second.read(copy);
   return copy;
 }
 

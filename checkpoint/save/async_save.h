@@ -62,7 +62,7 @@ class HostStaging final : public ShardSource {
   std::vector<PinnedTensor> copies_;
   std::unique_ptr<AsyncCopyEngine> copier_;  // after the memory that it copies to
   std::vector<AsyncCopy> in_flight_;
-  std::map<std::size_t, std::shared_ptr<const TensorStorage>> snapshots_;
+  std::map<std::size_t, StoredArray> snapshots_;
   std::jthread preparing_;  // last, so that it ends before the members it fills are destroyed
 };
 

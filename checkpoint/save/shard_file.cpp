@@ -1,9 +1,7 @@
 #include "checkpoint/save/shard_file.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -93,12 +91,6 @@ void OutputFile::flush() {
   MCPP_CHECK_SYSTEM(files_.fsync(descriptor_) == 0, "cannot flush ", path_.string());
 }
 
-i64 free_bytes(const Path& path) {
-  struct statvfs info {};
-  MCPP_CHECK_SYSTEM(::statvfs(path.c_str(), &info) == 0, "cannot stat ", path.string());
-  return static_cast<i64>(info.f_bavail) * static_cast<i64>(info.f_frsize);
-}
-
 std::string bytes_text(i64 bytes) {
   return str(human_bytes(static_cast<double>(bytes)), " (", bytes, " bytes)");
 }
@@ -165,11 +157,8 @@ void check_space(const Path& path, i64 needed) {
               bytes_text(free),
               "; free some, or keep fewer checkpoints: lower checkpoint.keep_latest_k, or local_keep_latest_k in "
               "checkpoint.local_save");
-  struct rlimit limit {};
-  const bool is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  check_input(!is_limited || static_cast<rlim_t>(needed) <= limit.rlim_cur, path.string(), " needs ",
-              bytes_text(needed),
-              ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(static_cast<i64>(limit.rlim_cur)));
+  check_input(needed <= max_file_bytes(), path.string(), " needs ", bytes_text(needed),
+              ", more than the limit of file sizes (ulimit -f) allows: ", bytes_text(max_file_bytes()));
 }
 
 Hdf5Dataset describe(const ShardSpec& shard, i64 number) {

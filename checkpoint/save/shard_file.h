@@ -49,8 +49,6 @@ class OutputFile {
   int direct_;  // direct I/O; -1 if the file system does not support it
 };
 
-/// Returns the free bytes for this user in the file system of `path`.
-i64 free_bytes(const Path& path);
 /// Returns text like "1.00 MiB (1048576 bytes)".
 std::string bytes_text(i64 bytes);
 

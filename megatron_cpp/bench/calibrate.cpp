@@ -140,13 +140,9 @@ Hardware calibrate(Device& device, Communicator& ranks, int cores, const Calibra
 namespace {
 
 void transfer(TransferQueue& queue, const ScratchFile& file, FileTransfer::Kind kind, std::span<std::byte> memory) {
-  const int error = queue.wait(queue.start({.kind = kind,
-                                            .file = file.descriptor(),
-                                            .offset = 0,
-                                            .data = memory.data(),
-                                            .bytes = static_cast<i64>(memory.size())}));
+  const int error = queue.wait(queue.start(file.transfer(kind, 0, memory)));
   if (error != 0)
-    file.throw_transfer_error(kind == FileTransfer::Kind::Read ? "read" : "written", error, "a measurement");
+    file.throw_transfer_error(kind == FileTransfer::Kind::Read ? "read" : "write", error, "a measurement");
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ BytesByModule module_memory_usage(const TrainingState& state, i64 zero_stage) {
   }
   for (const ParamAndGradBuffer* buffer : state.buffers()) {
     if (zero_stage >= 3)
-      buffer->visit_stored_weights([&](Param& param, i64, const std::shared_ptr<TensorStorage>& values) {
-        sum(param, MemoryClass::Params) += static_cast<double>(values->numel() * size_of(values->dtype()));
+      buffer->visit_stored_weights([&](Param& param, i64, const StoredArray& values) {
+        sum(param, MemoryClass::Params) += static_cast<double>(values.numel() * size_of(values.dtype()));
       });
     if (zero_stage >= 2)
       buffer->visit_grads(
@@ -28,8 +28,8 @@ BytesByModule module_memory_usage(const TrainingState& state, i64 zero_stage) {
   }
   bool is_known = true;
   state.optimizer().visit_stored_state([&](std::string_view, Param& param, i64, const auto& values) {
-    is_known = is_known && values->tensor().defined();
-    sum(param, MemoryClass::OptimizerState) += bytes(values->tensor());
+    is_known = is_known && values.tensor().defined();
+    sum(param, MemoryClass::OptimizerState) += bytes(values.tensor());
   });
   if (!is_known)
     for (auto& [module, classes] : modules) classes.erase(std::string(name_of(MemoryClass::OptimizerState)));

@@ -225,7 +225,7 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
   std::vector<NamedShard> shards;
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     chunk.memory->visit_stored_weights([&](const Param& param, i64 first, const auto& values) {
-      shards.emplace_back(model_tensor(param.name), param.box, first, first + values->numel(), values);
+      shards.emplace_back(model_tensor(param.name), param.box, first, first + values.numel(), values);
     });
     add_expert_biases(*chunk.model, shards);
   }

@@ -14,6 +14,7 @@
 #include "parallel/pp/simulate.h"
 #include "tensor/cpu/attention/attention_memory.h"
 #include "tensor/dtype.h"
+#include "tensor/ops/low_precision/quantize.h"
 
 namespace mcpp {
 namespace {
@@ -138,9 +139,10 @@ double state_elements_per_weight(const Config& config, bool is_matrix) {
   const DType type = dtype_of(config.training.precision);
   constexpr i64 kWeights = kQuantizedBlock;
   double bytes = 0;
-  for (const StateVector& state :
-       StateCodec(make_update_rule(rule, config.optimizer, type)->forms(), accumulate_dtype(type)).vectors(kWeights))
-    bytes += static_cast<double>(state.bytes());
+  for (const StorageForm form : make_update_rule(rule, config.optimizer, type)->forms()) {
+    for (const VectorSpec& vector : stored_vectors(form, accumulate_dtype(type), kWeights))
+      bytes += static_cast<double>(vector.bytes());
+  }
   return bytes / static_cast<double>(kWeights * size_of(accumulate_dtype(type)));
 }
 

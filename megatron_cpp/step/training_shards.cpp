@@ -3,10 +3,10 @@
 namespace mcpp {
 namespace {
 
-using Values = const std::shared_ptr<TensorStorage>&;
+using Values = const StoredArray&;
 
 /// Calls f(name, param, first, values) for each part of weights and optimizer states that this rank updates. `values`
-/// is a TensorStorage; weights and states in memory are backed by a tensor.
+/// share a tensor if they are plain and in memory.
 template <class F>
 void for_each_part(const TrainingState& state, F&& f) {
   for (const TrainingState::Chunk& chunk : state.chunks()) {
@@ -71,7 +71,7 @@ std::vector<NamedShard> shards_to_load(const TrainingState& state) {
   add_router_state(state, shards);
   for (const ParamAndGradBuffer* buffer : state.buffers()) add_power_sgd(state, *buffer, /*is_to_save=*/false, shards);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
-    shards.emplace_back(std::move(name), param.box, first, first + values->numel(), values);
+    shards.emplace_back(std::move(name), param.box, first, first + values.numel(), values);
   });
   return shards;
 }
@@ -95,10 +95,10 @@ std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   for (const ParamAndGradBuffer* buffer : state.buffers()) add_power_sgd(state, *buffer, /*is_to_save=*/true, shards);
   const PrimaryShard share(state);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
-    const Part own = share.of(param, values->numel());
+    const Part own = share.of(param, values.numel());
     if (own.count == 0) return;
     const i64 begin = first + own.first;
-    shards.emplace_back(std::move(name), param.box, begin, begin + own.count, values->part(own.first, own.count));
+    shards.emplace_back(std::move(name), param.box, begin, begin + own.count, values.part(own.first, own.count));
   });
   return shards;
 }

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "optimizer/make_state_store.h"
 #include "optimizer/param_group.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/simulate.h"
@@ -53,8 +52,9 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       profiler_(context.profiler),
       activations_(make_activation_store(storage.activations, device_)),
       chunks_(make_chunks(context, storage.params)),
-      optimizer_(buffers(), optimizer, make_norm_scope(parallel, parallel.layout.zero_stage > 0),
-                 stage_groups(parallel), make_state_store(optimizer, device_, storage.saves_asynchronously)),
+      optimizer_(
+          buffers(), optimizer, make_norm_scope(parallel, parallel.layout.zero_stage > 0), stage_groups(parallel),
+          std::make_unique<StateStore>(device_, state_store_options(optimizer, device_, storage.saves_asynchronously))),
       loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(buffers(), {*parallel_.tp, parallel_.embedding.get()}),
       routers_(context.config, models(), parallel_.world, device_),

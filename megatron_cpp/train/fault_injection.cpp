@@ -26,17 +26,17 @@ void poison(const Tensor& t) {
   on_float(t.dtype(), [&]<class T>() { write_values(std::vector<T>{from_double<T>(kNan)}, first); });
 }
 
-void poison(const TensorStorage& storage) {
+void poison(const StoredArray& storage) {
   CpuDevice host;
   Tensor first = Tensor::zeros({1}, storage.dtype(), host, MemoryClass::Other);
   poison(first);
-  storage.part(0, 1)->write(first);
+  storage.part(0, 1).write(first);
 }
 
 void poison_weights(TrainingState& state) {
   state.chunks().front().memory->visit_weights([](const Param&, i64, const Tensor& values) { poison(values); });
   state.optimizer().visit_stored_state([](std::string_view name, const Param&, i64, const auto& values) {
-    if (name == kMasterState) poison(*values);
+    if (name == kMasterState) poison(values);
   });
 }
 

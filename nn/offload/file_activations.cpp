@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/integer_math.h"
-#include "base/number_format.h"
 #include "nn/offload/host_memory.h"
 #include "tensor/transfer.h"
 
@@ -78,9 +77,9 @@ std::vector<Tensor> FileActivations::OffloadedBatch::take() {
 
 FileActivations::FileActivations(const ActivationOffload& offload, Device& device, std::unique_ptr<TransferQueue> queue,
                                  std::unique_ptr<AsyncCopyEngine> copies)
-    : folder_(offload.folder),
-      host_(host_device_for(device)),
-      file_(std::make_shared<ScratchFile>(folder_, round_up(std::max<i64>(offload.bytes, 1), kBlock), offload.key)),
+    : host_(host_device_for(device)),
+      file_(std::make_shared<ScratchFile>(offload.folder, round_up(std::max<i64>(offload.bytes, 1), kBlock),
+                                          offload.key)),
       copies_(std::move(copies)),
       queue_(std::move(queue)) {
   blocks_ = file_->bytes() / kBlock;
@@ -89,19 +88,13 @@ FileActivations::FileActivations(const ActivationOffload& offload, Device& devic
 
 FileActivations::~FileActivations() = default;
 
-std::string FileActivations::describe() const {
-  return str("on the disk of ", folder_.string(), ", ", human_bytes(static_cast<double>(blocks_ * kBlock)), ", by ",
-             queue_->name(),
-             file_->is_direct() ? " with direct I/O" : " through the page cache: the disk does not support direct I/O");
-}
-
 FileActivations::Slot* FileActivations::slot_with(const OffloadedBatch& offloaded) {
   const auto found = std::ranges::find(slots_, &offloaded, &Slot::holds);
   return found == slots_.end() ? nullptr : &*found;
 }
 
 std::span<std::byte> FileActivations::bytes_of(const Slot& slot, const OffloadedBatch& offloaded) const {
-  return mcpp::bytes_of(slot.memory.tensor).first(static_cast<std::size_t>(offloaded.bytes()));
+  return host_bytes(slot.memory.tensor).first(static_cast<std::size_t>(offloaded.bytes()));
 }
 
 Tensor FileActivations::part_of(const Slot& slot, i64 offset, i64 bytes) const {
@@ -129,11 +122,7 @@ void FileActivations::wait(Slot& slot) {
   slot.use = Slot::Use::Idle;
   for (AsyncCopy& copy : slot.copies) copy.wait();
   slot.copies.clear();
-  int error = 0;
-  for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
-    const int result = queue_->wait(ticket);
-    if (error == 0) error = result;
-  }
+  const int error = queue_->wait_all(std::exchange(slot.transfers, {}));
   for (const i64 block : std::exchange(slot.freed, {})) free_blocks_.push_back(block);
   if (error == 0 || !slot.holds) return;  // errors of discarded data are ignored
   file_->throw_transfer_error(is_write ? "write" : "read", error, kContentName);
@@ -144,8 +133,7 @@ void FileActivations::start(FileTransfer::Kind kind, Slot& slot, OffloadedBatch&
   slot.holds = &offloaded;
   std::byte* data = bytes_of(slot, offloaded).data();
   for (const FileRegion& block : offloaded.blocks) {
-    slot.transfers.push_back(queue_->start(
-        {.kind = kind, .file = file_->descriptor(), .offset = block.offset(), .data = data, .bytes = block.bytes()}));
+    slot.transfers.push_back(queue_->start(block.transfer(kind, data)));
     data += block.bytes();
   }
 }

@@ -8,7 +8,7 @@
 #include <array>
 #include <deque>
 
-#include "base/io/file_region.h"
+#include "base/io/scratch_file.h"
 #include "base/io/transfer_queue.h"
 #include "nn/offload/activation_store.h"
 #include "tensor/host/pinned_buffer_pool.h"
@@ -27,7 +27,7 @@ class FileActivations final : public ActivationStore {
   ~FileActivations() override;
 
   std::unique_ptr<OffloadedTensors> put(std::vector<Tensor> tensors) override;
-  std::string describe() const override;
+  std::string describe() const override { return file_->describe(blocks_ * kBlock, *queue_); }
   OffloadedBytes peak() const override { return {.on_disk = peak_blocks_ * kBlock}; }
 
  private:
@@ -60,7 +60,6 @@ class FileActivations final : public ActivationStore {
   void discard(OffloadedBatch& offloaded);
   void reclaim_dropped_blocks();
 
-  Path folder_;
   std::shared_ptr<CpuDevice> host_;
   std::shared_ptr<ScratchFile> file_;
   std::vector<i64> free_blocks_;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "nn/offload/host_memory.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -15,71 +16,47 @@ constexpr std::ptrdiff_t kMaxPrefetched = 2;
 
 }  // namespace
 
-/// Copy-on-write snapshot of a vector; keeps its file region alive.
-class FileStates::Snapshot final : public TensorStorage {
+/// Bytes of a vector, whichever region holds them. A snapshot is the region itself: it keeps it alive, and updates go
+/// to the other one.
+class FileStates::VectorBytes final : public StoredBytes {
  public:
-  Snapshot(std::shared_ptr<const FileRegion> region, DType dtype, i64 first, i64 count)
-      : region_(std::move(region)), dtype_(dtype), first_(first), count_(count) {}
+  VectorBytes(FileStates& store, std::size_t segment, std::size_t vector)
+      : store_(store), segment_(segment), vector_(vector) {}
 
-  DType dtype() const override { return dtype_; }
-  i64 numel() const override { return count_; }
-  void read(Tensor& to) const override { region_->read(first_ * size_of(dtype_), bytes_of(to)); }
-  void write(const Tensor&) override { fail(ExitCode::Internal, "a snapshot is read-only"); }
-  std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
-    return std::make_shared<Snapshot>(region_, dtype_, first_ + begin, count);
-  }
-  std::shared_ptr<const TensorStorage> snapshot() const override {
-    return std::make_shared<Snapshot>(region_, dtype_, first_, count_);
-  }
-
- private:
-  std::shared_ptr<const FileRegion> region_;
-  DType dtype_;
-  i64 first_, count_;
-};
-
-class FileStates::StoredView final : public TensorStorage {
- public:
-  StoredView(FileStates& store, std::size_t segment, std::size_t vector, i64 first, i64 count)
-      : store_(store), segment_(segment), vector_(vector), first_(first), count_(count) {}
-
-  DType dtype() const override { return vector().state.dtype; }
-  i64 numel() const override { return count_; }
-  void read(Tensor& to) const override {
+  void read(i64 begin, std::span<std::byte> to) const override {
     store_.finish_writes();
-    vector().region().read(first_ * size_of(dtype()), bytes_of(to));
+    region()->read(begin, to);
   }
-  void write(const Tensor& from) override {
+  void write(i64 begin, std::span<const std::byte> from) override {
     store_.free_all_slots();
-    MCPP_CHECK(vector().regions[vector().current].use_count() == 1, "the region to be written belongs to a snapshot");
-    vector().region().write(first_ * size_of(dtype()), bytes_of(from));
+    MCPP_CHECK(region().use_count() == 1, "the region to be written belongs to a snapshot");
+    region()->write(begin, from);
   }
-  std::shared_ptr<TensorStorage> part(i64 begin, i64 count) const override {
-    return std::make_shared<StoredView>(store_, segment_, vector_, first_ + begin, count);
-  }
-  std::shared_ptr<const TensorStorage> snapshot() const override {
+  std::shared_ptr<StoredBytes> snapshot() override {
     MCPP_CHECK(store_.options_.supports_snapshots, "the store was created without snapshots");
     store_.finish_writes();
-    return std::make_shared<Snapshot>(vector().regions[vector().current], dtype(), first_, count_);
+    return region();
   }
 
  private:
-  const Vector& vector() const { return store_.segments_[segment_][vector_]; }
+  const std::shared_ptr<FileRegion>& region() const {
+    const Vector& vector = store_.segments_[segment_][vector_];
+    return vector.regions[vector.current];
+  }
 
   FileStates& store_;
   std::size_t segment_, vector_;
-  i64 first_, count_;
 };
 
-FileStates::FileStates(FileStatesOptions options, std::shared_ptr<CpuDevice> host, std::unique_ptr<TransferQueue> queue)
-    : options_(std::move(options)), host_(std::move(host)), queue_(std::move(queue)) {}
+FileStates::FileStates(StateStoreOptions options, std::unique_ptr<TransferQueue> queue)
+    : options_(std::move(options)), queue_(std::move(queue)) {}
 
 FileStates::~FileStates() = default;
 
-void FileStates::add(const std::vector<StateVector>& states) {
+void FileStates::add(const std::vector<VectorSpec>& vectors) {
   MCPP_CHECK(!file_, "a segment is added after reserve()");
   Segment& segment = segments_.emplace_back();
-  for (const StateVector& state : states) segment.push_back({.state = state});
+  for (const VectorSpec& vector : vectors) segment.push_back({.values = vector});
 }
 
 i64 FileStates::length_of(const Segment& segment) {
@@ -123,13 +100,6 @@ i64 FileStates::bytes() const {
   i64 sum = 0;
   for (const Segment& segment : segments_) sum += length_of(segment);
   return sum;
-}
-
-std::string FileStates::describe() const {
-  return str("on the disk of ", options_.folder.string(), ", ", human_bytes(static_cast<double>(bytes())), ", by ",
-             queue_->name(),
-             file_ && file_->is_direct() ? " with direct I/O"
-                                         : " through the page cache: the disk does not support direct I/O");
 }
 
 FileStates::Slot* FileStates::slot_with(std::size_t segment) {
@@ -179,24 +149,19 @@ Tensor FileStates::part_of(const Slot& slot, std::size_t vector) const {
   for (std::size_t before = 0; before < vector; ++before) first += segment[before].bytes();
   const Tensor& all = slot.memory.tensor;
   const i64 item = size_of(all.dtype());
-  return all.flat(first / item, segment[vector].bytes() / item).reinterpret(segment[vector].state.dtype);
+  return all.flat(first / item, segment[vector].bytes() / item).reinterpret(segment[vector].values.dtype);
 }
 
 void FileStates::start(FileTransfer::Kind kind, Slot& slot, std::size_t vector) {
-  const FileRegion& region = segments_[slot.segment][vector].region();
-  const std::span<std::byte> bytes = bytes_of(part_of(slot, vector));
-  slot.transfers.push_back(queue_->start({.kind = kind,
-                                          .file = region.file().descriptor(),
-                                          .offset = region.offset(),
-                                          .data = bytes.data(),
-                                          .bytes = static_cast<i64>(bytes.size())}));
+  std::byte* data = host_bytes(part_of(slot, vector)).data();
+  slot.transfers.push_back(queue_->start(segments_[slot.segment][vector].region().transfer(kind, data)));
 }
 
 void FileStates::start_reading(Slot& slot, std::size_t segment) {
   slot.segment = segment;
   slot.use = Slot::Use::Reading;
   if (!slot.memory.tensor.defined())
-    slot.memory = allocate_transfer_buffer(slot.bytes, *host_, options_.memory_class, options_.copies);
+    slot.memory = allocate_transfer_buffer(slot.bytes, *options_.host, options_.memory_class, options_.copies);
   for (std::size_t v = 0; v < segments_[segment].size(); ++v) {
     if (!segments_[segment][v].region().is_blank()) start(FileTransfer::Kind::Read, slot, v);
   }
@@ -204,10 +169,8 @@ void FileStates::start_reading(Slot& slot, std::size_t segment) {
 
 void FileStates::wait(Slot& slot) {
   const bool is_write = slot.use == Slot::Use::Writing;
-  for (const TransferQueue::Ticket ticket : std::exchange(slot.transfers, {})) {
-    const int error = queue_->wait(ticket);
-    if (error != 0) file_->throw_transfer_error(is_write ? "write" : "read", error, options_.what);
-  }
+  const int error = queue_->wait_all(std::exchange(slot.transfers, {}));
+  if (error != 0) file_->throw_transfer_error(is_write ? "write" : "read", error, options_.what);
   if (!is_write) return;
   std::erase(writing_, &slot);
   slot.use = Slot::Use::Free;
@@ -253,8 +216,8 @@ std::vector<Tensor> FileStates::fetch(std::size_t segment) {
   const Segment& vectors = segments_[segment];
   for (std::size_t v = 0; v < vectors.size(); ++v) {
     const Tensor memory = part_of(*slot, v);
-    vectors[v].region().verify(bytes_of(memory));
-    states.push_back(memory.flat(0, vectors[v].state.count));
+    vectors[v].region().verify(host_bytes(memory));
+    states.push_back(memory.flat(0, vectors[v].values.count));
   }
   return states;
 }
@@ -277,7 +240,7 @@ void FileStates::drop(std::size_t segment) {
     Vector& vector = segments_[segment][v];
     if (vector.regions[vector.current].use_count() > 1) vector.current = 1 - vector.current;
     MCPP_CHECK(vector.regions[vector.current].use_count() == 1, "another snapshot already holds segment ", segment);
-    vector.region().record_checksums(bytes_of(part_of(*slot, v)));
+    vector.region().record_checksums(host_bytes(part_of(*slot, v)));
     start(FileTransfer::Kind::Write, *slot, v);
   }
   writing_.push_back(slot);
@@ -296,12 +259,8 @@ void FileStates::free_all_slots() {
   }
 }
 
-std::shared_ptr<TensorStorage> FileStates::stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) {
-  return std::make_shared<StoredView>(*this, segment, vector, first, count);
-}
-
-std::unique_ptr<StateStore> make_file_states(FileStatesOptions options, Device& device, int threads) {
-  return std::make_unique<FileStates>(std::move(options), host_device_for(device, threads), make_transfer_queue());
+StoredArray FileStates::stored(std::size_t segment, std::size_t vector) {
+  return {std::make_shared<VectorBytes>(*this, segment, vector), segments_[segment][vector].values};
 }
 
 }  // namespace mcpp

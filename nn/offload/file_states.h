@@ -8,44 +8,31 @@
 #pragma once
 #include <deque>
 
-#include "base/io/file_region.h"
+#include "base/io/scratch_file.h"
 #include "base/io/transfer_queue.h"
 #include "nn/offload/state_store.h"
 #include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
 
-struct FileStatesOptions {
-  Path folder;
-  std::string key;  ///< configuration key that named the folder
-  i64 longest_segment = i64{4} << 20;
-  bool supports_snapshots = false;
-  std::string what = "the optimizer's state";  ///< name of the content in messages
-  MemoryClass memory_class = MemoryClass::OptimizerState;
-  /// Copy engine that transfers the stored data, for which memory is pinned. May be destroyed before the store.
-  AsyncCopyEngine* copies = nullptr;
-};
-
-class FileStates final : public StateStore {
+/// Part of a StateStore with its segments on disk, whose functions have the same names.
+class FileStates {
  public:
   /// Segments in memory at a time: one in use, two prefetched, one being written.
   static constexpr i64 kSlots = 4;
 
-  /// `host` owns the memory in which segments are updated.
-  FileStates(FileStatesOptions options, std::shared_ptr<CpuDevice> host, std::unique_ptr<TransferQueue> queue);
-  ~FileStates() override;
+  /// Segments are updated in the memory of options.host.
+  FileStates(StateStoreOptions options, std::unique_ptr<TransferQueue> queue);
+  ~FileStates();
 
-  i64 longest_segment() const override { return options_.longest_segment; }
-  void add(const std::vector<StateVector>& states) override;
-  void reserve() override;
-  void prefetch(const std::vector<std::size_t>& order) override;
-  std::vector<Tensor> fetch(std::size_t segment) override;
-  void drop(std::size_t segment) override;
-  void release_clean(std::size_t segment) override;
-  bool is_resident() const override { return false; }
-  std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) override;
-  OffloadedBytes offloaded_bytes() const override { return {.on_disk = bytes()}; }
-  std::string describe() const override;
+  void add(const std::vector<VectorSpec>& vectors);
+  void reserve();
+  void prefetch(const std::vector<std::size_t>& order);
+  std::vector<Tensor> fetch(std::size_t segment);
+  void drop(std::size_t segment);
+  void release_clean(std::size_t segment);
+  StoredArray stored(std::size_t segment, std::size_t vector);
+  std::string describe() const { return file_->describe(bytes(), *queue_); }
 
   /// Returns the bytes that one step reads; it writes the same amount.
   i64 bytes() const;
@@ -53,15 +40,14 @@ class FileStates final : public StateStore {
   static i64 memory_for(std::vector<i64> segments);
 
  private:
-  class StoredView;
-  class Snapshot;
+  class VectorBytes;
   /// Vector of a segment. A region shared with a second owner belongs to a snapshot.
   struct Vector {
-    StateVector state;
+    VectorSpec values;
     std::vector<std::shared_ptr<FileRegion>> regions = {};  // one, or two with snapshots
     std::size_t current = 0;
 
-    i64 bytes() const { return aligned_bytes(state.bytes()); }
+    i64 bytes() const { return aligned_bytes(values.bytes()); }
     FileRegion& region() const { return *regions[current]; }
   };
   using Segment = std::vector<Vector>;
@@ -100,8 +86,7 @@ class FileStates final : public StateStore {
   /// Returns the sizes of the longest segments, one per slot, in descending order.
   static std::vector<i64> longest_of(std::vector<i64> segments);
 
-  FileStatesOptions options_;
-  std::shared_ptr<CpuDevice> host_;
+  StateStoreOptions options_;
   std::vector<Segment> segments_;
   std::shared_ptr<ScratchFile> file_;
   std::deque<Slot> slots_;
@@ -109,9 +94,5 @@ class FileStates final : public StateStore {
   std::deque<std::size_t> expected_;      // segments to be prefetched, in order
   std::unique_ptr<TransferQueue> queue_;  // last: its destructor waits for transfers of the slots
 };
-
-/// Creates a store for weights used on `device`. States are updated in the memory of `device` if it is a CPU device,
-/// otherwise in host memory by `threads` threads.
-std::unique_ptr<StateStore> make_file_states(FileStatesOptions options, Device& device, int threads);
 
 }  // namespace mcpp

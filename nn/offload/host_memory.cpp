@@ -51,8 +51,4 @@ void copy_over(const Tensor& from, Tensor& to) {
   is_to_host ? read_bytes(from, to.raw()) : write_bytes(from.raw(), to);
 }
 
-std::span<std::byte> bytes_of(const Tensor& t) {
-  return {static_cast<std::byte*>(t.raw()), static_cast<std::size_t>(t.bytes())};
-}
-
 }  // namespace mcpp

@@ -1,7 +1,5 @@
 // Host memory for transfers between a device and the host or a disk.
 #pragma once
-#include <span>
-
 #include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
@@ -22,8 +20,5 @@ PinnedTensor allocate_transfer_buffer(i64 bytes, CpuDevice& host, MemoryClass c,
 
 /// Copies `from` to `to`, of the same dtype and size, on one device or between a CPU device and any other.
 void copy_over(const Tensor& from, Tensor& to);
-
-/// Returns the memory of a CPU tensor.
-std::span<std::byte> bytes_of(const Tensor& t);
 
 }  // namespace mcpp

@@ -4,77 +4,87 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/io/offload_tier.h"
-#include "tensor/host/async_copy.h"
-#include "tensor/tensor_storage.h"
+#include "base/io/transfer_queue.h"
+#include "nn/offload/stored_array.h"
+#include "tensor/host/pinned_buffer_pool.h"
 
 namespace mcpp {
 
-/// Type and size of a state vector.
-struct StateVector {
-  DType dtype;
-  i64 count;
+class FileStates;
 
-  i64 bytes() const { return count * size_of(dtype); }
+struct StateStoreOptions {
+  MemoryClass memory_class = MemoryClass::OptimizerState;
+  OffloadTier tier = OffloadTier::Device;
+  double offloaded_fraction = 1;  ///< approximate fraction of the bytes in the tier; the rest is on the device
+  i64 longest_segment = 0;        ///< max elements of an offloaded segment; 0 = unlimited
+  /// CPU device in whose memory offloaded segments are used. By default the store creates one with `host_threads`
+  /// threads and memory statistics of its own, which for OffloadTier::File is only necessary if the weights are not on
+  /// a CPU device. On hosts without a GPU, the weights and states in host memory take the code path of a GPU.
+  std::shared_ptr<CpuDevice> host = nullptr;
+  int host_threads = 1;
+  /// Copy engine that transfers the stored data, for which memory is pinned. May be destroyed before the store.
+  AsyncCopyEngine* copies = nullptr;
+  Path folder = {};                            ///< for OffloadTier::File
+  std::string key = {};                        ///< configuration key that named the folder
+  bool supports_snapshots = false;             ///< allows asynchronous saves of data on disk
+  std::string what = "the optimizer's state";  ///< name of the content in messages
 };
 
-/// Store of per-segment states. Segments are numbered 0, 1, ... in the order in which they were added. Only one segment
-/// may be in use at a time, between its fetch() and its drop().
+/// Store of segments of several vectors each, numbered 0, 1, ... in the order in which they were added, on the device
+/// of the weights, in host memory or on disk. If a fraction is offloaded, segments on the device alternate with others,
+/// so that one is read while the other is updated. Only one segment may be in use at a time, between its fetch() and
+/// its drop().
 class StateStore {
  public:
-  virtual ~StateStore() = default;
+  /// `device`: device of the weights. `queue`: transfers data to and from a disk (nullptr: make_transfer_queue()).
+  explicit StateStore(Device& device, StateStoreOptions options = {}, std::unique_ptr<TransferQueue> queue = nullptr);
+  ~StateStore();
 
   /// Returns the maximum segment length in elements; longer segments must be divided. 0 means unlimited.
-  virtual i64 longest_segment() const { return 0; }
-  /// Allocates the zero-initialized states of a segment.
-  virtual void add(const std::vector<StateVector>& states) = 0;
-  /// Allocates what must be available before training begins. Called after the last add().
-  virtual void reserve() {}
+  i64 longest_segment() const { return options_.tier == OffloadTier::Device ? 0 : options_.longest_segment; }
+  /// Allocates the zero-initialized vectors of a segment.
+  void add(const std::vector<VectorSpec>& vectors);
+  /// Allocates what must be available before training begins. Call after the last add().
+  void reserve();
 
   /// Announces the order in which segments will be fetched, so that they can be prefetched. Fetching in a different
   /// order is correct but slower.
-  virtual void prefetch(const std::vector<std::size_t>& /*order*/) {}
-  /// Returns the states of a segment on the device that updates it. They may be read and written until drop().
-  virtual std::vector<Tensor> fetch(std::size_t segment) = 0;
-  virtual void drop(std::size_t segment) = 0;
+  void prefetch(const std::vector<std::size_t>& order);
+  /// Returns the vectors of a segment in the memory in which it is updated. They may be read and written until drop().
+  std::vector<Tensor> fetch(std::size_t segment);
+  void drop(std::size_t segment);
   /// Like drop(), for a segment that was not modified.
-  virtual void release_clean(std::size_t segment) { drop(segment); }
+  void release_clean(std::size_t segment);
   /// Returns true if every fetch() returns memory of the weights' own device without a transfer.
-  virtual bool is_resident() const = 0;
-  /// Returns true if fetch() of this segment returns such memory.
-  virtual bool is_segment_resident(std::size_t /*segment*/) const { return is_resident(); }
+  bool is_resident() const { return offloaded_bytes_ == 0; }
+  bool is_resident(std::size_t segment) const { return !segments_[segment].is_offloaded; }
 
-  /// Returns elements [first, first + count) of a vector in its storage, while the segment is not in use. Checkpoints
-  /// are saved from and loaded into it, between steps; the next fetch() returns what was loaded.
-  virtual std::shared_ptr<TensorStorage> stored_view(std::size_t segment, std::size_t vector, i64 first, i64 count) = 0;
+  /// Returns a vector in its storage, while the segment is not in use. Checkpoints are saved from and loaded into it,
+  /// between steps; the next fetch() returns what was loaded.
+  StoredArray stored(std::size_t segment, std::size_t vector) const;
 
   /// Returns the offloaded bytes of all segments.
-  virtual OffloadedBytes offloaded_bytes() const { return {}; }
-  /// Returns a description for the log: "on the disk of /scratch, 1.2 GiB, by io_uring with direct I/O"; empty if
-  /// nothing is worth mentioning.
-  virtual std::string describe() const { return ""; }
+  OffloadedBytes offloaded_bytes() const;
+  /// Describes the offloaded part for the log: "40% on the disk of /scratch, 1.2 GiB, by io_uring with direct I/O";
+  /// empty if nothing is offloaded.
+  std::string describe() const;
+
+ private:
+  struct Segment {
+    bool is_offloaded;
+    std::vector<PinnedTensor> vectors;  // empty if on disk
+    std::size_t on_disk;                // number of the segment in disk_
+  };
+  PinnedTensor allocate(const VectorSpec& vector, bool is_offloaded);
+
+  Device& device_;
+  StateStoreOptions options_;
+  double bytes_ = 0, offloaded_bytes_ = 0;
+  std::unique_ptr<FileStates> disk_;  // null unless the tier is OffloadTier::File
+  std::size_t num_on_disk_ = 0;
+  std::vector<Segment> segments_;  // after options_.host, whose memory they use
 };
-
-/// Creates a store that keeps states in device memory.
-std::unique_ptr<StateStore> make_resident_states(Device& device, MemoryClass c = MemoryClass::OptimizerState);
-
-/// Returns a storage view of the tensor's memory.
-std::shared_ptr<TensorStorage> make_tensor_storage(Tensor values);
-
-// States in host memory for weights on a device; they are updated on the host.
-
-/// Creates a store with a CPU device of its own, with `threads` threads and separate memory statistics. On hosts
-/// without a GPU the weights are on a different CPU device, which takes the same code path. `copies` transfers the
-/// stored data, for which memory is pinned; it may be destroyed before the store.
-std::unique_ptr<StateStore> make_host_states(int threads, i64 longest_segment,
-                                             MemoryClass c = MemoryClass::OptimizerState,
-                                             AsyncCopyEngine* copies = nullptr);
-
-// States split between device memory and a slower tier (host memory or disk).
-
-/// Creates a store in which `offloaded` holds about `offloaded_fraction` of the bytes and `resident` the rest. Segments
-/// of both alternate, so that one is read while the other is updated.
-std::unique_ptr<StateStore> make_tiered_states(std::unique_ptr<StateStore> resident,
-                                               std::unique_ptr<StateStore> offloaded, double offloaded_fraction);
 
 }  // namespace mcpp

@@ -3,7 +3,6 @@
 #include <map>
 #include <utility>
 
-#include "nn/offload/file_states.h"
 #include "nn/offload/state_store.h"
 #include "parallel/dp/replicated_store.h"
 #include "parallel/dp/sharded_store.h"
@@ -12,39 +11,28 @@
 namespace mcpp {
 namespace {
 
-std::unique_ptr<StateStore> make_offload_store(OffloadTier tier, const ParamOffload& offload, Device& device,
-                                               AsyncCopyEngine& copies) {
-  switch (tier) {
-    case OffloadTier::Device:
-      break;
-    case OffloadTier::Host:
-      return make_host_states(1, 0, MemoryClass::Params, &copies);
-    case OffloadTier::File:
-      return make_file_states({.folder = offload.folder,
-                               .key = offload.key,
-                               .supports_snapshots = offload.supports_snapshots,
-                               .what = "the weights",
-                               .memory_class = MemoryClass::Params,
-                               .copies = &copies},
-                              device, 1);
-  }
-  fail(ExitCode::Internal, "unknown offload tier for weights");
+std::unique_ptr<OffloadedParams> make_offloaded_params(OffloadTier tier, const ParamOffload& offload, Device& device) {
+  if (tier == OffloadTier::Device) return nullptr;
+  auto copies = offload.make_copies(device);
+  auto store = std::make_unique<StateStore>(device, StateStoreOptions{.memory_class = MemoryClass::Params,
+                                                                      .tier = tier,
+                                                                      .copies = copies.get(),
+                                                                      .folder = offload.folder,
+                                                                      .key = offload.key,
+                                                                      .supports_snapshots = offload.supports_snapshots,
+                                                                      .what = "the weights"});
+  return std::make_unique<OffloadedParams>(std::move(store), std::move(copies), device);
 }
 
 std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType dtype, const Layout& layout,
                                              const ParamOffload& offload) {
-  const bool is_offloaded = layout.params_tier != OffloadTier::Device;
-  MCPP_CHECK(layout.zero_stage == 3 || !is_offloaded, "replicated weights cannot be offloaded");
+  MCPP_CHECK(layout.zero_stage == 3 || layout.params_tier == OffloadTier::Device,
+             "replicated weights cannot be offloaded");
   const WeightCodec codec(dtype, layout.formats.quantized_weights);
   const bool overlaps = layout.overlap_param_gather;
   if (layout.zero_stage < 3) return std::make_unique<ReplicatedParams>(context, codec, dtype, overlaps);
-  std::unique_ptr<OffloadedParams> offloaded;
-  if (is_offloaded) {
-    auto copies = offload.make_copies(context.device);
-    auto store = make_offload_store(layout.params_tier, offload, context.device, *copies);
-    offloaded = std::make_unique<OffloadedParams>(std::move(store), std::move(copies), context.device);
-  }
-  return std::make_unique<ShardedParams>(context, codec, dtype, overlaps, std::move(offloaded));
+  return std::make_unique<ShardedParams>(context, codec, dtype, overlaps,
+                                         make_offloaded_params(layout.params_tier, offload, context.device));
 }
 
 std::unique_ptr<GradStore> make_grad_store(const StoreContext& context, DType dtype, const Layout& layout) {

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <vector>
 
-#include "base/io/file_region.h"
 #include "base/io/scratch_file.h"
 #include "base/io/transfer_queue.h"
 #include "base/machine.h"
@@ -48,8 +47,7 @@ TEST_P(TransferQueueTest, ReadsBackWrittenBytesWithManyTransfersInFlight) {
   const auto start_all = [&](Kind kind) {
     for (int i = 0; i < kTransfers; ++i) {
       const std::span<std::byte> bytes = memory[static_cast<std::size_t>(i)]->bytes();
-      tickets.push_back(queue_->start(
-          {.kind = kind, .file = file.descriptor(), .offset = i * kBytes, .data = bytes.data(), .bytes = kBytes}));
+      tickets.push_back(queue_->start(file.transfer(kind, i * kBytes, bytes)));
     }
     for (; !tickets.empty(); tickets.pop_back()) EXPECT_EQ(queue_->wait(tickets.back()), 0);
   };
@@ -68,7 +66,8 @@ TEST_P(TransferQueueTest, ReadsBackWrittenBytesWithManyTransfersInFlight) {
 TEST_P(TransferQueueTest, WaitReturnsErrnoOfFailedTransfer) {
   ScratchFile file(folder_.path(), 8192, "key");
   const AlignedBytes memory(8192);
-  FileTransfer transfer{.kind = Kind::Read, .file = -1, .offset = 0, .data = memory.bytes().data(), .bytes = 8192};
+  FileTransfer transfer = file.transfer(Kind::Read, 0, memory.bytes());
+  transfer.file = -1;
   EXPECT_EQ(queue_->wait(queue_->start(transfer)), EBADF);
   transfer.file = file.descriptor();
   transfer.offset = 4096;  // half of the range is past the end of the file
@@ -82,13 +81,9 @@ TEST_P(TransferQueueTest, DestructorFinishesPendingTransfers) {
   ScratchFile file(folder_.path(), 4 << 20, "key");
   AlignedBytes memory(4 << 20), back(4 << 20);
   fill(memory.bytes(), 5);
-  queue_->start({.kind = Kind::Write,
-                 .file = file.descriptor(),
-                 .offset = 0,
-                 .data = memory.bytes().data(),
-                 .bytes = static_cast<i64>(memory.bytes().size())});
+  queue_->start(file.transfer(Kind::Write, 0, memory.bytes()));
   queue_.reset();
-  EXPECT_EQ(file.read(0, back.bytes()), 0);
+  EXPECT_EQ(transfer_now(file.transfer(Kind::Read, 0, back.bytes())), 0);
   EXPECT_TRUE(same(memory.bytes(), back.bytes()));
 }
 
@@ -102,13 +97,13 @@ TEST(ScratchFileTest, HasNoNameAndWorksAfterFolderIsRemoved) {
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "made"), {}), 0) << "it has a name";
     AlignedBytes a(4096), b(4096);
     fill(a.bytes(), 1);
-    EXPECT_EQ(file.write(0, a.bytes()), 0);
-    EXPECT_EQ(file.read(0, b.bytes()), 0);
+    EXPECT_EQ(transfer_now(file.transfer(Kind::Write, 0, a.bytes())), 0);
+    EXPECT_EQ(transfer_now(file.transfer(Kind::Read, 0, b.bytes())), 0);
     EXPECT_TRUE(same(a.bytes(), b.bytes()));
     std::filesystem::remove_all(folder / "made");  // removes the folder while the file is open
-    EXPECT_EQ(file.read(0, b.bytes()), 0);
+    EXPECT_EQ(transfer_now(file.transfer(Kind::Read, 0, b.bytes())), 0);
     EXPECT_TRUE(same(a.bytes(), b.bytes()));
-    EXPECT_EQ(file.read(4096, b.bytes()), EIO) << "the file ends";
+    EXPECT_EQ(transfer_now(file.transfer(Kind::Read, 4096, b.bytes())), EIO) << "the file ends";
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 #include "tensor/cpu/shared_arena.h"
+#include "tensor/ops/low_precision/param_remainders.h"
+#include "tensor/ops/low_precision/quantize.h"
 #include "tensor/ops/ops.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
@@ -30,6 +32,22 @@ SystemMemory system_memory(const Device&) {
 }
 
 void ops::fill_zero(Tensor&) {
+  fail(ExitCode::Internal, "a fuzzer has no kernels");
+}
+
+void ops::quantize(const Tensor&, Quantized&) {
+  fail(ExitCode::Internal, "a fuzzer has no kernels");
+}
+
+void ops::dequantize(const Quantized&, Tensor&) {
+  fail(ExitCode::Internal, "a fuzzer has no kernels");
+}
+
+void ops::param_remainders(const Tensor&, ParamRemainders&) {
+  fail(ExitCode::Internal, "a fuzzer has no kernels");
+}
+
+void ops::join_param_remainders(const Tensor&, const ParamRemainders&, Tensor&) {
   fail(ExitCode::Internal, "a fuzzer has no kernels");
 }
 

@@ -16,16 +16,16 @@ namespace mcpp {
 namespace {
 
 /// Returns the segments of one table and several layers, with vectors of several types.
-std::vector<std::vector<StateVector>> segments() {
-  std::vector<std::vector<StateVector>> all{{{DType::F32, 400'000}, {DType::BF16, 400'000}}};
+std::vector<std::vector<VectorSpec>> segments() {
+  std::vector<std::vector<VectorSpec>> all{{{DType::F32, 400'000}, {DType::BF16, 400'000}}};
   for (int layer = 0; layer < 7; ++layer) all.push_back({{DType::F32, 10'000 + layer}, {DType::F64, 5'000}});
   all.push_back({{DType::BF16, 3}});
   return all;
 }
 
-i64 bytes_of(const std::vector<StateVector>& segment) {
+i64 bytes_of(const std::vector<VectorSpec>& segment) {
   i64 sum = 0;
-  for (const StateVector& vector : segment) sum += aligned_bytes(vector.bytes());
+  for (const VectorSpec& vector : segment) sum += aligned_bytes(vector.bytes());
   return sum;
 }
 
@@ -86,7 +86,7 @@ class FileStatesTest : public testing::Test {
   const test::DiskFolder folder_;
   std::shared_ptr<CpuDevice> host_ = std::make_shared<CpuDevice>();
   std::map<i64, int> reads_;  // keyed by the offset of the vector
-  FileStates store_{{.folder = folder_.path(), .key = "key"}, host_, std::make_unique<WatchedQueue>(reads_)};
+  FileStates store_{{.host = host_, .folder = folder_.path(), .key = "key"}, std::make_unique<WatchedQueue>(reads_)};
   std::vector<int> updates_ = std::vector<int>(segments().size());
 };
 
@@ -164,8 +164,9 @@ TEST_F(FileStatesTest, PrefetchedSegmentsStayWhenOthersAreFetched) {
 /// A snapshot keeps its values through later updates. Each live snapshot costs one more region in the file.
 TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
   const test::DiskFolder folder;
-  FileStates store({.folder = folder.path(), .key = "key", .supports_snapshots = true}, std::make_shared<CpuDevice>(),
-                   make_transfer_queue());
+  FileStates store(
+      {.host = std::make_shared<CpuDevice>(), .folder = folder.path(), .key = "key", .supports_snapshots = true},
+      make_transfer_queue());
   for (int segment = 0; segment < 6; ++segment) store.add({{DType::F32, 10}, {DType::F32, 5'000}});
   store.reserve();
   const auto set = [&](std::size_t segment, double to) {
@@ -173,7 +174,7 @@ TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
     for (Tensor& t : vectors) test::set_numbers(t, test::Numbers(static_cast<std::size_t>(t.numel()), to));
     store.drop(segment);
   };
-  const auto expect_values = [](const TensorStorage& storage, double value) {
+  const auto expect_values = [](const StoredArray& storage, double value) {
     CpuDevice device;
     Tensor read = Tensor::empty({storage.numel()}, DType::F32, device);
     storage.read(read);
@@ -182,15 +183,15 @@ TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
   for (int round = 0; round < 3; ++round) {
     const double before = 10 * round, after = before + 1;
     for (std::size_t segment = 0; segment < 6; ++segment) set(segment, before + 100 * static_cast<double>(segment));
-    std::vector<std::shared_ptr<const TensorStorage>> kept;
+    std::vector<StoredArray> kept;
     for (std::size_t segment = 0; segment < 6; ++segment)
-      kept.push_back(store.stored_view(segment, 1, 100, 4'000)->snapshot());
+      kept.push_back(store.stored(segment, 1).part(100, 4'000).snapshot());
     for (int update = 0; update < 3; ++update) {
       for (std::size_t segment = 0; segment < 6; ++segment) set(segment, after);
     }
     for (std::size_t segment = 0; segment < 6; ++segment) {
-      expect_values(*kept[segment], before + 100 * static_cast<double>(segment));
-      expect_values(*store.stored_view(segment, 1, 0, 5'000), after);
+      expect_values(kept[segment], before + 100 * static_cast<double>(segment));
+      expect_values(store.stored(segment, 1), after);
     }
   }
 }

@@ -266,7 +266,7 @@ TEST(MuonTest, KeepsOneStatePerMatrixAndTwoPerOtherParameter) {
   MuonModel model(DType::BF16, config);
   std::map<std::string, std::string> states;
   i64 elements = 0;
-  model.optimizer->visit_state([&](std::string_view state, Param& param, i64 first, const Tensor& values) {
+  model.optimizer->visit_stored_state([&](std::string_view state, Param& param, i64 first, const StoredArray& values) {
     EXPECT_EQ(first, 0);
     EXPECT_EQ(values.numel(), param.numel());
     states[param.name] += str(state, " ");
@@ -285,8 +285,9 @@ TEST(MuonTest, ChangesNothingWhenGradientIsNotFinite) {
   MuonModel model(DType::BF16, config);
   const auto everything = [&] {
     std::vector<std::vector<std::byte>> bytes{test::bytes_of(model.memory->shard()[0].params)};
-    model.optimizer->visit_state(
-        [&](std::string_view, Param&, i64, const Tensor& values) { bytes.push_back(test::bytes_of(values)); });
+    model.optimizer->visit_stored_state([&](std::string_view, Param&, i64, const StoredArray& values) {
+      bytes.push_back(test::bytes_of(values.tensor()));
+    });
     return bytes;
   };
   model.make_grads(1);

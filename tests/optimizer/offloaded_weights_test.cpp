@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "comm/local.h"
-#include "optimizer/make_state_store.h"
 #include "optimizer/optimizer.h"
 #include "parallel/dp/zero.h"
 #include "tests/support/disk_folder.h"
@@ -74,7 +73,8 @@ class OffloadedWeightsTest : public testing::Test {
     auto copies =
         weight_copies ? std::make_unique<LazyCopies>(device, *weight_copies) : std::make_unique<LazyCopies>(device);
     const LazyCopies& update_copies = *copies;
-    Optimizer optimizer(buffers, config, {}, {{GridKind::Dense, &world}}, make_state_store(config, device, false),
+    Optimizer optimizer(buffers, config, {}, {{GridKind::Dense, &world}},
+                        std::make_unique<StateStore>(device, state_store_options(config, device, false)),
                         std::move(copies));
     Bytes trained;
     ToyTraining training{
@@ -90,8 +90,8 @@ class OffloadedWeightsTest : public testing::Test {
     buffer->visit_weights([&](const Param&, i64, const Tensor& values) { append(values, trained); });
     optimizer.visit_stored_state([&](std::string_view, const Param&, i64, const auto& values) {
       CpuDevice host;
-      Tensor copy = Tensor::empty({values->numel()}, values->dtype(), host, MemoryClass::Other);
-      values->read(copy);
+      Tensor copy = Tensor::empty({values.numel()}, values.dtype(), host, MemoryClass::Other);
+      values.read(copy);
       append(copy, trained);
     });
     return trained;

@@ -4,8 +4,7 @@
 
 #include <cstring>
 
-#include "optimizer/states/state_codec.h"
-#include "tensor/tensor_storage.h"
+#include "nn/offload/stored_array.h"
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
 
@@ -71,32 +70,36 @@ TEST_F(LowPrecisionMomentsTest, UseExpectedMemory) {
 /// Covers more values than are decoded at a time, also starting in the middle of a block. Each must be read as its
 /// format stores it.
 TEST_F(LowPrecisionMomentsTest, ReadAndWriteInPieces) {
-  constexpr i64 kCount = 2 * EncodedStorage::kPiece + 1024, kFirst = 37, kSome = EncodedStorage::kPiece + 500;
+  constexpr i64 kCount = 2 * StoredArray::kPiece + 1024, kFirst = 37, kSome = StoredArray::kPiece + 500;
   CpuDevice device;
   Tensor values = Tensor::empty({kCount}, DType::F32, device), model = Tensor::empty({kCount}, DType::BF16, device);
   for (i64 i = 0; i < kCount; ++i) values.data<float>()[i] = 1e-3F * static_cast<float>((i * 7919) % 100003);
-  for (const StateForm form : {StateForm::Bf16, StateForm::Signed, StateForm::NonNegative, StateForm::Remainder}) {
-    const StateCodec codec({form}, DType::F32);
-    const auto store = make_resident_states(device), at_once = make_resident_states(device);
-    for (StateStore* each : {store.get(), at_once.get()}) each->add(codec.vectors(kCount));
-    const auto all = codec.stored_view(*store, 0, 0, 0, kCount, make_tensor_storage(model));
-    all->write(values);
+  for (const StorageForm form :
+       {StorageForm::Bf16, StorageForm::Signed, StorageForm::NonNegative, StorageForm::Remainder}) {
+    const auto make_array = [&] {
+      std::vector<StoredArray> vectors;
+      for (const auto& [dtype, count] : stored_vectors(form, DType::F32, kCount))
+        vectors.emplace_back(Tensor::zeros({count}, dtype, device));
+      return StoredArray(form, DType::F32, kCount, vectors);
+    };
+    const StoredArray all = make_array().with_model(StoredArray(model)), at_once = make_array();
+    all.write(values);
     Tensor expected = values;
-    if (form != StateForm::Remainder) {
-      codec.encode(std::vector<Tensor>{values}, at_once->fetch(0), 0);
-      expected = codec.decode(at_once->fetch(0), 0, kCount).front();
+    if (form != StorageForm::Remainder) {
+      at_once.encode(values);
+      expected = at_once.decode();
     }
     const auto same = [&](const Tensor& a, i64 first) {
       return std::memcmp(a.raw(), expected.flat(first, a.numel()).raw(), static_cast<std::size_t>(a.bytes())) == 0;
     };
     Tensor back = Tensor::empty({kCount}, DType::F32, device), some = Tensor::empty({kSome}, DType::F32, device);
-    all->read(back);
+    all.read(back);
     EXPECT_TRUE(same(back, 0));
-    const auto part = all->part(kFirst, kSome);
-    part->read(some);
+    const StoredArray part = all.part(kFirst, kSome);
+    part.read(some);
     EXPECT_TRUE(same(some, kFirst));
-    part->write(some);  // values already in this format
-    all->snapshot()->read(back);
+    part.write(some);  // values already in this format
+    all.snapshot().read(back);
     EXPECT_TRUE(same(back, 0));
   }
 }
@@ -149,16 +152,6 @@ TEST_F(LowPrecisionMomentsTest, LoadFromAnyOtherFormat) {
         EXPECT_LE(std::sqrt(difference / norm), to == StateDType::Uint8 ? 0.02 : 0.003) << name;
       }
     }
-  }
-}
-
-TEST_F(LowPrecisionMomentsTest, SnapshotsKeepTheirValues) {
-  OptimizerConfig config = config_of(OptimizerKind::Adam, StateDType::Uint8);
-  for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::File}) {
-    config.offload = tier;
-    config.offload_folder = tier == OffloadTier::File ? folder_.path().string() : "";
-    SmallModel model(DType::BF16, config);
-    EXPECT_GE(test::expect_snapshots_stay(model), 10U);
   }
 }
 

@@ -61,9 +61,7 @@ void ParamAndGradBuffer::visit_weights(const PartVisitor& f) const {
 void ParamAndGradBuffer::visit_stored_weights(const StoredPartVisitor& f) const {
   for (const ShardSegment& segment : shard()) {
     for_each_part(segment, [&](Param& param, i64 first, i64 at, i64 count) {
-      f(param, first,
-        segment.offload_store ? segment.offload_store->stored_view(segment.offload_segment, 0, at, count)
-                              : make_tensor_storage(segment.params.flat(at, count)));
+      f(param, first, segment.stored_weights(at, count));
     });
   }
 }

@@ -50,6 +50,11 @@ struct ShardSegment {
   Tensor grads;   ///< 1-D, fp32 (fp64 in an fp64 model; bf16 with main_grads_dtype bf16); padding is zero
   StateStore* offload_store = nullptr;  ///< store of offloaded weights
   std::size_t offload_segment = 0;      ///< its segment with these weights, which has one vector
+
+  /// Returns weights [first, first + n) of the segment, as stored between uses.
+  StoredArray stored_weights(i64 first, i64 n) const {
+    return (offload_store ? offload_store->stored(offload_segment, 0) : StoredArray(params)).part(first, n);
+  }
 };
 
 /// PowerSGD state of a parameter on one rank.
@@ -104,7 +109,7 @@ class ParamAndGradBuffer {
   using PartVisitor = std::function<void(Param&, i64 first, Tensor values)>;
   void visit_weights(const PartVisitor& f) const;
   /// Calls f like visit_weights(), but passes the storage of the weights, for later reads and writes.
-  using StoredPartVisitor = std::function<void(Param&, i64 first, const std::shared_ptr<TensorStorage>& values)>;
+  using StoredPartVisitor = std::function<void(Param&, i64 first, const StoredArray& values)>;
   void visit_stored_weights(const StoredPartVisitor& f) const;
   /// Calls f like visit_weights(), for gradients.
   void visit_grads(const PartVisitor& f) const;
