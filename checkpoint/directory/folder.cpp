@@ -13,7 +13,7 @@
 #include "base/checksum.h"
 #include "base/machine.h"
 #include "base/system_error.h"
-#include "checkpoint/format/block_reader.h"
+#include "checkpoint/format/block_io.h"
 #include "checkpoint/format/hdf5.h"
 #include "checkpoint/format/manifest.h"
 #include "comm/object_collectives.h"

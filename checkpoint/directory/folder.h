@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/format/input_file.h"
+#include "checkpoint/format/block_io.h"
 #include "checkpoint/format/manifest.h"
 #include "comm/communicator.h"
 

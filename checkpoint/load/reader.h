@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "checkpoint/format/block_reader.h"
-#include "checkpoint/format/input_file.h"
+#include "checkpoint/format/block_io.h"
 #include "checkpoint/format/manifest.h"
 #include "comm/communicator.h"
 #include "nn/tensor_region.h"
