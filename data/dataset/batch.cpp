@@ -46,59 +46,29 @@ Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab
 }
 
 Prefetcher::Prefetcher(StoredRef<Dataset> dataset, i64 vocab_size, NextSamples next_samples, i64 depth)
-    : dataset_(dataset),
-      vocab_size_(vocab_size),
-      next_samples_(std::move(next_samples)),
-      depth_(static_cast<std::size_t>(std::max<i64>(depth, 0))) {
-  if (depth_ > 0) thread_ = std::thread([this] { run(); });
+    : dataset_(dataset), vocab_size_(vocab_size), next_samples_(std::move(next_samples)) {
+  if (depth <= 0) return;
+  thread_.emplace(1);
+  for (i64 i = 0; i < depth; ++i) start_next_read();
 }
 
-Prefetcher::~Prefetcher() {
-  {
-    const std::lock_guard lock(mutex_);
-    should_stop_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+Batch Prefetcher::read_next() {
+  Batch batch;
+  if (!has_ended_) batch = read_batch(dataset_, next_samples_(), vocab_size_);
+  has_ended_ = batch.batch_size == 0;  // no samples
+  return batch;
 }
 
-Batch Prefetcher::read_next() const {
-  return read_batch(dataset_, next_samples_(), vocab_size_);  // an empty sample list yields the end marker
-}
-
-void Prefetcher::run() {
-  bool more = true;
-  while (more) {
-    Batch batch;
-    std::exception_ptr error;
-    try {
-      batch = read_next();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    more = !error && batch.batch_size > 0;
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return should_stop_ || ready_.size() < depth_; });
-    if (should_stop_) return;
-    if (error) {
-      error_ = error;
-    } else {
-      ready_.push_back(std::move(batch));
-    }
-    changed_.notify_all();
-  }
+void Prefetcher::start_next_read() {
+  batches_.push_back(thread_->submit([this] { return read_next(); }));
 }
 
 Batch Prefetcher::next() {
-  if (depth_ == 0) return read_next();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !ready_.empty() || error_; });
-  if (ready_.empty()) std::rethrow_exception(error_);
-  // The end marker stays queued: the thread has ended and every later call must return it again.
-  if (ready_.front().batch_size == 0) return ready_.front();
-  Batch batch = std::move(ready_.front());
-  ready_.pop_front();
-  changed_.notify_all();
+  if (!thread_) return read_next();
+  Batch batch = batches_.front().get();
+  if (batch.batch_size == 0) return batch;  // stays first, like an error, for all later calls
+  batches_.pop_front();
+  start_next_read();
   return batch;
 }
 

@@ -1,15 +1,14 @@
 // Batches of samples and a thread that prefetches them during training.
 #pragma once
-#include <condition_variable>
 #include <deque>
-#include <exception>
 #include <functional>
-#include <mutex>
+#include <future>
+#include <optional>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "base/stored_ref.h"
+#include "base/thread_pool.h"
 #include "data/config.h"
 #include "data/dataset/dataset.h"
 #include "data/dataset/index/indexed_dataset.h"
@@ -35,28 +34,20 @@ class Prefetcher {
   using NextSamples = std::function<std::vector<i64>()>;
 
   Prefetcher(StoredRef<Dataset> dataset, i64 vocab_size, NextSamples next_samples, i64 depth);
-  ~Prefetcher();  ///< stops the thread; discards prefetched batches
-  Prefetcher(const Prefetcher&) = delete;
-  Prefetcher& operator=(const Prefetcher&) = delete;
 
   /// Returns the next batch in order; after the last one, a batch with batch_size 0. Rethrows errors of the thread.
   Batch next();
 
  private:
-  Batch read_next() const;
-  void run();
+  Batch read_next();
+  void start_next_read();
 
   const Dataset& dataset_;
   i64 vocab_size_;
   NextSamples next_samples_;
-  std::size_t depth_;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Batch> ready_;
-  std::exception_ptr error_;
-  bool should_stop_ = false;
-  std::thread thread_;  // last member: starts after all others are constructed
+  bool has_ended_ = false;
+  std::deque<std::shared_future<Batch>> batches_;  // ready or being read, in order
+  std::optional<ThreadPool> thread_;               // last: uses all members above; none if depth is 0
 };
 
 // Document boundaries within samples, which are slices of one concatenation of all documents. Follows Megatron-LM's

@@ -1,5 +1,7 @@
 #include "data/preprocess/distributed/part_assembler.h"
 
+#include <chrono>
+
 #include "base/check.h"
 
 namespace mcpp {
@@ -60,48 +62,29 @@ PartAssembler::PartAssembler(const PartsFolder& folder, const std::vector<WorkUn
     : folder_(folder), units_(units), has_part_(units.size()) {
   for (std::size_t key = 0; key < folder.keys().size(); ++key)
     keys_.push_back(std::make_unique<KeyAssembler>(folder, key));
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 void PartAssembler::add(std::size_t unit) {
-  {
-    const std::lock_guard lock(mutex_);
-    has_part_[unit] = true;
-  }
-  changed_.notify_all();
+  has_part_[unit] = true;
+  for (; num_started_ < units_.size() && has_part_[num_started_]; ++num_started_)
+    assembled_.push_back(thread_.submit([this, next = num_started_] { assemble(next); }));
 }
 
-void PartAssembler::run(const std::stop_token& stop) {
-  try {
-    while (num_assembled_ < units_.size()) {
-      std::unique_lock lock(mutex_);
-      if (!changed_.wait(lock, stop, [&] { return has_part_[num_assembled_]; }) || stop.stop_requested()) return;
-      lock.unlock();
-      const PartContent part = folder_.read_part(units_[num_assembled_]);
-      for (const auto& key : keys_) key->add(part);
-      malformed_lines_ += part.metadata.malformed_lines;
-      lock.lock();
-      ++num_assembled_;
-      changed_.notify_all();
-    }
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    error_ = std::current_exception();
-    changed_.notify_all();
-  }
+void PartAssembler::assemble(std::size_t unit) {
+  const PartContent part = folder_.read_part(units_[unit]);
+  for (const auto& key : keys_) key->add(part);
+  malformed_lines_ += part.metadata.malformed_lines;
 }
 
 void PartAssembler::check() {
-  const std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
+  const auto is_done = [](const std::shared_future<void>& unit) {
+    return unit.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  for (; !assembled_.empty() && is_done(assembled_.front()); assembled_.pop_front()) assembled_.front().get();
 }
 
 void PartAssembler::finish() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return error_ || num_assembled_ == units_.size(); });
-  }
-  check();
+  for (; !assembled_.empty(); assembled_.pop_front()) assembled_.front().get();
   for (const auto& key : keys_) key->finish();
 }
 

@@ -1,13 +1,12 @@
 // Assembles parts into the dataset that a single process would have written.
 #pragma once
-#include <condition_variable>
-#include <exception>
+#include <deque>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "data/preprocess/distributed/parts_folder.h"
 #include "data/preprocess/distributed/shared_output_file.h"
 #include "data/preprocess/indexed_writer.h"
@@ -60,18 +59,16 @@ class PartAssembler {
   i64 malformed_lines() const { return malformed_lines_; }  ///< valid after finish()
 
  private:
-  void run(const std::stop_token& stop);
+  void assemble(std::size_t unit);
 
   const PartsFolder& folder_;
   const std::vector<WorkUnit>& units_;
   std::vector<std::unique_ptr<KeyAssembler>> keys_;
   i64 malformed_lines_ = 0;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::vector<bool> has_part_;     // [unit] part exists
-  std::size_t num_assembled_ = 0;  // number of units
-  std::exception_ptr error_;
-  std::jthread thread_;  // last member: uses all of the above
+  std::vector<bool> has_part_;  // [unit] part exists
+  std::size_t num_started_ = 0;
+  std::deque<std::shared_future<void>> assembled_;  // started units
+  ThreadPool thread_{1};                            // last member: uses all of the above
 };
 
 }  // namespace mcpp
