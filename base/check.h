@@ -1,5 +1,5 @@
-// Errors. Everything a user, a file, a driver or a peer can cause throws Error. It is not caught for recovery: main
-// prints it once and returns its exit code.
+// Errors. Every failure that a user, a file, a driver or a peer can cause throws Error. It is not caught for recovery:
+// main prints it once and returns its exit code.
 #pragma once
 #include <stdexcept>
 #include <string>

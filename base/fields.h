@@ -64,7 +64,7 @@ constexpr std::string_view enum_name(E e) {
   return EnumNames<E>::value[static_cast<std::size_t>(e)];
 }
 
-/// Setting with one value for all layers of a model, or a list with a value for each. In TOML, a value or a list.
+/// Setting with one value for all layers of a model, or a list with a value per layer. In TOML, a value or a list.
 template <class T>
 class PerLayer {
  public:

@@ -33,7 +33,7 @@ class MappedFile {
 /// Atomically replaces a file. Writes go to an unnamed file; commit() makes it durable (fsync) and publishes it as
 /// `path`.
 ///  - Readers see either the old or the complete new content.
-///  - A killed process leaves nothing behind, except on file systems without unnamed files (NFS), where a
+///  - A killed process leaves no temporary file, except on file systems without unnamed files (NFS), where
 ///    temporary_name() (machine.h) is used.
 ///  - Threads, processes and hosts may write one path concurrently; the last commit wins.
 ///  - A symbolic link to a file is preserved.

@@ -13,11 +13,11 @@ class Log {
 
   /// Writes a plain line to standard output, from rank 0 only.
   void info(std::string_view line) const;
-  /// Writes "warning: ..." to standard error, from rank 0 only; for conditions known to all ranks.
+  /// Writes "warning: ..." to standard error, from rank 0 only; for conditions that all ranks detect.
   void warn(std::string_view line) const;
-  /// Writes a warning that names the rank, from any rank; for conditions other ranks may not know of.
+  /// Writes a warning that names the rank, from any rank; for conditions that other ranks may not detect.
   void warn_from_any_rank(std::string_view line) const;
-  /// Writes a line without ever blocking, for threads such as a signal handler's: to standard output on rank 0,
+  /// Writes a line without blocking, for threads such as the one that handles signals: to standard output on rank 0,
   /// otherwise to standard error with the rank. Drops the line if the reader has stopped reading.
   void write_unbuffered(std::string_view line) const;
   /// Writes the live line of a terminal, which the next line overwrites. No-op if standard output is not a terminal.

@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Returns the bytes of physical memory, whether used or not.
+/// Returns the total bytes of physical memory.
 i64 physical_memory();
 
 /// Memory limit of this process, shared with all processes that report a limit with this id.
@@ -39,7 +39,7 @@ std::string process_tag();
 Path temporary_name(const Path& path);
 
 /// Returns true if the process of a tag, with or without ".<random>", has ended or is this one. Processes of other
-/// hosts cannot be checked and count as ended.
+/// hosts cannot be checked and are assumed to have ended.
 bool is_stale_tag(const std::string& tag);
 
 // CPU lists and affinity of the calling thread.
@@ -54,8 +54,8 @@ std::vector<int> cpus_local_to_pci_device(std::string_view bus_id, const Path& r
 /// Returns the number of CPUs this thread may run on; 1 if unknown.
 int num_usable_cpus();
 
-/// Restricts this thread, and the threads it starts later, to those of `cpus` that it may use. Returns false and
-/// changes nothing if these are none or all of the CPUs that the thread may use.
+/// Restricts this thread, and threads that it starts later, to the allowed CPUs among `cpus`. Returns false without
+/// effect if `cpus` contains none or all of the allowed CPUs.
 bool set_cpu_affinity(const std::vector<int>& cpus);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Counter-based random numbers: a value depends only on (key, counter), never on the caller or the order of calls.
+// Counter-based random numbers: a value depends only on (key, counter), not on the caller or the order of calls.
 // Weights and dropout are keyed by their identity, so that a run does not depend on its layout. Philox4x32-10: Salmon
 // et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
 #pragma once

@@ -1,4 +1,4 @@
-// Parameter type for references stored beyond the call.
+// Parameter type for references that are stored after the call.
 #pragma once
 #include <functional>
 

@@ -36,7 +36,7 @@ std::string str(const Parts&... parts) {
 /// Returns `text` with ASCII letters in lower case.
 std::string to_lower(std::string_view text);
 
-/// Parses a number that makes up all of `text`. Returns std::nullopt for any other text, including surrounding blanks.
+/// Parses `text` as a number. Returns std::nullopt for any other text, including text with surrounding blanks.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T number{};
@@ -62,7 +62,7 @@ std::string nearest_name(std::string_view word, std::span<const std::string> can
 
 // Nearest valid values to an invalid one, for error messages that suggest a fix.
 
-/// Returns the nearest divisors of n below and above `value`, as far as they exist; {value} if it is a divisor.
+/// Returns the nearest divisors of n below and above `value`, if they exist; {value} if it is a divisor.
 std::vector<i64> nearest_divisors(i64 n, i64 value);
 /// Returns the nearest multiples of `step`, at least `step`, below and above `value`; {value} if it is a multiple.
 std::vector<i64> nearest_multiples(i64 step, i64 value);

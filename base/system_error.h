@@ -14,7 +14,7 @@ std::string system_reason(int error);
 /// Throws a BadInput error with the message and the system's reason.
 [[noreturn]] void fail_system(int error, const std::string& message);
 
-/// Returns errno right after a failed call, or EIO if it is not set.
+/// Returns errno immediately after a failed call, or EIO if it is not set.
 inline int last_system_error() {
   return errno != 0 ? errno : EIO;
 }

@@ -40,13 +40,13 @@ on_hosts() {
     echo "$name slots=$((ranks / hosts))" >>hostfile
     start_host "$name"
     [ "$ranks" -le "$cores" ] || taskset -p -c "$((core++ % cores))" "${host_pids[$name]}" >/dev/null
-    # The usual congestion control. With others, transfers of milliseconds vary.
+    # Uses the common congestion control; with others, transfers of milliseconds vary.
     on_host "$name" ip route change 10.77.0.0/24 dev eth0 src "$(address_of "$name")" congctl cubic
     [ "$megabits" -eq 0 ] || limit_link "$name" "$megabits"
   done
   launch=(on_host a mpirun)
-  # With fewer cores than ranks the hosts share cores. Each would assume that it owns all of them, and its waiting ranks
-  # would not yield.
+  # With fewer cores than ranks the hosts share cores. Without this setting each host would use all cores, and its
+  # waiting ranks would not yield.
   [ "$ranks" -le "$cores" ] || launch=(on_host a taskset -c 0 mpirun --mca mpi_yield_when_idle 1)
   launch+=(-n "$ranks" --bind-to none --hostfile hostfile --allow-run-as-root)
 }

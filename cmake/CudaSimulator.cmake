@@ -22,8 +22,8 @@ list(REMOVE_DUPLICATES cuda_include_folders)
 set(cuda_libraries mcpp_cuda_simulator)
 set(cuda_comm_libraries "")
 
-# Kernels are C++ here, instrumented so that the simulator sees every access to memory, and integers that overflow. nvcc
-# checks their warnings.
+# Kernels are compiled as C++ and instrumented, so that the simulator detects every access to memory and integer
+# overflow. nvcc checks their warnings.
 set(cuda_kernel_options -xc++ -include ${CMAKE_SOURCE_DIR}/tests/cuda_simulator/include/kernel_language.h
     -fsanitize=thread,signed-integer-overflow --param=tsan-instrument-func-entry-exit=0 -ffp-contract=off -w)
 

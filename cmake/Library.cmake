@@ -5,7 +5,7 @@ add_library(mcpp_options INTERFACE)
 target_include_directories(mcpp_options INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(mcpp_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror>
-  # In a unity build GCC takes sources for headers, whose types must not use an unnamed namespace.
+  # In a unity build GCC treats sources like headers, whose types must not use an unnamed namespace.
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:$<$<BOOL:${MCPP_UNITY_BUILD}>:-Wno-subobject-linkage>>
   # Contraction would make results depend on the compiler; kernels use explicit fused multiply-adds.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)

@@ -1,8 +1,9 @@
 # mcpp_unity_sources(<target> <result> <max_sources> <source> ...): sets <result> to the files to compile for these
 # sources. Sources of a folder are compiled together, up to <max_sources> as one translation unit, which takes about
-# half the time, since they share most headers. Their names in unnamed namespaces must differ. These are compiled
+# half the time because they share most headers. Their names in unnamed namespaces must differ. These are compiled
 # separately: kernels, which Highway compiles once per instruction level, sources with their own definitions or options,
-# and all sources without MCPP_UNITY_BUILD. CMake's own UNITY_BUILD writes absolute paths, which ccache cannot share between clones.
+# and all sources without MCPP_UNITY_BUILD. CMake's own UNITY_BUILD writes absolute paths, which ccache cannot share
+# between clones.
 option(MCPP_UNITY_BUILD "Compile sources of a folder together" ON)
 
 function(mcpp_unity_sources target result max_sources)

@@ -9,7 +9,7 @@
 namespace mcpp {
 
 inline void check_on_cpu(const Tensor& t) {
-  MCPP_CHECK(t.defined() && t.device().type() == DeviceType::Cpu, "this group works on tensors in host memory");
+  MCPP_CHECK(t.defined() && t.device().type() == DeviceType::Cpu, "this group supports only tensors in host memory");
 }
 
 inline const std::byte* first_byte(const Tensor& t) {
@@ -42,7 +42,8 @@ inline void check_same_kind(const Tensor& in, const Tensor& out) {
 /// Checks the arguments of all_to_all.
 inline void check_equal_parts(const Tensor& in, const Tensor& out, const Communicator& group) {
   check_same_kind(in, out);
-  MCPP_CHECK(in.numel() % group.size() == 0, in.numel(), " elements in ", group.size(), " equal parts");
+  MCPP_CHECK(in.numel() % group.size() == 0, in.numel(), " elements cannot be divided into ", group.size(),
+             " equal parts");
 }
 
 inline void check_exchange(const Tensor& in, const Tensor& out, const Communicator& group) {
@@ -55,8 +56,8 @@ inline void check_exchange(const Tensor& in, const Tensor& out, const Communicat
 inline void check_parts(const Tensor& t, std::span<const Part> parts, const Communicator& group) {
   MCPP_CHECK(static_cast<int>(parts.size()) == group.size(), parts.size(), " parts for ", group.size(), " ranks");
   for (const Part& part : parts)
-    MCPP_CHECK(part.first >= 0 && part.count >= 0 && part.first + part.count <= t.numel(), "a part of ", part.count,
-               " elements from ", part.first, " of ", t.numel());
+    MCPP_CHECK(part.first >= 0 && part.count >= 0 && part.first + part.count <= t.numel(), "a part has elements [",
+               part.first, ", ", part.first + part.count, ") of a tensor with ", t.numel());
 }
 
 /// Checks that a rank sends the number of elements that the receiver expects.
@@ -81,16 +82,16 @@ inline void check_exchange(const Tensor& in, std::span<const Part> send, const T
 }
 
 inline void check_color(int color) {
-  MCPP_CHECK(color >= 0, "split with color ", color);
+  MCPP_CHECK(color >= 0, "split: color ", color, " must not be negative");
 }
 
 inline void check_peer(int peer, const Communicator& group) {
   MCPP_CHECK(peer >= 0 && peer < group.size() && peer != group.rank(), "rank ", group.rank(), " of ", group.size(),
-             " exchanges a message with rank ", peer);
+             " cannot exchange a message with rank ", peer);
 }
 
 inline void check_root(int root, const Communicator& group) {
-  MCPP_CHECK(root >= 0 && root < group.size(), "root ", root, " of ", group.size(), " ranks");
+  MCPP_CHECK(root >= 0 && root < group.size(), "root ", root, " is not one of ", group.size(), " ranks");
 }
 
 }  // namespace mcpp

@@ -45,7 +45,8 @@ class Work {
   }
   /// Returns true if wait() has been called or is not needed.
   bool is_complete() const { return !wait_; }
-  /// Returns true if wait() would return immediately. Returns false if the backend cannot tell before wait().
+  /// Returns true if wait() would return immediately. Returns false if the backend does not report completion before
+  /// wait().
   bool is_done() const { return !wait_ || (is_done_ && is_done_()); }
   /// Moves out the is_done callback passed to the constructor; null if there was none.
   std::function<bool()> take_query() { return std::exchange(is_done_, nullptr); }
@@ -59,7 +60,7 @@ class Work {
 ///
 /// All ranks of a group must call the same operations in the same order. Ranks that share several groups must start the
 /// operations of all of them in a consistent order. Low-precision sums are accumulated in fp32 in rank order and
-/// rounded once, so results are bitwise identical in every run and on every CPU backend. The maximum of NaN and any
+/// rounded once, so results are bitwise identical between runs and between CPU backends. The maximum of NaN and any
 /// value is NaN. Tensors may be empty. Until wait(), input tensors must not be modified and output tensors must not be
 /// read.
 class Communicator {
@@ -86,19 +87,20 @@ class Communicator {
   /// tensors must not overlap.
   virtual Work all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out,
                             std::span<const Part> receive) = 0;
-  /// Connects this rank to the ranks that it sends to or receives from; each of them must list this rank too.
-  /// Collective; must be called before the first message. Does nothing except with NCCL.
+  /// Connects this rank to `peers`, the ranks that it sends to or receives from; each peer must list this rank too.
+  /// Collective; must be called before the first message. No-op for backends other than NCCL.
   virtual void connect(const std::vector<int>& peers) { static_cast<void>(peers); }
   /// Sends `t` to another rank. Messages between two ranks arrive in order. send() and its Work never block on the
   /// matching receive: wait() returns once the message was delivered or copied, after which `t` may be modified. To
-  /// avoid the copy, leave `t` untouched and call wait() late, or poll is_done(). Sending to oneself is not allowed.
+  /// avoid the copy, call wait() late or poll is_done(), and do not modify `t` until then. `destination` must be a
+  /// different rank.
   virtual Work send(const Tensor& t, int destination) = 0;
   virtual Work recv(Tensor& t, int source) = 0;
   virtual void barrier() = 0;
 
   /// Creates a group of the ranks with the same `color`, ordered by key, then by rank. Collective; color >= 0.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  /// Terminates every rank of the world without waiting for them.
+  /// Terminates all ranks of the world without waiting for them.
   virtual void abort(int exit_code) noexcept = 0;
 };
 

@@ -47,7 +47,7 @@ bool is_output_terminal() {
 
 void Launcher::check(int mpi_size) const {
   check_input(mpi_size >= ranks, variable, " promises ", ranks, " ranks, but MPI sees ", mpi_size,
-              ". Start the program with mpirun -n ", ranks, " or srun --mpi=pmix, once; to really run ", mpi_size,
+              ". Start the program with mpirun -n ", ranks, " or srun --mpi=pmix, once; to run only ", mpi_size,
               ", unset ", variable);
 }
 
@@ -60,7 +60,7 @@ Launcher read_launcher(const std::function<const char*(const char*)>& variable) 
     const char* end = text + std::strlen(text);
     const auto [rest, error] = std::from_chars(text, end, ranks);
     check_input(error == std::errc() && rest == end && ranks >= 1, name, "=", text,
-                ": the number of ranks must be a whole number of at least 1");
+                ": the number of ranks must be an integer of at least 1");
     if (ranks > launcher.ranks || launcher.variable.empty()) launcher = {ranks, name};
   }
   return launcher;

@@ -14,16 +14,15 @@ namespace mcpp {
 /// CUDA builds (kWithCuda).
 ///
 /// Operations run on streams of the group, ordered after the work queued on the device's compute stream so far; wait()
-/// makes the compute stream wait, never the host. NCCL chooses the summation order by layout and size: results are
-/// bitwise identical between runs of the same layout but not to other backends. bf16 and fp16 sums are rounded at each
-/// hop.
+/// makes the compute stream wait but does not block the host. NCCL chooses the summation order by layout and size:
+/// results are bitwise identical between runs of one layout, but may differ from those of other backends. bf16 and fp16
+/// sums are rounded at each hop.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Device& device);
 
 // Assignment of operations to the queues of a group, so that weight all-gathers do not wait behind gradient reductions.
 
-/// Selector of one of two lanes for two kinds of operations. An operation joins the lane in which its kind is in
-/// flight; otherwise it takes the first idle lane. Groups that wait for every operation before the next one therefore
-/// use one lane only.
+/// Selector of one of two lanes for two kinds of operations. An operation uses the lane in which its kind is in flight,
+/// or else the first idle lane. Groups that wait for every operation before the next one therefore use only one lane.
 ///
 /// All ranks of a group start and wait for operations in the same order and therefore select the same lanes.
 class LaneSelector {

@@ -1,4 +1,4 @@
-// Collectives over strings, results and small values. An error of any rank is raised on all ranks.
+// Collectives over strings, results and small values. An error on any rank is thrown on all ranks.
 #pragma once
 #include <cstring>
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace mcpp {
 
-/// Returns the texts of all ranks, by rank. Texts may differ in length. Collective.
+/// Returns the strings of all ranks, by rank; lengths may differ. Collective.
 std::vector<std::string> all_gather_strings(std::string_view text, Communicator& group);
 
 /// Runs f on every rank and returns all results, by rank. If f throws on any rank, all ranks throw that error with the

@@ -12,16 +12,16 @@ constexpr DType accumulator_of(DType t) {
   return is_low_precision(t) ? DType::F32 : t;
 }
 
-/// out[i] = parts[0][i] op parts[1][i] op ... for `count` elements of `dtype`. `out` may be one of the parts.
+/// Computes out[i] = parts[0][i] op parts[1][i] op ... for `count` elements of `dtype`. `out` may be one of the parts.
 void reduce(ReduceOp op, DType dtype, std::span<const void* const> parts, void* out, i64 count);
 
-// Incremental reduction, for ranks that cannot access all parts. `acc` holds accumulator_of(dtype).
+// Incremental reduction, for ranks that cannot access all parts. `acc` has elements of accumulator_of(dtype).
 
-/// acc = part.
+/// Sets acc = part.
 void start_reduction(DType dtype, const void* part, void* acc, i64 count);
-/// acc = acc op part.
+/// Computes acc = acc op part.
 void continue_reduction(ReduceOp op, DType dtype, const void* part, void* acc, i64 count);
-/// out = acc, rounded.
+/// Sets out = acc, rounded to `dtype`.
 void finish_reduction(DType dtype, const void* acc, void* out, i64 count);
 
 }  // namespace mcpp

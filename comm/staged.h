@@ -9,7 +9,7 @@ namespace mcpp {
 
 /// Device-specific pinning of host memory for faster copies. Both functions may be null.
 struct PinnedCopies {
-  /// Pins memory until the returned handle is released; null if it cannot be pinned.
+  /// Pins memory until the returned handle is released. Returns null if the memory cannot be pinned.
   std::function<std::shared_ptr<void>(void* memory, i64 bytes)> pin;
   /// Waits for copies to the device, which are asynchronous from pinned memory.
   std::function<void()> finish;

@@ -16,13 +16,13 @@ namespace mcpp {
 /// std::getenv in main.
 double read_startup_timeout(const std::function<const char*(const char*)>& variable);
 
-/// Returns the rank assigned by the launcher, for messages before MPI is initialized; "" if unknown.
+/// Returns the rank assigned by the launcher, for log messages before MPI is initialized; "" if unknown.
 std::string read_rank(const std::function<const char*(const char*)>& variable);
 
-/// Watches the start-up while it exists. Past the limit, its thread writes to standard error what is being waited for
-/// and ends the process with ExitCode::PeerLost, upon which launchers end the other ranks. Without it, MPI would wait
-/// silently and indefinitely for a peer that never started, has stopped, has exited or runs as another user. Time
-/// during which this process is suspended does not count.
+/// Monitors the startup phase during its lifetime. After the timeout, its thread writes the current phase to standard
+/// error and exits with ExitCode::PeerLost, so that launchers terminate the other ranks. Without this timeout, MPI
+/// would wait silently and indefinitely for a peer that never started, has stopped, has exited or runs as a different
+/// user. Time during which this process is suspended does not count.
 class StartupTimeout {
  public:
   /// `launcher` and `rank` describe this process in messages.
@@ -31,7 +31,7 @@ class StartupTimeout {
   StartupTimeout(const StartupTimeout&) = delete;
   StartupTimeout& operator=(const StartupTimeout&) = delete;
 
-  /// Sets the phase of the start, named in the message. `phase` must have static lifetime.
+  /// Sets the startup phase, which the message names. `phase` must have static lifetime.
   void enter(const char* phase) { phase_ = phase; }
 
  private:

@@ -32,7 +32,7 @@ struct DataConfig {
     visit("train_data_path", self.train_data_path, "datasets for training only; excludes data_path and split");
     visit("valid_data_path", self.valid_data_path, "datasets for validation only");
     visit("test_data_path", self.test_data_path, "datasets for testing only");
-    visit("split", self.split, "shares of the documents of data_path for training, validation, test");
+    visit("split", self.split, "proportions of the documents of data_path for training, validation and test");
     visit("multiple_validation_sets", self.multiple_validation_sets,
           "compute a separate loss for each dataset of valid_data_path, or for the part that split holds out of each "
           "dataset of data_path, instead of one for their blend");
@@ -45,11 +45,11 @@ struct DataConfig {
         "tokenizer_model", self.tokenizer_model,
         "tokenizer file: sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or tiktoken rank "
         "list; determines vocabulary size and <eod>");
-    visit("prefetch_batches", self.prefetch_batches, "batches that a thread reads ahead; 0 = read on demand",
+    visit("prefetch_batches", self.prefetch_batches, "number of batches that a thread prefetches; 0 = read on demand",
           between(0, 64));
     visit("reset_position_ids", self.reset_position_ids,
-          "count positions from the beginning of each document instead of the sample it is packed into");
-    visit("reset_attention_mask", self.reset_attention_mask, "attention ignores the earlier documents of a sample");
+          "restart positions at the beginning of each document of a packed sample");
+    visit("reset_attention_mask", self.reset_attention_mask, "limit attention to the document of each token");
     visit("eod_mask_loss", self.eod_mask_loss, "exclude the token after the end of a document from the loss");
     visit("eod_token", self.eod_token,
           "id of the token that ends documents, for reset_position_ids, reset_attention_mask and eod_mask_loss; -1 = "

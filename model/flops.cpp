@@ -20,7 +20,7 @@ i64& count_for(const std::string& name, ParameterCounts& counts) {
        {"output_layer.", &ParameterCounts::output}}};
   for (const auto& [name_part, member] : kParts)
     if (name.find(name_part) != std::string::npos) return counts.*member;
-  fail(ExitCode::Internal, name, " belongs to no parameter count");
+  fail(ExitCode::Internal, name, " has no parameter count");
 }
 
 }  // namespace

@@ -10,18 +10,18 @@ struct ParameterCounts {
   i64 position_embeddings = 0;  ///< learned positions
   i64 attention = 0;            ///< QKV and output projections of all layers, including biases
   i64 mlp = 0;                  ///< MLPs of all layers, including biases and experts
-  i64 experts = 0;              ///< the experts' part of mlp; each token uses moe_router_topk of them
+  i64 experts = 0;              ///< part of `mlp` that belongs to experts; each token uses moe_router_topk experts
   i64 norms = 0;                ///< norms of all layers, and the final norm
   i64 output = 0;               ///< the output matrix, unless it is tied to the word embeddings
-  i64 matrices = 0;             ///< the part of attention and mlp that multiplies each token (Param::matrices)
-  i64 expert_matrices = 0;      ///< the experts' part of matrices
+  i64 matrices = 0;             ///< part of `attention` and `mlp` that multiplies each token (Param::matrices)
+  i64 expert_matrices = 0;      ///< part of `matrices` that belongs to experts
 
   i64 total() const { return word_embeddings + position_embeddings + attention + mlp + norms + output; }
 };
 
 ParameterCounts count_parameters(const ModelConfig& config);
 
-/// Returns the parameters used by one token: all but the experts that it is not routed to.
+/// Returns the number of parameters used by one token: all except those of experts to which it is not routed.
 i64 active_parameters(const ModelConfig& config);
 
 /// Returns the number of keys that a query attends to, averaged over samples of seq_length tokens, with the window if

@@ -1,6 +1,6 @@
-// GPT-2 and Llama style decoders, composed of one set of modules: a full model, or the part in one pipeline stage. A
-// model is a sequence of units in forward order: word embeddings, learned positions, layers (or groups of recomputed
-// layers), final norm, output matrix. Units are what data parallelism gathers and reduces.
+// GPT-2 and Llama style decoders composed of common modules: a full model, or the part in one pipeline stage. A model
+// is a sequence of units in forward order: word embeddings, learned positions, layers (or groups of recomputed layers),
+// final norm, output matrix. Data parallelism gathers and reduces parameters by unit.
 #pragma once
 #include <functional>
 #include <memory>
@@ -23,7 +23,7 @@ class GPTModel {
   /// Builds the full model.
   explicit GPTModel(ModelContext context);
   /// Builds one stage. `embedding_stage` is the stage with the word embeddings if it is on this rank and they are tied
-  /// to this stage's output matrix, which then has no parameter of its own; otherwise nullptr.
+  /// to this stage's output matrix, which then has no separate parameter; otherwise nullptr.
   GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage);
   GPTModel(const GPTModel&) = delete;  // its modules refer to its context
   GPTModel& operator=(const GPTModel&) = delete;
@@ -40,17 +40,18 @@ class GPTModel {
   };
   std::span<const LayerRouter> routers() const { return routers_; }
   /// Throws, naming the modules, if a module does not accept the tensor-parallel placement of its input, or if a
-  /// parameter's placement does not match its use. Called by the constructor.
+  /// parameter's placement does not match its use. The constructor calls it.
   void check_placements();
-  /// Callback for the output of each layer in forward passes; for a recomputed group, of its last layer. May be null.
+  /// Callback for the output of each layer in forward passes or, for a recomputed group, of its last layer. May be
+  /// null.
   using LayerObserver = std::function<void(i64 layer, const Tensor& y)>;
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
   /// Sets the parameter buffers, which are notified before and after each use of a unit.
   void set_memory(ChunkParamBuffers& memory) { memory_ = &memory; }
 
   /// Runs forward. `input`: tokens int32 [s, b] in the stage with the embedding, otherwise hidden states [s, b, h] ([s
-  /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves what backward() needs. Results of an
-  /// aborted pass, here and in the functions below, are meaningless.
+  /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves tensors for backward(). The results of an
+  /// aborted pass are undefined, also in the functions below.
   Tensor forward(const Tensor& input, MicrobatchContext& microbatch);
   /// Computes the loss in a stage with the output. targets: int32 [s, b]. `grad_scale` multiplies the gradient, not the
   /// returned losses.
@@ -61,8 +62,8 @@ class GPTModel {
   /// Accumulates the gradient of (sum of losses x grad_scale) into the main gradients. `dy`: gradient of forward's
   /// result, undefined after loss(). Returns the gradient of the input, undefined for tokens.
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch);
-  /// Allows data-parallel reduction of the delayed weight gradients that backward held back. Call when all weight
-  /// gradients of the step are computed.
+  /// Starts the data-parallel reduction of units whose weight gradients were delayed. Call when all weight gradients of
+  /// the step are computed.
   void release_gradients();
   /// Adds the tied output layer's gradient to the word embeddings of a different stage on this rank. Call once per
   /// step, after release_gradients() of both and before finish() of their buffers.

@@ -17,7 +17,7 @@
 namespace mcpp {
 
 /// One residual branch of a layer: residual + dropout(after(branch(before(x)) + bias)), where either norm may be
-/// missing. Saves what these modules save.
+/// missing. Saves the tensors of these modules.
 class ResidualBranch {
  public:
   /// `site`: name for dropout. `before`, `after`: names of the norms; model.norm_position decides which exist.
@@ -25,8 +25,8 @@ class ResidualBranch {
                  std::unique_ptr<Branch> branch, const std::string& after);
 
   Tensor forward(const Tensor& x, const Tensor& residual, MicrobatchContext& microbatch);
-  /// Requires that x was the residual. Returns its gradient from dy, the gradient of the result, whose memory may be
-  /// reused.
+  /// Returns the gradient of x from dy, the gradient of the result, and may reuse dy's memory. x must have been the
+  /// residual.
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch);
   /// Adds the gradient of x through the branch only to dx, which must not be dy.
   void backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx);
@@ -36,7 +36,7 @@ class ResidualBranch {
 
  private:
   Dropout dropout(const Tensor& x, const MicrobatchContext& microbatch) const;
-  /// Computes the gradient of x from that of the value added to the residual.
+  /// Computes the gradient of x from the gradient of the value added to the residual.
   void backward_branch(const Tensor& d_added, MicrobatchContext& microbatch, Tensor& dx);
 
   std::string site_;

@@ -16,12 +16,12 @@ namespace mcpp {
 class KvCache;
 class SamplePartition;
 
-/// Tensor that is recomputed when backward first needs it, instead of being kept.
+/// Tensor that is recomputed on its first use in backward instead of being kept.
 struct RecomputedTensor {
   using Compute = std::function<Tensor(std::span<const Tensor> inputs)>;
   std::vector<Tensor> inputs;  ///< kept instead of `value`
   Compute compute;
-  Tensor value;  ///< result, from the first use until the last
+  Tensor value;  ///< result, valid from the first use to the last
 };
 
 /// Stack of tensors that forward saves for backward. Each tensor must be taken by the owner that saved it, in reverse
@@ -81,7 +81,7 @@ class MicrobatchContext {
   /// Context-parallel partition of these positions; null without context parallelism.
   std::shared_ptr<const SamplePartition> partition;
   /// int32 [s, b], for samples packed from documents: first position of each token's document. Undefined means 0.
-  Tensor attention_starts;  ///< limits attention; has the rows that attention sees after a head exchange
+  Tensor attention_starts;  ///< limits attention; has the rows of attention after a head exchange
   Tensor position_starts;   ///< origin of learned and rotary positions
   KvCache* kv_cache = nullptr;
   SavedTensors saved_tensors;
@@ -89,17 +89,17 @@ class MicrobatchContext {
   /// Returns a context for the same microbatch with nothing saved, for recomputing a part of the model.
   MicrobatchContext clone_for_recompute() const;
 
-  /// Saves a tensor for backward if there will be one. A tensor in a DiscardScope is recomputed instead of being kept.
+  /// Saves a tensor if backward follows. A tensor in a DiscardScope is recomputed instead of being kept.
   void save(const void* owner, const Tensor& t);
   Tensor take(const void* owner) { return saved_tensors.take(owner); }
 
   using Decisions = std::vector<Tensor>;
   /// Returns the result of `make`. When a layer is recomputed for backward, returns the result of the first call,
-  /// because decisions must neither change nor be counted twice.
+  /// because decisions must not change and must be counted once.
   Decisions decide(const void* owner, const std::function<Decisions()>& make);
 
   /// Selective recomputation: while the scope exists, save(t) by any owner keeps only `inputs` and `compute`. `compute`
-  /// must be bitwise reproducible from `inputs` and from data that stays until backward anyway.
+  /// must be bitwise reproducible from `inputs` and from data that is kept until backward in any case.
   class DiscardScope {
    public:
     DiscardScope(MicrobatchContext& context, const Tensor& t, std::vector<Tensor> inputs,
@@ -118,8 +118,8 @@ class MicrobatchContext {
   /// Moves the delayed weight gradients of another context to this one.
   void take_delayed_wgrads(MicrobatchContext& other);
 
-  /// Stops computing in this context and drops what it saved. Its units are still acquired and released, so that ranks
-  /// with and without an aborted context execute the same communication.
+  /// Stops computation in this context and drops its saved tensors. Its units are still acquired and released, so that
+  /// ranks with and without an aborted context execute the same communication.
   void abort();
   bool is_aborted() const { return is_aborted_; }
 

@@ -21,8 +21,8 @@ struct Box {
   Shape shape;   ///< shape of the box
 };
 
-/// Returns the box of a tensor of shape `global` that covers [first, first + count) along one axis and everything along
-/// the others.
+/// Returns the box of a tensor of shape `global` that covers [first, first + count) along `axis` and the full extent of
+/// the other axes.
 inline Box slab(const Shape& global, std::size_t axis, i64 first, i64 count) {
   Box box{global, Shape(global.size(), 0), global};
   box.offset[axis] = first;
@@ -70,11 +70,11 @@ struct Param {
 
 using ParamVisitor = std::function<void(Param&)>;
 
-/// Fills `values`, elements [first, first + values.numel()) of the parameter's box, with initial values that depend
-/// only on the parameter's name and the global element index, and thus not on the layout. Uses only name, box and init
-/// of `param`.
+/// Fills `values`, elements [first, first + values.numel()) of the parameter's box, with initial values. They depend
+/// only on `seed`, the parameter's name and the global element index, and thus not on the layout. Uses only name, box
+/// and init of `param`.
 void initialize(const Param& param, u64 seed, i64 first, Tensor& values);
-/// Initializes all of param.value.
+/// Initializes param.value.
 void initialize(Param& param, u64 seed);
 
 }  // namespace mcpp

@@ -28,7 +28,7 @@ Spread gradient_spread(ActivationPlacement y) {
 }
 
 void check_boxes(std::span<const Param* const> params, const GridSizes& grids) {
-  std::map<std::string, i64> held;
+  std::map<std::string, i64> elements;
   for (const Param* param : params) {
     i64 boxes = 1;
     for (const Axis axis : {Axis::Tp, Axis::Ep}) {
@@ -37,14 +37,15 @@ void check_boxes(std::span<const Param* const> params, const GridSizes& grids) {
                  " ranks along ", name_of(axis));
       boxes *= size / copies;
     }
-    held[param->name] += param->numel() * boxes;
+    elements[param->name] += param->numel() * boxes;
   }
   for (const Param* param : params) {
     const Placement& placement = param->placement;
     const AxisValues& sizes = grids[placement.grid];
-    MCPP_CHECK(held[param->name] == numel(param->box.global), param->name, " is placed ", name_of(placement.tp.spread),
-               " along tp and ", name_of(placement.ep.spread), " along ep, so that its boxes on ", sizes.tp, " x ",
-               sizes.ep, " ranks make up ", held[param->name], " elements, but it has ", numel(param->box.global));
+    MCPP_CHECK(elements[param->name] == numel(param->box.global), param->name, " is placed ",
+               name_of(placement.tp.spread), " along tp and ", name_of(placement.ep.spread),
+               " along ep, so that its boxes on ", sizes.tp, " x ", sizes.ep, " ranks make up ", elements[param->name],
+               " elements, but it has ", numel(param->box.global));
   }
 }
 

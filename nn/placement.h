@@ -1,7 +1,7 @@
 // Placement of a parameter along each axis of the rank grid, in the terms of PyTorch's DTensor. It is specified once,
-// where the parameter is created. It determines the buffer of the parameter and the ranks among which ZeRO shards that
-// (parallel/dp/zero.h), the ranks over which its gradient is summed (parallel/partial_gradients.h), and
-// the rank that counts it in norms and saves it (ParallelState::is_primary_replica).
+// when the parameter is created. It determines the buffer of the parameter, the ranks over which ZeRO shards that
+// buffer (parallel/dp/zero.h), the ranks over which the gradient is summed (parallel/partial_gradients.h), and the rank
+// that counts the parameter in norms and saves it (ParallelState::is_primary_replica).
 #pragma once
 #include <array>
 #include <optional>
@@ -30,7 +30,7 @@ struct AxisValues {
 enum class GridKind : u8 { Dense, Expert };
 
 enum class Spread : u8 {
-  Shard,      ///< each rank has a slice of its own
+  Shard,      ///< each rank has a different slice
   Replicate,  ///< ranks hold the same box and compute the same gradient
   Partial,    ///< ranks hold the same box and compute partial gradients, which must be summed
 };
@@ -43,31 +43,31 @@ struct Holders {
   bool operator==(const Holders&) const = default;
 };
 
-struct AlongAxis {
+/// Placement of a parameter along one axis.
+struct AxisPlacement {
   Spread spread = Spread::Shard;
-  /// Ranks that hold the same box as this one (Replicate and Partial); empty means all ranks along the axis.
+  /// Ranks that hold the same box as this rank (Replicate and Partial); empty = all ranks along the axis.
   std::optional<Holders> holders = {};
 
   bool is_unsharded() const { return spread != Spread::Shard; }
-  /// Returns how many ranks along an axis of `size` hold the same box.
+  /// Returns the number of ranks along an axis of `size` that hold the same box.
   int copies(int size) const { return !is_unsharded() ? 1 : holders ? holders->count : size; }
   /// Returns true if the rank at `coordinate` is the first of the ranks that hold the same box.
   bool is_first(int coordinate) const { return !is_unsharded() || coordinate == (holders ? holders->first : 0); }
-  bool operator==(const AlongAxis&) const = default;
+  bool operator==(const AxisPlacement&) const = default;
 };
 
-/// Placement of a parameter. The default is that of a weight of the dense layers sharded along tp. Ranks along cp and
-/// dp see different positions and samples, so each has a partial gradient.
+/// Placement of a parameter. The default is for a weight of the dense layers that is sharded along tp. Ranks along cp
+/// and dp process different positions and samples, so each has a partial gradient.
 struct Placement {
   GridKind grid = GridKind::Dense;
-  AlongAxis tp = {}, cp = {Spread::Partial}, ep = {}, dp = {Spread::Partial}, pp = {};
+  AxisPlacement tp = {}, cp = {Spread::Partial}, ep = {}, dp = {Spread::Partial}, pp = {};
 
-  const AlongAxis& operator[](Axis axis) const {
+  const AxisPlacement& operator[](Axis axis) const {
     return *std::array{&tp, &cp, &ep, &dp, &pp}[static_cast<std::size_t>(axis)];
   }
-  /// Returns true if the rank at coordinates `me` is the one, among the tp, ep and pp ranks with the same box, that
-  /// counts it in norms and checkpoints. Ranks along cp and dp are not considered: they divide that work, by ZeRO
-  /// shards or evenly.
+  /// Returns true if the rank at coordinates `me`, among the tp, ep and pp ranks with the same box, counts the box in
+  /// norms and checkpoints. Ranks along cp and dp are not considered: they divide this work by ZeRO shards or evenly.
   bool is_primary_replica(const AxisValues& me) const {
     return tp.is_first(me.tp) && ep.is_first(me.ep) && pp.is_first(me.pp);
   }
@@ -83,18 +83,18 @@ enum class ActivationPlacement : u8 {
 /// Returns "replicated", "sequence-sharded", "column-sharded" or "partial".
 std::string_view name_of(ActivationPlacement placement);
 
-/// Returns how ranks that hold the same parameter and use it to compute `y` see its gradient: Replicate if all have the
-/// same dy, Partial if each has a different part.
+/// Returns the spread of the gradient of a parameter over the ranks that use it to compute `y`: Replicate if all have
+/// the same dy, Partial if each has a different part.
 Spread gradient_spread(ActivationPlacement y);
 
 struct Param;
-/// Sizes of both grids; the boxes of a model are sharded along tp and ep.
+/// Sizes of the dense and the expert grid.
 struct GridSizes {
   AxisValues dense = {}, expert = {};
   const AxisValues& operator[](GridKind grid) const { return grid == GridKind::Dense ? dense : expert; }
 };
-/// Throws if the boxes of a model's parameters, counted as often as their placement along tp and ep implies, do not add
-/// up to their global tensors. An example is a replicated bias placed as if it were sharded.
+/// Throws if the boxes of a model's parameters, multiplied by the number of shards that their placement along tp and ep
+/// implies, do not add up to the global tensors. An example is a replicated bias with the placement Shard.
 void check_boxes(std::span<const Param* const> params, const GridSizes& grids);
 /// Throws if the placement of a parameter along tp contradicts gradient_spread(y).
 void check_gradient_spread(const Param& param, ActivationPlacement y);

@@ -1,6 +1,6 @@
 // Elements of a global tensor held by a rank: a box, and a flat range of the box's row-major elements. Model weights
-// are full boxes; an optimizer sharded over data-parallel ranks holds flat ranges of boxes. Copying between any two
-// regions is a list of contiguous runs, which is what lets any layout load any checkpoint.
+// are full boxes; an optimizer sharded over data-parallel ranks holds flat ranges of boxes. Any two regions overlap in
+// a list of contiguous runs, so any layout can load any checkpoint.
 #pragma once
 #include <functional>
 #include <optional>
@@ -23,8 +23,8 @@ struct Region {
 /// Returns the region that covers all of `box`.
 Region whole(Box box);
 
-/// Returns a description of what is wrong with the region, or "" if it is valid (equal ranks, nonnegative sizes, inside
-/// the global shape).
+/// Returns a description of the defect of an invalid region, or "" if the region is valid (equal ranks, nonnegative
+/// sizes, inside the global shape).
 std::string find_defect(const Region& region);
 
 /// Decomposes the region into at most 2 * rank - 1 disjoint boxes, in row-major order.

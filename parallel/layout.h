@@ -20,8 +20,8 @@ namespace mcpp {
 enum class CpCommType : u8 {
   P2p,        ///< keys and values are passed around a ring: RingAttention
   AllGather,  ///< keys and values are gathered: GatheredAttention
-  A2a,        ///< positions are exchanged for heads: HeadExchange
-  A2aP2p,     ///< hierarchical: heads exchanged among neighbors, with a ring between neighborhoods
+  A2a,        ///< all-to-all between positions and heads: HeadExchange
+  A2aP2p,     ///< hierarchical: head exchange among neighbors, ring between groups of neighbors
 };
 template <>
 struct EnumNames<CpCommType> {
@@ -149,8 +149,8 @@ struct Layout {
   double offloaded_state_fraction = 1;            ///< fraction of them that is offloaded, unless the tier is Device
   OffloadTier params_tier = OffloadTier::Device;  ///< offload tier of ZeRO 3's weights
   OffloadTier activations_tier = OffloadTier::Device;
-  /// If true, consecutive ranks are in the same pipeline rather than data-parallel group; this program does the
-  /// opposite.
+  /// If true, consecutive ranks are in the same pipeline instead of the same data-parallel group, unlike in this
+  /// program.
   bool is_pipeline_innermost = false;
 
   i64 world_size() const { return ranks_per_sample() * dp; }

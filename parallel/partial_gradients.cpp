@@ -21,7 +21,7 @@ void visit_partial(std::span<ParamAndGradBuffer* const> buffers, int copies, int
   for (const ParamAndGradBuffer* buffer : buffers) {
     if (buffer->grid() != GridKind::Dense) continue;
     buffer->visit_grads([&](const Param& param, i64, Tensor grads) {
-      const AlongAxis& along = param.placement.tp;
+      const AxisPlacement& along = param.placement.tp;
       if (along.spread == Spread::Partial && along.copies(tp) == copies) f(grads);
     });
   }
@@ -69,7 +69,7 @@ void PartialGradients::add_groups(const ParamAndGradBuffer& buffer, const Param&
   MCPP_CHECK(holders == members, param.name, " is placed Partial along pp on ", holders,
              " ranks of the pipeline, but gradients are summed over ", members);
   MCPP_CHECK(!buffer.reduces_every_microbatch() || has_own_bucket(buffer, param), param.name,
-             " is held by several pipeline stages and not alone in its unit");
+             " is held by several pipeline stages, but its unit has other parameters");
 }
 
 void PartialGradients::finish() {

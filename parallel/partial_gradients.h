@@ -1,5 +1,5 @@
-// Reduction of partial gradients (Spread::Partial): gradients of replicated parameters of which each rank computed a
-// part.
+// Reduction of partial gradients (Spread::Partial): each rank has computed a part of the gradient of a replicated
+// parameter.
 #pragma once
 #include <map>
 #include <memory>
@@ -18,21 +18,21 @@ struct ReplicaGroups {
   Communicator* embedding = nullptr;
 };
 
-/// Completion of the gradients of a step: over the data-parallel ranks, which the buffers do themselves, and over the
+/// Completes the gradients of a step: the buffers reduce over the data-parallel ranks, and this class sums over the
 /// holders of parameters that are Partial along tp or pp. Along tp these are norms and learned positions under sequence
-/// parallelism (Korthikanti et al. 2022), and keys and values shared by ranks. They are small and many, so all with the
-/// same number of holders are summed as one tensor, once per step. Along pp it is the matrix of tied embeddings, held
-/// by the stages of the embedding and the output.
+/// parallelism (Korthikanti et al. 2022), and keys and values shared by ranks. They are small and numerous, so all with
+/// the same number of holders are summed as one tensor, once per step. Along pp, the only such parameter is the matrix
+/// of tied embeddings, held by the stages of the embedding and the output.
 class PartialGradients {
  public:
-  /// `buffers` are those of all chunks of this rank. Collective over the groups; the ranks of tp must have the same
-  /// parameters in the same order. Throws an Internal error for a parameter whose gradient would not be summed.
+  /// `buffers` are the buffers of all chunks of this rank. Collective over the groups; the ranks of tp must have the
+  /// same parameters in the same order. Throws an Internal error for a parameter whose gradient would not be summed.
   PartialGradients(std::span<ParamAndGradBuffer* const> buffers, const ReplicaGroups& groups);
 
   /// Replaces ParamAndGradBuffer::finish() of each buffer; afterwards shard() holds sums over all ranks. With
   /// replicated gradients (ZeRO 0 and 1), stages are summed before data-parallel ranks, which is bitwise identical to a
-  /// run without pipeline parallelism, where embedding and output are summed first. With sharded gradients they are
-  /// summed after them.
+  /// run without pipeline parallelism, where embedding and output are summed first. With sharded gradients, stages are
+  /// summed after data-parallel ranks.
   void finish();
 
  private:

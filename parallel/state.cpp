@@ -7,9 +7,9 @@ namespace mcpp {
 namespace {
 
 /// Creates the process groups. All ranks create all groups in the same order.
-class GroupMaker {
+class GroupBuilder {
  public:
-  GroupMaker(Communicator& world, ParallelState& state, FlightRecorder* recorder, Profiler* profiler)
+  GroupBuilder(Communicator& world, ParallelState& state, FlightRecorder* recorder, Profiler* profiler)
       : world_(world), state_(state), recorder_(recorder), profiler_(profiler) {}
 
   std::unique_ptr<Communicator> make_along(const char* name, const Grid& grid, Axes axes) {
@@ -65,7 +65,7 @@ std::vector<int> strided_ranks(const std::vector<int>& ranks, int first, int ste
 
 /// Splits the context-parallel ranks into neighborhoods of `heads` ranks that exchange heads, and rings of the ranks
 /// with the same index in them.
-void make_context_groups(GroupMaker& groups, int rank, const Grid& dense, int heads, ParallelState& state) {
+void make_context_groups(GroupBuilder& groups, int rank, const Grid& dense, int heads, ParallelState& state) {
   const std::vector<int> ranks = dense.group(rank, {Axis::Cp});
   const int own = dense.group_rank(rank, {Axis::Cp}), all = static_cast<int>(ranks.size());
   check_input(heads >= 1 && all % heads == 0, "context_parallel_heads = ", heads,
@@ -94,7 +94,7 @@ DataParallelRanks split_instances(const std::vector<int>& holders, int own, i64 
 
 /// Splits the ZeRO shard group into neighborhoods that hold a second copy of the weights, and groups of ranks with the
 /// same index in them.
-void make_node_groups(GroupMaker& groups, const std::vector<int>& shard, int rank, i64 partition,
+void make_node_groups(GroupBuilder& groups, const std::vector<int>& shard, int rank, i64 partition,
                       ParallelState& state) {
   if (partition == 1) return;
   const int all = static_cast<int>(shard.size()), neighborhood_size = static_cast<int>(partition);
@@ -116,7 +116,7 @@ std::vector<int> add_tp_neighbors(const Grid& grid, const std::vector<int>& hold
   return slices;
 }
 
-void make_pipeline_groups(GroupMaker& groups, const Grid& dense, ParallelState& state) {
+void make_pipeline_groups(GroupBuilder& groups, const Grid& dense, ParallelState& state) {
   state.pp = groups.make_along("pp", dense, {Axis::Pp});
   state.pp_backward = groups.make_along("pp_backward", dense, {Axis::Pp});
   for (Communicator* pipeline : {state.pp.get(), state.pp_backward.get()})
@@ -125,7 +125,7 @@ void make_pipeline_groups(GroupMaker& groups, const Grid& dense, ParallelState& 
 }
 
 /// Creates the groups that reduce the gradients of dense layers, along ZeRO shards.
-void make_shard_groups(GroupMaker& groups, int rank, const Grid& dense, const Layout& layout, ParallelState& state) {
+void make_shard_groups(GroupBuilder& groups, int rank, const Grid& dense, const Layout& layout, ParallelState& state) {
   const DataParallelRanks ranks =
       split_instances(dense.group(rank, {Axis::Cp, Axis::Dp}), dense.group_rank(rank, {Axis::Cp, Axis::Dp}),
                       layout.instances, "data-parallel x context-parallel");
@@ -135,7 +135,7 @@ void make_shard_groups(GroupMaker& groups, int rank, const Grid& dense, const La
   state.tp_dp_shard = groups.make_of_ranks("tp_dp_shard", add_tp_neighbors(dense, ranks.shard));
 }
 
-void make_embedding_group(GroupMaker& groups, int rank, ParallelState& state) {
+void make_embedding_group(GroupBuilder& groups, int rank, ParallelState& state) {
   const Topology& topology = state.topology;
   const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
@@ -159,7 +159,7 @@ std::vector<int> layer_ranks(int rank, const Grid& dense, const Grid& expert) {
   return ranks;
 }
 
-void make_expert_groups(GroupMaker& groups, int rank, const Layout& layout, ParallelState& state) {
+void make_expert_groups(GroupBuilder& groups, int rank, const Layout& layout, ParallelState& state) {
   const Grid &dense = state.topology.dense(), &expert = state.topology.expert();
   state.expert_exchange = groups.make_along("ep", expert, {Axis::Tp, Axis::Ep});
   state.expert_tp_pp = groups.make_along("expert_model", expert, {Axis::Tp, Axis::Ep, Axis::Pp});
@@ -241,7 +241,7 @@ ParallelState make_parallel_state(Communicator& world, const Layout& layout, boo
                       .output_rank = layout.output_rank(),
                       .world = world};
   state.layout.dp = topology.dp();
-  GroupMaker groups(world, state, recorder, profiler);
+  GroupBuilder groups(world, state, recorder, profiler);
   state.tp = groups.make_along("tp", dense, {Axis::Tp});
   make_context_groups(groups, rank, dense, static_cast<int>(layout.cp_heads()), state);
   state.dp = groups.make_along("dp", dense, {Axis::Dp});

@@ -14,9 +14,9 @@
 
 namespace mcpp {
 
-/// Use of a group by collectives of training or evaluation steps; determines how it is connected in advance.
+/// Use of a group by collectives of training or evaluation steps. It determines how the group is connected in advance.
 enum class CollectiveUse : u8 {
-  None,        ///< none: used for messages, checks and saves, or connected by its user
+  None,        ///< no collectives in steps: messages, checks and saves only, or the user of the group connects it
   Serialized,  ///< reductions and gathers that never overlap with each other
   Overlapped,  ///< gathers that overlap with reductions
 };
@@ -92,7 +92,7 @@ struct ParallelState {
   ExpertParallel expert_parallel() const;
   /// Returns true if the group carries pipeline messages, for which a rank waits in its bubble.
   static bool is_pipeline(std::string_view name) { return name == "pp" || name == "pp_backward"; }
-  /// Returns true if this rank is the one, among all with the same box, that counts it in norms and saves it.
+  /// Returns true if this rank, among all ranks with the same box, counts the box in norms and saves it.
   bool is_primary_replica(const Placement& placement) const {
     return placement.is_primary_replica(placement.grid == GridKind::Dense ? coordinates : expert_coordinates);
   }

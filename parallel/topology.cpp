@@ -116,7 +116,8 @@ Topology::Topology(int world_size, const Layout& layout)
 
 std::vector<int> Topology::embedding_group(int rank, int output_rank) const {
   const std::vector<int> pipeline = dense_.group(rank, {Axis::Pp});
-  MCPP_CHECK(output_rank >= 0 && output_rank < pp(), "position ", output_rank, " in a pipeline of ", pp());
+  MCPP_CHECK(output_rank >= 0 && output_rank < pp(), "output rank ", output_rank, " is not in a pipeline of ", pp(),
+             " ranks");
   if (output_rank == 0) return {pipeline.front()};
   return {pipeline.front(), pipeline[static_cast<std::size_t>(output_rank)]};
 }

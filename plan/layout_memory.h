@@ -55,11 +55,11 @@ struct OffloadPlacement {
 
   bool is_valid_for(const Layout& layout) const { return params == OffloadTier::Device || layout.zero_stage == 3; }
 };
-/// Returns the placements for which the hardware has rates, the fastest first: everything on the device. States are
-/// offloaded before weights because they are the largest and used once per step.
+/// Returns the placements for which the hardware has rates, fastest first. The first one keeps everything on the
+/// device. States are offloaded before weights because they are the largest and used once per step.
 std::vector<OffloadPlacement> offload_placements(const HostRates& host);
 
-/// Layout with the offloading that makes it fit.
+/// Layout with its offload settings.
 struct FittedLayout {
   Layout layout;
   MemoryEstimate memory;  ///< estimate of the rank that needs the most
@@ -67,9 +67,9 @@ struct FittedLayout {
 };
 /// Treatment of offloadable states: keep the largest part that fits on the device, or none.
 enum class OnDeviceStates { AllThatFit, None };
-/// Fits `layout` into memory. Activations stay on the device if that fits; otherwise they are offloaded to the first of
-/// host memory and disk that suffices. Offloaded states are kept on the device in steps of one percent as `states`
-/// specifies. If nothing fits, returns the variant with the least device memory.
+/// Fits `layout` into memory. Activations stay on the device if they fit; otherwise they are offloaded to host memory,
+/// or to disk if host memory does not suffice. Offloaded states are kept on the device in steps of one percent as
+/// `states` specifies. If nothing fits, returns the variant with the least device memory.
 FittedLayout fit_with_offload(LayoutMemory& memory, const Hardware& hardware, Layout layout, double device_bytes,
                               OnDeviceStates states = OnDeviceStates::AllThatFit);
 

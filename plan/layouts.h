@@ -1,4 +1,4 @@
-// Enumeration of the layouts of a number of ranks that are worth considering.
+// Enumeration of candidate layouts for a number of ranks.
 #pragma once
 #include <functional>
 #include <string>
@@ -12,9 +12,9 @@ namespace mcpp {
 
 // Layer counts of pipeline stages.
 
-/// Returns the values of pipeline_model_parallel_layout worth considering: "" (the same number of layers in every
-/// stage) if possible, and the one that minimizes the operations of the busiest stage if it differs. The output counts
-/// as the number of layers with the same operations. Empty if stages other than the first and the last would have no
+/// Returns the candidate values of pipeline_model_parallel_layout: "" (the same number of layers in every stage) if
+/// possible, and the value that minimizes the operations of the busiest stage if it differs. The output layer counts as
+/// the number of layers with the same operations. Empty if stages other than the first and the last would have no
 /// layers.
 std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages);
 
@@ -23,14 +23,14 @@ std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages);
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
                      const std::function<void(const Layout&)>& f, const OffloadPlacement& placement = {});
 
-/// Returns other lossy formats than the workload's that are worth considering: int8 communication over links beyond the
+/// Returns candidate lossy formats in addition to those of the workload: int8 communication over links beyond the
 /// nearest tier, and gradient sums in bf16.
 std::vector<CommFormats> lossy_comm_options(const Hardware& hardware, const Workload& work, const Layout& layout);
 
 /// Returns true if for_each_layout() would visit any layout.
 bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 
-/// Returns every reason why `limits` allow no layout at all, regardless of memory; empty if a layout may exist.
+/// Returns every reason why no layout satisfies `limits`, regardless of memory; empty if a layout may exist.
 std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 
 }  // namespace mcpp

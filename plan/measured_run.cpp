@@ -19,7 +19,7 @@ constexpr double kRelativeTolerance = 0.2, kAbsoluteTolerance = 0.02;
 
 /// Returns the time in which a rank does not wait for others.
 double computing(const StepTime& t) {
-  return t.work.computing() + t.work.offloaded + t.turns + t.optimizer + t.data;
+  return t.work.computing() + t.work.offloaded + t.core_wait + t.optimizer + t.data;
 }
 
 std::string value_text(const RunPart& part, double value) {

@@ -1,4 +1,5 @@
-// Comparison of a measured run with its prediction: which part deviates, and the hardware rates that the run implies.
+// Comparison of a measured run with its prediction: the parts that deviate, and the hardware rates that the run
+// implies.
 #pragma once
 #include <map>
 #include <string>
@@ -13,7 +14,7 @@ namespace mcpp {
 struct PredictedStep {
   StepTime time;
   std::vector<StepTime> stages;  ///< times by pipeline rank
-  double memory_bytes = 0;       ///< memory of the rank that needs the most
+  double memory_bytes = 0;       ///< maximum memory over ranks
   i64 global_batch_size = 0;
 };
 PredictedStep predict_step(const PredictionInput& job, double memory_bytes);
@@ -22,16 +23,16 @@ PredictedStep predict_step(const PredictionInput& job, double memory_bytes);
 struct MeasuredRun {
   double seconds = 0;
   double bubble = 0, exposed_communication = 0;      ///< shares of `seconds`
-  double peak_memory_bytes = 0;                      ///< peak of the rank that needed the most; 0 = not known
-  std::map<std::string, double> peak_by_class = {};  ///< peak by class of memory, of the rank that needed the most
-  double in_host_bytes = 0, on_disk_bytes = 0;       ///< offloaded bytes, of the rank that had the most
-  std::vector<double> computing_by_rank = {};        ///< seconds per step; empty = not known
+  double peak_memory_bytes = 0;                      ///< maximum over ranks; 0 = unknown
+  std::map<std::string, double> peak_by_class = {};  ///< peak by class of memory on the rank with the highest peak
+  double in_host_bytes = 0, on_disk_bytes = 0;       ///< maximum offloaded bytes over ranks
+  std::vector<double> computing_by_rank = {};        ///< seconds per step; empty = unknown
   std::map<std::string, double> groups = {};         ///< seconds per step that ranks wait in each kind of group
-  std::map<std::string, double> modules = {};        ///< seconds per step in each, forward and backward, if traced
+  std::map<std::string, double> modules = {};        ///< seconds per step in each module, if traced
   /// Traced bytes by module and class of memory: the mean of the ranks that have the module.
   std::map<std::string, std::map<std::string, double>> module_bytes = {};
-  i64 world_size = 0;       ///< 0 = not known
-  std::string config = {};  ///< configuration of the run, in TOML; "" = not known
+  i64 world_size = 0;       ///< 0 = unknown
+  std::string config = {};  ///< configuration of the run, in TOML; "" = unknown
 
   double computing() const { return seconds * (1 - bubble - exposed_communication); }
 };
@@ -52,7 +53,7 @@ std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, cons
 std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun& measured);
 /// Compares the embedding, the two halves of each layer, and the output, as far as they were traced.
 std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredRun& measured);
-/// Compares classes of memory and offloaded bytes, each for the rank that needs the most of it.
+/// Compares memory by class and offloaded bytes, each with its maximum over ranks.
 std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<MemoryEstimate>& predicted,
                                     const MeasuredRun& measured);
 /// Comparison of each traced memory class of a module.
@@ -63,15 +64,15 @@ struct ModuleParts {
 /// Compares the embedding, layers and output, as far as they were traced. `predicted`: by pipeline rank.
 std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>& predicted,
                                                const MeasuredRun& measured);
-/// Returns true if a part deviates so much that something is slow or the hardware differs: by more than 20 %, and by
-/// more than 2 % of the step or of the memory.
+/// Returns true if a part deviates by more than 20 % and by more than 2 % of the step or of the memory, which indicates
+/// a slow component or different hardware.
 bool exceeds_tolerance(const RunPart& part, const MeasuredRun& measured);
 /// Returns text like "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %".
 std::string tolerance_warning(const RunPart& part);
 
-/// Measured speed relative to the predicted rates, for compute and for links. `links` is only derived if a sufficient
-/// part of the step was predicted to be exposed communication: time in which ranks wait for each other also counts as
-/// communication.
+/// Measured speed relative to the predicted rates, for compute and for links. `links` is derived only if exposed
+/// communication is a sufficient part of the predicted step, because time in which ranks wait for each other also
+/// counts as communication.
 struct RunSpeed {
   double computing = 1, links = 1;
 };

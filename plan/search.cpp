@@ -201,11 +201,12 @@ class Search {
       result_.alternatives.push_back({.kind = kind, .candidate = other, .reason = disadvantage(other, best)});
     }
     for (const auto& [kind, smallest] : by_text(smallest_by_tag_))
-      result_.alternatives.push_back({.kind = kind,
-                                      .candidate = smallest,
-                                      .fits = false,
-                                      .reason = str("needs ", human_bytes(smallest.memory.total()), " at least, of ",
-                                                    human_bytes(limits_.memory_bytes))});
+      result_.alternatives.push_back(
+          {.kind = kind,
+           .candidate = smallest,
+           .fits = false,
+           .reason = str("needs at least ", human_bytes(smallest.memory.total()), " of memory per rank, more than ",
+                         human_bytes(limits_.memory_bytes))});
     if (!limits_.allow_lossy_comm && !is_for_memory()) report_lossy_gain(best);
   }
 
@@ -253,12 +254,12 @@ class Search {
     const StepTime &a = other.time, &b = best.time;
     const Collectives collectives(hardware_);
     const RankGroup tp = other.layout.tp_group();
-    const bool leaves = tp.ranks > hardware_.links.ranks.front();
+    const bool exceeds = tp.ranks > hardware_.links.ranks.front();
     const std::pair<double, std::string> parts[]{
         {a.work.tensor_parallel - b.work.tensor_parallel,
-         leaves ? str("tensor parallelism leaves the ", hardware_.links.tier.front(), " domain of ",
-                      hardware_.links.ranks.front(), " for ", collectives.outermost_tier(tp))
-                : "tensor parallelism communicates more"},
+         exceeds ? str("tensor parallelism exceeds the ", hardware_.links.tier.front(), " domain of ",
+                       hardware_.links.ranks.front(), " ranks and uses ", collectives.outermost_tier(tp))
+                 : "tensor parallelism communicates more"},
         {a.work.context_parallel - b.work.context_parallel, "context-parallel exchange takes longer"},
         {a.work.expert_parallel - b.work.expert_parallel,
          other.layout.exchange_group().ranks > hardware_.links.ranks.front()
@@ -308,7 +309,7 @@ SearchResult search_layouts(const Hardware& hardware, const KernelTraits& progra
   }
   check_input(result.possible > 0, "no layout of ", limits.world_size, " ranks divides ", work.model.num_layers,
               " layers and a global_batch_size of ", work.global_batch_size,
-              "; choose a batch that is a multiple of more of the ranks");
+              "; choose a batch size that more of the ranks divide");
   return result;
 }
 

@@ -18,7 +18,7 @@ namespace mcpp {
 
 /// Objective of a search. Among the layouts of one world size, `Memory` selects the one whose ranks need the least
 /// memory, and all others the fastest. Among several world sizes, they select the fastest, the one whose ranks need the
-/// least memory, the one with the fewest device hours for the same tokens, or the smallest one that meets the deadline.
+/// least memory, the one with the fewest device hours for the same tokens, or the smallest that meets the deadline.
 enum class Objective : u8 { Time, Memory, DeviceHours, Deadline };
 
 template <>
@@ -28,11 +28,11 @@ struct EnumNames<Objective> {
 
 // Layout tags: properties of layouts by which users compare them.
 
-/// Tag of a layout, such as "tp 8", "recompute full" or "weights twice". A search tags many layouts and prints few of
-/// them, so the text is composed late. The views refer to constants.
+/// Tag of a layout, such as "tp 8", "recompute full" or "weights twice". A search tags many layouts but prints few of
+/// them, so the text is composed on demand. The views refer to constants.
 struct LayoutTag {
   std::string_view name;
-  std::string_view value;  ///< "" = the number
+  std::string_view value;  ///< text of the value; if empty, the value is `number`
   i64 number = 0;
 
   auto operator<=>(const LayoutTag&) const = default;
@@ -49,8 +49,8 @@ struct NaturalLess {
 
 // Minimal number of recomputed layers per stage.
 
-/// Takes a layout that recomputes all its layers and fits, and returns it with as few recomputed layers per stage as
-/// still fit. Returns std::nullopt if none or all of them need to be recomputed. Never offloads anything.
+/// Returns `layout`, which recomputes all its layers and fits, with the minimum number of recomputed layers per stage
+/// that still fits. Returns std::nullopt if no layer or every layer needs to be recomputed. Does not offload.
 std::optional<Layout> minimize_recompute(LayoutMemory& memory, Layout layout, const ModelConfig& model,
                                          double device_bytes);
 
@@ -72,7 +72,7 @@ struct Candidate {
   MemoryEstimate memory;  ///< estimate for the rank that needs the most
 };
 
-/// Best layout with a tag, and the reason why it is not the best of all.
+/// Best layout with a tag, and the reason why it is not the best layout overall.
 struct Alternative {
   std::string kind;  ///< "tp 16", "ZeRO 3"
   Candidate candidate;
@@ -81,7 +81,7 @@ struct Alternative {
 };
 
 struct SearchResult {
-  std::vector<Candidate> best;  ///< best first, one of each set of equal layouts; empty if nothing fits
+  std::vector<Candidate> best;  ///< best first, without equal layouts; empty if nothing fits
   std::vector<Alternative> alternatives;
   Candidate smallest;  ///< layout that needs the least memory
   i64 possible = 0, fitting = 0, simulated = 0;
@@ -98,8 +98,8 @@ SearchResult search_layouts(const Hardware& hardware, const KernelTraits& progra
 
 /// Returns true if any layout fits.
 bool any_layout_fits(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
-/// Returns the smallest world size, limits.world_size times a power of two, for which some layout fits; 0 if there is
-/// none that the links join.
+/// Returns the smallest world size, limits.world_size times a power of two, for which some layout fits; 0 if no world
+/// size that the links connect suffices.
 i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits);
 
 }  // namespace mcpp

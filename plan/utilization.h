@@ -8,7 +8,7 @@ namespace mcpp {
 double model_tflops(const PredictionInput& job, double step_seconds);
 /// Returns the MFU: model_tflops() over the device's peak.
 double model_flops_utilization(const PredictionInput& job, double step_seconds);
-/// Returns the HFU: like the MFU, but counts recomputed layers and recomputed attention.
+/// Returns the HFU: the MFU plus the operations of recomputed layers and recomputed attention.
 double hardware_flops_utilization(const PredictionInput& job, double step_seconds);
 
 }  // namespace mcpp

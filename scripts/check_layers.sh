@@ -6,7 +6,7 @@
 # - Libraries, and the folders inside a library, form layers: sources include only their own folder and lower layers.
 # - Headers contain #pragma once.
 # - Functions have at most 60 lines and files at most 600.
-# - Only base/system_error translates errno to text, so that it is read before another call changes it.
+# - Only base/system_error converts errno to text, so that it is read before a different call changes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,7 +58,7 @@ megatron_cpp/commands/plan
 megatron_cpp/commands
 megatron_cpp
 END
-# These libraries, and their folders on any layer, do not include each other.
+# Libraries that, with their folders on any layer, do not include each other.
 sibling_libraries=" model optimizer data checkpoint "
 
 declare -A level=()

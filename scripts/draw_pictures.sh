@@ -10,7 +10,7 @@ folder=${1:-docs/images}
 program=${MEGATRON_CPP:-build/release/megatron_cpp}
 mkdir -p "$folder"
 
-# Libraries from the highest layer to the lowest. Those on one line do not include each other.
+# Libraries from the highest layer to the lowest. Libraries on one line do not include each other.
 layers=("megatron_cpp" "plan" "model optimizer data checkpoint" "parallel" "nn comm" "tensor" "base")
 
 svg_begin() { # <width> <height>

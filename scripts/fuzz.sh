@@ -20,7 +20,7 @@ scratch=$(mktemp -d -p "$(if [ -w /dev/shm ]; then echo /dev/shm; else echo /tmp
 trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch
 export LSAN_OPTIONS=suppressions=$PWD/tests/lsan_suppressions.txt:print_suppressions=0
-# A small quarantine, so that the sanitizer's own memory does not exceed the limit.
+# Use a small quarantine, so that the sanitizer's own memory does not exceed the limit.
 export ASAN_OPTIONS=quarantine_size_mb=16:allocator_may_return_null=0:detect_odr_violation=0
 limits=(-timeout=5 -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=16384)
 

@@ -167,7 +167,8 @@ newest_checkpoint() {
   echo "${newest:-0}"
 }
 
-# Ranks of a lost host exit only when they notice; until then rank 0, if it was there, holds the lock of the folder.
+# Ranks of a lost host exit only when they detect the loss. Until then rank 0, if it was on that host, holds the lock of
+# the folder.
 is_folder_in_use() { [ "$code" -eq 2 ] && grep -q 'the checkpoint folder .* is in use by' "$scratch/output"; }
 
 # Runs on the hosts that answer. Sets `code`, and `end` to "run", or to "wait" if hosts or the folder are not available

@@ -5,7 +5,7 @@
 #                                         (default HEAD: uncommitted changes)
 #   scripts/lint.sh all                   the same, with clang-tidy on all sources of the libraries, which takes minutes
 #   scripts/lint.sh format                only the format of all sources, with clang-format 14
-#   scripts/lint.sh comments [FOLDER...]  only comments and messages: fragments, and words that CONTRIBUTING.md replaces
+#   scripts/lint.sh comments [FOLDER...]  only comments and messages (C++, JavaScript, Python, scripts): fragments, and words that CONTRIBUTING.md replaces
 #   scripts/lint.sh docs                  only C++ excerpts in docs, which must be lines of the sources
 #   scripts/lint.sh scripts               only shell scripts, with shellcheck
 #   scripts/lint.sh commits [REVISION]    only commit subjects since REVISION (default: the last change
@@ -44,7 +44,7 @@ check_format() {
 
 check_script_comments() {
   find CMakeLists.txt cmake configs scripts bench tests .ci -type f \( -name '*.sh' -o -name '*.sbatch' -o -name run \
-    -o -name '*.cmake' -o -name CMakeLists.txt -o -name '*.toml' \) -print0 |
+    -o -name '*.cmake' -o -name CMakeLists.txt -o -name '*.toml' -o -name '*.py' \) -print0 |
     xargs -0 awk -v openings="$comment_openings" -v words="$comment_words" "$script_comment_findings" ||
     report "comments of scripts have findings"
 }
@@ -109,7 +109,7 @@ message_words="$comment_words|goes on|gone on|given up|gives up|elsewhere|beside
 message_words+='|expected were|allowed are|would do|(is|are) no [a-z]+'
 
 check_comments() { # <folder ...>
-  local sources=(\( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0)
+  local sources=(\( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' -o -name '*.js' \) -print0)
   find "$@" "${sources[@]}" |
     xargs -0 awk -v openings="$comment_openings" -v words="$comment_words" "$comment_findings" || report "comments have findings"
   find "$@" "${sources[@]}" | xargs -0 awk -v words="$message_words" "$message_findings" || report "messages have findings"

@@ -55,7 +55,7 @@ stop() {
       ;;
   esac
 }
-# A launcher may miss the exit of its ranks and never return. All of its children are zombies then.
+# A launcher may miss the exit of its ranks and never return. In that case all of its children are zombies.
 zombie_seconds=${MCPP_ZOMBIE_SECONDS:-30}
 has_only_zombies() {
   local states

@@ -155,5 +155,5 @@ if [ "$preset" = cuda-sim ]; then # only tests on simulated GPUs; the others run
 fi
 scripts/install_dependencies.sh
 scripts/build.sh "$preset" "${targets[@]}"
-# One test more than there are cores at a time, because some wait for timeouts or for ranks.
+# Runs one test more than there are cores at a time, because some wait for timeouts or for ranks.
 exec ctest --test-dir "build/$preset" ${name:+--label-regex "^$name\$"} --output-on-failure --parallel "$(($(nproc) + 1))"

@@ -163,7 +163,7 @@ decltype(auto) on_type(DType t, F&& f) {
     case DType::I64:
       return f.template operator()<i64>();
   }
-  fail(ExitCode::Internal, "no element type has the number ", static_cast<int>(t));
+  fail(ExitCode::Internal, "invalid element type ", static_cast<int>(t));
 }
 
 /// Calls f.template operator()<T>() with the floating-point type of `t`: float, BFloat16, Float16 or double.
@@ -179,7 +179,7 @@ decltype(auto) on_float(DType t, F&& f) {
     case DType::F64:
       return f.template operator()<double>();
     default:
-      fail(ExitCode::Internal, "a floating-point tensor is needed, got ", name_of(t));
+      fail(ExitCode::Internal, "expected a floating-point type, not ", name_of(t));
   }
 }
 
@@ -195,7 +195,7 @@ using AccumulateType = std::conditional_t<std::is_same_v<T, double>, double, flo
 /// Calls f.template operator()<T>() with the C++ type of a statistics dtype: float or double.
 template <class F>
 decltype(auto) on_accumulate_dtype(DType t, F&& f) {
-  MCPP_CHECK(t == accumulate_dtype(t), "statistics are fp32 or fp64, not ", name_of(t));
+  MCPP_CHECK(t == accumulate_dtype(t), "statistics must be fp32 or fp64, not ", name_of(t));
   if (t == DType::F64) return f.template operator()<double>();
   return f.template operator()<float>();
 }

@@ -19,9 +19,9 @@ enum class GemmFp8 : u8 { None, E4m3, E5m2 };
 /// multiplication by the gradient of GELU at that input.
 enum class GemmEpilogue : u8 { None, Gelu, BiasGelu, GeluGradient };
 
-/// Everything that determines a product's speed: c[m, n] = op(a) op(b) (+ c if `accumulate`), with a and b of type
-/// `in`. Grouped products use 0 for the dimension (m or k) that varies by group: all groups share one choice, so that a
-/// row's result does not depend on the group's size.
+/// Parameters that determine a product's speed: c[m, n] = op(a) op(b) (+ c if `accumulate`), with a and b of type `in`.
+/// Grouped products use 0 for the dimension (m or k) that varies by group: all groups share one choice, so that a row's
+/// result does not depend on the group's size.
 struct GemmKey {
   DType in = DType::F32, out = DType::F32;
   bool tf32 = false;  ///< fp32 factors are rounded to TF32

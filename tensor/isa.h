@@ -1,5 +1,5 @@
 // Instruction set of the CPU kernels. Highway and oneDNN keep this choice as process-wide state, so main sets it once
-// before the first op. The program has no other process-wide state.
+// before the first op. The program has no other global state.
 #pragma once
 #include <array>
 #include <string>

@@ -50,13 +50,13 @@ struct ProfiledRange {
 class DeviceClock {
  public:
   virtual ~DeviceClock() = default;
-  /// Records a mark behind the work queued so far. Marks increase. Failures are reported by time_of().
+  /// Records a mark after the work queued so far. Marks are increasing. Failures are reported by time_of().
   virtual std::size_t mark() noexcept = 0;
   /// Returns the time the device reached the mark; waits for it.
   virtual ProfiledRange::Clock::time_point time_of(std::size_t mark) = 0;
 };
 
-/// Profiler for the one thread that trains.
+/// Profiler of the training thread.
 class Profiler {
  public:
   using Clock = ProfiledRange::Clock;

@@ -63,7 +63,8 @@ Tensor Tensor::flat(i64 begin, i64 count) const {
 
 Tensor Tensor::reinterpret(DType dtype) const {
   const i64 size = size_of(dtype), first = offset_ * size_of(dtype_);
-  MCPP_CHECK(first % size == 0 && bytes() % size == 0, bytes(), " bytes from byte ", first, " as ", name_of(dtype));
+  MCPP_CHECK(first % size == 0 && bytes() % size == 0, bytes(), " bytes at byte ", first,
+             " cannot be reinterpreted as ", name_of(dtype));
   Tensor t = *this;
   t.shape_ = {bytes() / size};
   t.offset_ = first / size;

@@ -39,8 +39,8 @@ std::vector<T> read_values(const Tensor& t) {
 /// Copies `values`, of the same size as t, into t.
 template <class T>
 void write_values(std::span<const T> values, Tensor& t) {
-  MCPP_CHECK(t.dtype() == DTypeOf<T>::value && t.numel() == static_cast<i64>(values.size()), values.size(),
-             " values for a tensor ", t.shape(), " of ", name_of(t.dtype()));
+  MCPP_CHECK(t.dtype() == DTypeOf<T>::value && t.numel() == static_cast<i64>(values.size()), "cannot write ",
+             values.size(), " values to a ", name_of(t.dtype()), " tensor ", t.shape());
   write_bytes(values.data(), t);
 }
 template <class T>

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# tests/cuda_kernels.sh <libmcpp_tensor.a built with nvcc>: checks the machine code of the kernels that a step spends its
-# time in. They spill nothing, their registers suffice for the threads of their blocks, and those that claim it move 16
-# bytes per access. Needs cuobjdump and nvdisasm, in the PATH or named by CUOBJDUMP and NVDISASM_PATH; otherwise skips.
+# tests/cuda_kernels.sh <libmcpp_tensor.a built with nvcc>: checks the machine code of the kernels that a step spends
+# its time in. They do not spill, their registers suffice for the threads of their blocks, and vectorized kernels move
+# 16 bytes per access. Needs cuobjdump and nvdisasm, in the PATH or named by CUOBJDUMP and NVDISASM_PATH; otherwise
+# skips.
 set -euo pipefail
 library=$1
 cuobjdump=${CUOBJDUMP:-$(PATH=$PATH:/usr/local/cuda/bin command -v cuobjdump || true)}

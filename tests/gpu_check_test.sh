@@ -18,8 +18,8 @@ scripts/gpu_check.sh "$folder" >"$folder/out" || code=$?
 [ $code -eq 77 ] || report_failure "without a GPU the exit code is $code"
 grep -q '^no GPU' "$folder/out" || report_failure "without a GPU it does not report that"
 
-# A fake GPU: op tests pass, model tests fail, there are no communicator tests, and training is bitwise reproducible,
-# but not on several ranks.
+# Fake GPU on which op tests pass, model tests fail, there are no communicator tests, and training is bitwise
+# reproducible, but not on several ranks.
 # shellcheck disable=SC2317 # called by gpu_check.sh
 nvidia-smi() { [ "$1" = -L ] && echo "GPU 0: pretended"; }
 compute-sanitizer() { echo "========= ERROR SUMMARY: 0 errors"; }
@@ -78,7 +78,7 @@ expect "memcheck" passed "========= ERROR SUMMARY: 0 errors"
 expect "memcheck, subset" passed "========= ERROR SUMMARY: 0 errors"
 ! grep -q 'did not finish' <<<"$table" || report_failure "all checks were finished. $table"
 
-# When the time is over, it lists the checks that were not run, which is not a failure.
+# After the time limit, it lists the checks that were not run, which is not a failure.
 scripts/gpu_check.sh --output "$folder/output" --seconds 2 "$folder" >/dev/null 2>&1 || report_failure "nothing failed, but it reports a failure"
 table=$(cat "$folder/output/table.txt")
 expect "op tests" skipped "time limit reached"

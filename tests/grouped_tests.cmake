@@ -3,7 +3,7 @@
 # the cases of a process share. Therefore, several cases of one TEST_P form one ctest test, whose output names the
 # failed case.
 
-# ctest starts with the tests of the highest COST and knows no times on a fresh clone. The longest tests must not come
+# ctest starts with the tests of the highest COST and has no times on a fresh clone. The longest tests must not come
 # last, when nothing else is left to run in parallel. Tests without a COST get the seconds of their last run, which are
 # fewer.
 set(cost_of_multi_node 4000)

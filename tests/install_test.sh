@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the results of cmake --install and cpack in otherwise empty roots: install_test.sh BUILD
+# Tests the results of cmake --install and cpack in empty root folders: install_test.sh BUILD
 # The package test is skipped (77) if dpkg or its tools for finding libraries are missing.
 set -euo pipefail
 build=$(cd "$1" && pwd)

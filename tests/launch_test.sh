@@ -173,7 +173,7 @@ test_ends() {
   expect does_not_wait_for_the_lock_of_a_different_job 2 1 "locked 2"
   expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
   expect_message "max_restarts 2 reached"
-  # On a busy host the second may be slow to print, too; the next one succeeds.
+  # On a busy host the second attempt may also be slow to print; the next one succeeds.
   expect kills_a_hanging_run 0 "*" $'save 1 hang\n0' --no_progress_timeout=3
   expect_message "no output for 3 s"
   expect_log 'attempt=1 .* code=75 next="restart"'
@@ -323,7 +323,7 @@ test_signals() {
   for _ in {1..100}; do ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || sleep 0.1; done
   ! pgrep -f -- "pretrain run.toml --marker=$STUB" >/dev/null || report_failure "ranks keep training"
 
-  # A launcher that does not notice the exit of its ranks.
+  # A launcher that does not detect the exit of its ranks.
   provide hanging_launcher <<<""
   MCPP_ZOMBIE_SECONDS=2 expect kills_a_launcher_of_zombies 0 2 $'save 1 75\n0'
 

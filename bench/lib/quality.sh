@@ -1,7 +1,7 @@
 # Compares the quality of runs with different arithmetic with that of a baseline ("plain"); to be sourced from the
 # root of the sources.
 #
-# A single run of each is not sufficient: any change of rounding is another random sample, and after the 200
+# A single run of each is not sufficient: any change of rounding is a different random sample, and after the 200
 # iterations of the quick start samples differ by up to one percent. Therefore each arithmetic is trained with several
 # seeds. The mean relative difference in bits per byte to the baseline with the same seed is tested with its standard
 # error: it is within 0.5 % if |mean| + 2 errors is, beyond it if |mean| - 2 errors is, and otherwise more seeds are

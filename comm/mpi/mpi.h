@@ -13,7 +13,7 @@ namespace mcpp {
 /// Ranks and cores of the node of a rank.
 struct NodeInfo {
   std::vector<int> ranks{0};  ///< world ranks on this node, ascending
-  int cores = 1;              ///< cores available to these ranks together; launchers often bind each rank separately
+  int cores = 1;              ///< total cores available to these ranks; launchers often bind each rank separately
 
   /// Returns a unique id of the node.
   int node() const { return ranks.front(); }
@@ -25,12 +25,12 @@ NodeInfo query_node_info();
 
 // Factory for the status board of a node.
 
-/// Creates a status board in POSIX shared memory, which needs no MPI after construction. Returns a board of this rank
-/// alone if not all ranks of the node can map it. Collective over the world.
+/// Creates a status board in POSIX shared memory, which needs no MPI after construction. If some rank of the node
+/// cannot map it, returns a board of this rank only. Collective over the world.
 std::unique_ptr<StatusBoard> make_status_board();
 
 /// MPI lifetime from MPI_Init to MPI_Finalize; created once in main and outlives every communicator. If an exception
-/// destroys it, it aborts the world so that no peer hangs.
+/// destroys the session, it aborts the world so that no peer hangs.
 class MpiSession {
  public:
   /// Throws BadInput if the launcher announced more ranks than MPI sees.
@@ -43,20 +43,21 @@ class MpiSession {
   int size() const;
   /// Returns the world ranks on this node, including this one, in ascending order.
   const std::vector<int>& ranks_on_node() const { return node_info_.ranks; }
-  /// Returns the number of cores available to all ranks of this node together, regardless of how the launcher bound
-  /// them. Divide by the number of ranks for a per-rank thread count.
+  /// Returns the total number of cores available to the ranks of this node, regardless of how the launcher bound them.
+  /// Divide by the number of ranks for a per-rank thread count.
   int cores_on_node() const { return node_info_.cores; }
-  /// Creates a group of all ranks. `node_of` maps a rank to its node id; if empty, MPI determines it. (Tests simulate
-  /// several nodes on one.)
+  /// Creates a group of all ranks. `node_of` maps a rank to its node id; if empty, MPI determines it. Tests use it to
+  /// simulate several nodes on one.
   ///
   /// Within a node, collectives use shared memory: in place on tensors of devices with CpuOptions::shared if all ranks
   /// can map them, otherwise through a window of 2 MiB per rank and reducing group. They are complete when the call
   /// returns. Collectives of groups that span nodes, and messages between nodes, run on a progress thread, overlapped
-  /// with computation. Sums use rank order there too, so results are bitwise identical to a single node.
+  /// with computation. Sums are in rank order in both cases, so results are bitwise identical to a single node.
   std::unique_ptr<Communicator> world(const std::function<int(int rank)>& node_of = {}) const;
   /// Creates the status board shared by the ranks of this node. Collective. The board may outlive the session.
   std::unique_ptr<StatusBoard> status_board() const;
-  /// Requests that every rank of the world be terminated. Thread-safe. May return before that happens, or never return.
+  /// Requests that every rank of the world be terminated. Thread-safe. May return before they have terminated, or never
+  /// return.
   static void try_abort(int exit_code) noexcept;
   /// Terminates every rank of the world with this exit code.
   [[noreturn]] void abort(int exit_code) const noexcept;

@@ -28,8 +28,8 @@ class PieceChain {
   void submit_to_all(std::span<std::byte> piece);
   /// Submits a piece that only `rank` receives.
   void submit_to(int rank, std::span<std::byte> piece);
-  /// Forwards the pieces received so far. Returns true if all were forwarded; until then, the same ranks must not send
-  /// later data with the same tag.
+  /// Forwards the pieces received so far. Returns true if all pieces were forwarded; until then, the ranks of the chain
+  /// must not send later data with the same tag.
   bool forward_received();
   /// Waits until all pieces have been received and sent.
   void finish();
@@ -48,8 +48,8 @@ class PieceChain {
   std::vector<MPI_Request> others_;
 };
 
-/// Hierarchical all-gather and broadcast. Each part is sent once to every other node and forwarded within the node;
-/// MPI's own all-gather sends it to every rank. A broadcast also sends its bytes to each node once.
+/// Hierarchical all-gather and broadcast. Each part is sent once to every other node and forwarded within the node,
+/// whereas MPI_Allgather sends it to every rank. A broadcast also sends its bytes to each node once.
 class NodeGather {
  public:
   /// nodes[r] is the node of rank r. The constructor does not communicate.

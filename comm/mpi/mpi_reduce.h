@@ -72,7 +72,8 @@ class InterNodeReducer {
   struct Operation {
     ReduceOp op;
     DType dtype;
-    /// Number of ranks if each needs only its own part of a segment (parts are consecutive); 1 if each needs all of it.
+    /// Number of parts of a segment: the number of ranks if each rank needs only its own part (parts are consecutive),
+    /// 1 if each needs the entire segment.
     int parts;
     /// Copies elements [begin, begin + count) of each part into a slot, or results out of it.
     std::function<void(std::byte* slot, i64 begin, i64 count)> copy_in;

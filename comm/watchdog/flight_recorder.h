@@ -17,14 +17,14 @@
 
 namespace mcpp {
 
-/// Activity of a rank. It determines how long other ranks may be waited for.
+/// Activity of a rank, which determines the timeout for waiting for other ranks.
 enum class Activity : u8 { SettingUp, Training, Saving, Evaluating, Ending };
 template <>
 struct EnumNames<Activity> {
   static constexpr std::array<std::string_view, 5> value{"setting up", "training", "saving", "evaluating", "ending"};
 };
 
-/// Group as named in messages.
+/// Name and ranks of a group, for messages.
 struct GroupName {
   std::string name;        ///< "tp", "dp_shard", "world"
   std::vector<int> ranks;  ///< world ranks, by rank in the group
@@ -58,9 +58,9 @@ struct OperationRecord {
 /// Timeouts for waiting for other ranks, in seconds.
 struct HangTimeouts {
   double longest = 600;  ///< limit in any activity
-  double step = 60;  ///< limit in a training step that follows another; raised to five times the longest step so far
+  double step = 60;  ///< limit in a training step that follows another step; raised to 5 times the longest step so far
 
-  /// Returns limits that are never reached.
+  /// Returns infinite limits.
   static HangTimeouts none() {
     constexpr double kNever = std::numeric_limits<double>::infinity();
     return {.longest = kNever, .step = kNever};
@@ -72,8 +72,8 @@ struct FlightSnapshot {
   HangTimeouts limits;
   Activity activity = Activity::SettingUp;
   i64 iteration = 0;
-  /// True in a training step directly after another one. After a save or an evaluation, even a short one, a rank may
-  /// have to wait for ranks that are still in it.
+  /// True in a training step directly after another step. After a save or an evaluation, however short, a rank may have
+  /// to wait for ranks that have not finished it.
   bool follows_step = false;
   /// Changes with every training step and whenever an operation begins or ends.
   u64 events = 0;
@@ -91,7 +91,7 @@ class FlightRecorder {
   FlightRecorder() : slots_(kCapacity) {}
 
   const GroupName& add_group(std::string name, std::vector<int> ranks);
-  /// Records an operation that the rank now waits for. Returns its id.
+  /// Records an operation that the rank starts to wait for. Returns its id.
   u64 begin(OperationRecord operation);
   void set_state(u64 id, OperationRecord::State state);
   /// Marks the operation as queued on the device. `is_done` returns whether it has completed and throws if it failed;
@@ -124,7 +124,7 @@ class FlightRecorder {
   FlightSnapshot current_;
 };
 
-/// Log of one group, used by one thread. Does nothing without a recorder.
+/// Log of one group. Not thread-safe. No-op without a recorder.
 class GroupLog {
  public:
   GroupLog() = default;

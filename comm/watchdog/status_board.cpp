@@ -22,23 +22,23 @@ StatusBoard::StatusBoard(int rank) : StatusBoard(allocate_zeroed(bytes_for(1)), 
 StatusBoard::StatusBoard(std::shared_ptr<void> memory, int ranks, int index, int rank)
     : memory_(std::move(memory)), ranks_(ranks), index_(index) {
   static_assert(sizeof(Header) <= kHeaderBytes);
-  card(index).rank = rank;
-  card(index).process = ::getpid();
+  entry(index).rank = rank;
+  entry(index).process = ::getpid();
 }
 
 i64 StatusBoard::bytes_for(int ranks) {
-  return kHeaderBytes + ranks * static_cast<i64>(sizeof(Card));
+  return kHeaderBytes + ranks * static_cast<i64>(sizeof(Entry));
 }
 
-// Zero bytes are a valid Card: lock-free integer atomics need no construction.
-StatusBoard::Card& StatusBoard::card(int index) const {
-  return reinterpret_cast<Card*>(static_cast<std::byte*>(memory_.get()) + kHeaderBytes)[index];
+// Zero bytes are a valid Entry: lock-free integer atomics need no construction.
+StatusBoard::Entry& StatusBoard::entry(int index) const {
+  return reinterpret_cast<Entry*>(static_cast<std::byte*>(memory_.get()) + kHeaderBytes)[index];
 }
 
 void StatusBoard::show(std::string_view text, bool waits) {
   std::array<u64, kWords> words{};
   std::memcpy(words.data(), text.data(), std::min(text.size(), sizeof(words)));
-  Card& own = card(index_);
+  Entry& own = entry(index_);
   ++own.version;
   for (std::size_t i = 0; i < kWords; ++i) own.text[i] = words[i];
   own.waits = waits;
@@ -48,23 +48,23 @@ void StatusBoard::show(std::string_view text, bool waits) {
 
 std::vector<StatusBoard::Status> StatusBoard::read() const {
   std::vector<Status> all;
-  for (int index = 0; index < ranks_; ++index) all.push_back(read(card(index)));
+  for (int index = 0; index < ranks_; ++index) all.push_back(read(entry(index)));
   return all;
 }
 
-StatusBoard::Status StatusBoard::read(const Card& card) {
+StatusBoard::Status StatusBoard::read(const Entry& entry) {
   constexpr int kTries = 1000;  // a writer may have been suspended: then a torn text is accepted
   Status status;
   std::array<u64, kWords> words{};
   for (int tries = 0; tries < kTries; ++tries) {
-    const u64 version = card.version;
-    for (std::size_t i = 0; i < kWords; ++i) words[i] = card.text[i];
-    status.waits = card.waits != 0;
-    if (version % 2 == 0 && card.version == version) break;
+    const u64 version = entry.version;
+    for (std::size_t i = 0; i < kWords; ++i) words[i] = entry.text[i];
+    status.waits = entry.waits != 0;
+    if (version % 2 == 0 && entry.version == version) break;
   }
-  status.rank = static_cast<int>(card.rank);
-  status.process = card.process;
-  status.heartbeats = card.heartbeats;
+  status.rank = static_cast<int>(entry.rank);
+  status.process = entry.process;
+  status.heartbeats = entry.heartbeats;
   const auto* text = reinterpret_cast<const char*>(words.data());
   status.text.assign(text, ::strnlen(text, sizeof(words)));
   return status;

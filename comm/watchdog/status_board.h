@@ -21,17 +21,17 @@ class StatusBoard {
     std::string text;
   };
 
-  /// Creates a board of this rank alone.
+  /// Creates a board of this rank only.
   explicit StatusBoard(int rank);
   /// Creates a board in `memory`, which has bytes_for(ranks) bytes, initially zero. `index` is the index of this rank
   /// on the board and `rank` its world rank.
   StatusBoard(std::shared_ptr<void> memory, int ranks, int index, int rank);
   static i64 bytes_for(int ranks);
 
-  int rank() const { return static_cast<int>(card(index_).rank); }
-  /// Publishes the status of this rank; counts as a sign of life. Long texts are truncated.
+  int rank() const { return static_cast<int>(entry(index_).rank); }
+  /// Publishes the status of this rank and increments its heartbeats. Long texts are truncated.
   void show(std::string_view text, bool waits);
-  /// Returns the status of all ranks of the node, by index. A rank that never published anything has heartbeats == 0.
+  /// Returns the status of all ranks of the node, by index. A rank that has not published a status has heartbeats == 0.
   std::vector<Status> read() const;
   /// Returns true for the first caller on the node.
   bool claim();
@@ -43,7 +43,7 @@ class StatusBoard {
  private:
   static constexpr std::size_t kWords = 24;
   /// Written by one process; `version` is odd during a write.
-  struct Card {
+  struct Entry {
     std::atomic<u64> version, heartbeats, waits;
     std::atomic<i64> rank, process;
     std::array<std::atomic<u64>, kWords> text;
@@ -53,8 +53,8 @@ class StatusBoard {
   };
   static_assert(std::atomic<u64>::is_always_lock_free && std::atomic<i64>::is_always_lock_free);
   Header& header() const { return *static_cast<Header*>(memory_.get()); }
-  Card& card(int index) const;
-  static Status read(const Card& card);
+  Entry& entry(int index) const;
+  static Status read(const Entry& entry);
 
   std::shared_ptr<void> memory_;
   int ranks_, index_;

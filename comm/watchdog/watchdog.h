@@ -1,4 +1,4 @@
-// Watchdog that ends a run in which a rank waits for another rank that does not arrive.
+// Watchdog that terminates a run in which a rank waits too long for another rank.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -26,7 +26,7 @@ class HangDetector {
   double limit() const { return limit_; }
   /// Returns how many seconds the rank has waited for this operation.
   double waited(const OperationRecord& operation) const;
-  /// Returns the operation waited for the longest, or null if there are none.
+  /// Returns the operation with the longest wait, or null if there is none.
   const OperationRecord* longest_wait(const FlightSnapshot& flight) const;
 
  private:
@@ -43,12 +43,12 @@ class HangDetector {
 };
 
 /// Monitoring thread that checks the flight recorder and publishes its state on the node's status board. When this rank
-/// hangs (HangDetector), it writes to standard error what the rank waits for and its last operations; the first such
-/// rank of a node also reports what all its ranks are doing and which did not arrive. Then it ends the process with
-/// ExitCode::PeerLost, and thereby the run.
+/// hangs (HangDetector), it writes the awaited operation and the last operations to standard error. The first such rank
+/// of a node also reports the activity of all ranks of the node and names those that did not arrive. Then it terminates
+/// the process with ExitCode::PeerLost, and thereby the run.
 class Watchdog {
  public:
-  /// `abort_world` ends all ranks; it may hang, or return without having done so.
+  /// `abort_world` terminates all ranks; it may hang, or return without terminating them.
   Watchdog(FlightRecorder& recorder, StatusBoard& board, std::function<void()> abort_world);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -72,8 +72,8 @@ class Watchdog {
   std::thread watcher_, poller_;
 };
 
-/// Returns a report on the ranks of a node from two snapshots, taken far enough apart that each live rank must have
-/// shown a sign of life: one line per rank, and one that names the ranks that did not arrive.
+/// Returns a report on the ranks of a node: one line per rank, and a line that names the ranks that did not arrive. The
+/// two snapshots must be far enough apart that the heartbeats of each live rank have increased.
 std::string node_report(const std::vector<StatusBoard::Status>& before, const std::vector<StatusBoard::Status>& after);
 
 }  // namespace mcpp

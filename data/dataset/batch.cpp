@@ -18,7 +18,7 @@ namespace {
     }
     left -= part.length;
   }
-  fail(ExitCode::Internal, "sample ", sample, " has no position ", position);
+  fail(ExitCode::Internal, "position ", position, " is outside sample ", sample);
 }
 
 }  // namespace

@@ -68,7 +68,8 @@ struct DocumentRules {
 DocumentRules document_rules(const DataConfig& data);
 
 /// Returns the fraction of documents, of up to 10,000 spread over the dataset, that end with token `eod`. Throws
-/// BadInput if none does and the token is in none of the first million tokens: document rules would have no effect.
+/// BadInput if no document ends with `eod` and the first million tokens do not contain it, because document rules would
+/// have no effect.
 double check_ends_documents(const IndexedDataset& dataset, i64 eod);
 
 /// Returns, for each token, the position in its sample at which its document starts. Same shape as batch.tokens. A

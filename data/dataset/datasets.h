@@ -36,7 +36,7 @@ struct Datasets {
 };
 
 /// Returns the names of the validation sets: the file names of the prefixes without "_text_document", or the full
-/// prefixes if those would collide.
+/// prefixes if the file names are not unique.
 std::vector<std::string> validation_set_names(const std::vector<std::string>& prefixes);
 
 /// Builds the three datasets. Collective over `ranks`; one rank per index folder builds the indices.
@@ -44,7 +44,7 @@ std::vector<std::string> validation_set_names(const std::vector<std::string>& pr
 /// `num_samples` is for train, valid and test; 0 means not built. A dataset holds at least that many samples and
 /// repeats its text for as many epochs as needed; with data.full_validation, validation sets hold exactly one epoch. A
 /// blend without weights is never repeated, so requesting more samples than it holds is an error. Throws BadInput on
-/// any error, including the same text in train_data_path and in valid_data_path or test_data_path.
+/// any error, including a dataset that is in train_data_path and also in valid_data_path or test_data_path.
 Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
                                          std::array<i64, 3> num_samples, const Log& log,
                                          const IndexRanks& ranks = SingleIndexRank());

@@ -71,7 +71,8 @@ void GptDataset::for_each_part(i64 sample, Visit&& visit) const {
 }
 
 void GptDataset::at(i64 sample, std::span<i32> out) const {
-  MCPP_CHECK(static_cast<i64>(out.size()) == spec_.seq_length + 1, out.size(), " tokens, not seq_length + 1");
+  MCPP_CHECK(static_cast<i64>(out.size()) == spec_.seq_length + 1, "the output has ", out.size(),
+             " tokens, not seq_length + 1");
   for_each_part(sample, [&](i64 sequence, i64 offset, i64 length) {
     source_.read(sequence, offset, out.first(static_cast<std::size_t>(length)));
     out = out.subspan(static_cast<std::size_t>(length));

@@ -17,8 +17,9 @@ MockDataset::MockDataset(MockText text, i64 size, i64 seq_length)
 }
 
 void MockDataset::at(i64 sample, std::span<i32> out) const {
-  MCPP_CHECK(sample >= 0 && sample < size_, "sample ", sample, " of ", size_);
-  MCPP_CHECK(static_cast<i64>(out.size()) == seq_length_ + 1, out.size(), " tokens, not seq_length + 1");
+  MCPP_CHECK(sample >= 0 && sample < size_, "sample ", sample, " is not in the dataset of ", size_, " samples");
+  MCPP_CHECK(static_cast<i64>(out.size()) == seq_length_ + 1, "the output has ", out.size(),
+             " tokens, not seq_length + 1");
   const auto choices = static_cast<u64>(text_.eod < 0 ? text_.vocab_size : text_.vocab_size - 1);
   auto position = static_cast<u64>(sample * seq_length_);
   for (i32& token : out) {

@@ -17,8 +17,8 @@ std::vector<i64> consecutive(i64 first, i64 count) {
 void check_layout(const SamplerLayout& layout) {
   MCPP_CHECK(layout.micro_batch_size >= 1 && layout.data_parallel_size >= 1 && layout.data_parallel_rank >= 0 &&
                  layout.data_parallel_rank < layout.data_parallel_size,
-             "micro_batch_size ", layout.micro_batch_size, ", data-parallel rank ", layout.data_parallel_rank, " of ",
-             layout.data_parallel_size);
+             "invalid layout: micro_batch_size ", layout.micro_batch_size, ", data-parallel rank ",
+             layout.data_parallel_rank, " of ", layout.data_parallel_size);
 }
 
 }  // namespace

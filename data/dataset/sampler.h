@@ -13,7 +13,8 @@ struct SamplerLayout {
   i64 data_parallel_rank = 0;
 };
 
-/// Returns the number of microbatches that each rank runs per global batch. Throws BadInput unless the sizes divide.
+/// Returns the number of microbatches that each rank runs per global batch. Throws BadInput unless the global batch
+/// size is a multiple of micro_batch_size * data_parallel_size.
 i64 num_micro_batches(i64 global_batch_size, const SamplerLayout& layout);
 
 /// Returns the samples of microbatch `micro_batch` of the global batch that starts after `consumed_samples`: row i is

@@ -96,8 +96,9 @@ namespace {
 /// Fails if a pipe, whose content was unknown when the format was chosen, looks like JSON lines.
 void check_not_json_lines(const Path& path, const TextPiece& piece, const DocumentFormat& format) {
   const bool is_guess = format.input_format == InputFormat::Auto && !piece.is_json_lines && piece.byte_offset == 0;
-  check_input(!is_guess || !looks_like_json_lines(piece.text), path.string(),
-              ": looks like JSON lines; pass --input_format=json_lines, or --input_format=text to read it as prose");
+  check_input(
+      !is_guess || !looks_like_json_lines(piece.text), path.string(),
+      ": looks like JSON lines; pass --input_format=json_lines, or --input_format=text to read it as plain text");
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ void TokenSequenceEncoder::end_sequence() {
 }
 
 void TokenSequenceEncoder::end_document() {
-  MCPP_CHECK(open_tokens_ == 0, "end_document() inside a sequence");
+  MCPP_CHECK(open_tokens_ == 0, "end_document() called inside a sequence");
   index_.sequences_in_document.push_back(open_sequences_);
   open_sequences_ = 0;
 }
@@ -132,7 +132,7 @@ IndexedDatasetWriter::IndexedDatasetWriter(const Path& prefix, i64 vocab_size)
 }
 
 void IndexedDatasetWriter::finish() {
-  MCPP_CHECK(bin_ && !is_in_document(), "finish() inside a document, or called twice");
+  MCPP_CHECK(bin_ && !is_in_document(), "finish() called inside a document, or twice");
   flush();
   publish_dataset(prefix_, index(), [&] {
     bin_->commit();

@@ -19,7 +19,7 @@ namespace mcpp {
 struct IndexContent {
   TokenType type{};
   std::vector<i32> lengths;                ///< tokens per sequence
-  std::vector<i32> sequences_in_document;  ///< they add up to the number of sequences
+  std::vector<i32> sequences_in_document;  ///< by document; the sum is lengths.size()
 };
 
 /// Publishes a dataset: writes the .idx and calls `commit_bin` to rename the already durable .bin. A crash at any time

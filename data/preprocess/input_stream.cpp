@@ -184,7 +184,7 @@ std::size_t InputStream::read(std::span<char> out) {
 }
 
 void InputStream::seek(u64 offset) {
-  MCPP_CHECK(is_regular_file_ && !decompressor_, "skip_to() in a pipe or a compressed file");
+  MCPP_CHECK(is_regular_file_ && !decompressor_, "seek() does not support pipes and compressed files");
   MCPP_CHECK_SYSTEM(::lseek(descriptor_, static_cast<off_t>(offset), SEEK_SET) >= 0, "cannot read ", path_.string());
   compressed_ = {};
   bytes_read_ = offset;

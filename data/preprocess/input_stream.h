@@ -30,8 +30,8 @@ class Decompressor {
     bool ends_member = false;
     std::string damage = {};  ///< description of the damage; empty if undamaged
   };
-  /// Decompresses as much as is available and fits. May hold back output until there is space, which a call with empty
-  /// input retrieves.
+  /// Decompresses as much input as is available and fits the output. May retain output that does not fit; a call with
+  /// empty input retrieves it.
   virtual Step decompress(std::span<const unsigned char> compressed, std::span<char> out) = 0;
   /// Starts the next member after a step that ended one.
   virtual void begin_member() = 0;

@@ -29,9 +29,8 @@ struct PreprocessOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "files, in order, or patterns of their names such as data/*.jsonl.gz: plain text or JSON lines, optionally "
-          "compressed with "
-          "gzip or zstd; a pipe is plain text unless input_format is set");
+          "input files, in order, or glob patterns such as data/*.jsonl.gz: plain text or JSON lines, optionally "
+          "compressed with gzip or zstd; a pipe is plain text unless input_format is set");
     visit("input_format", self.input_format, kInputFormatHelp);
     visit("output_prefix", self.output_prefix,
           "writes <output_prefix>_<key>_document.bin, .idx and .json, with the key "
@@ -47,9 +46,9 @@ struct PreprocessOptions {
     visit("append_eod", self.append_eod, "end each document with <eod>");
     visit("keep_empty", self.keep_empty,
           "keep documents without text as documents without sequences, as Megatron-LM does");
-    visit("skip_malformed", self.skip_malformed, "skip and count JSON lines that cannot be used, instead of failing");
-    visit("invalid_utf8", self.invalid_utf8, "invalid UTF-8 in the input: error, or replace by U+FFFD");
-    visit("workers", self.workers, "threads that tokenize; 0 = all cores", between(0, 1024));
+    visit("skip_malformed", self.skip_malformed, "skip and count malformed JSON lines instead of failing");
+    visit("invalid_utf8", self.invalid_utf8, "handling of invalid UTF-8: error, or replace with U+FFFD");
+    visit("workers", self.workers, "number of tokenizing threads; 0 = all cores", between(0, 1024));
     visit("log_interval", self.log_interval, "seconds between progress lines", at_least(1));
     visit("parts", self.parts,
           "keep finished work in <output_prefix>.parts, so that a killed run resumes when it is restarted; "
@@ -81,7 +80,7 @@ struct PreprocessResult {
 };
 
 /// Writes all outputs, or throws and leaves none. Throws BadInput for missing files, malformed JSON, invalid UTF-8
-/// (with file:line), and if there is no text at all.
+/// (with file:line), and if there is no text.
 PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log);
 
 }  // namespace mcpp

@@ -55,7 +55,7 @@ std::size_t find_paragraph_start(std::string_view text) {
 }
 
 PieceEnd find_piece_end(std::string_view text, SplitMode mode, bool begins_line) {
-  MCPP_CHECK(mode != SplitMode::Line, "lines are split by TextSource::next()");
+  MCPP_CHECK(mode != SplitMode::Line, "find_piece_end() does not support SplitMode::Line");
   const std::size_t blank = mode == SplitMode::Paragraph ? find_paragraph_start(text) : npos;
   if (blank != npos) return {blank, true};
   const std::size_t size = find_split_position(text);

@@ -24,9 +24,9 @@ struct DatasetSummary {
   std::optional<DatasetInfo> info;  ///< contents of the .json file, if it exists
 };
 
-/// Reads and checks every token once. Memory is constant except for one counter per id. `vocab_size` 0 means that of
-/// the .json file; without one, ids are not checked. Throws BadInput, naming file, document and offset, for
-/// damage, for ids outside [0, vocab_size), and if the .json file contradicts the data.
+/// Reads and checks every token once. Memory is constant except for one counter per id. If `vocab_size` is 0, uses the
+/// vocabulary size in the .json file; without that file, ids are not checked. Throws BadInput, naming file, document
+/// and offset, for damage, for ids outside [0, vocab_size), and if the .json file contradicts the data.
 DatasetSummary verify_dataset(const Path& prefix, i64 vocab_size, const Log& log);
 std::string to_text(const DatasetSummary& summary);
 

@@ -1,4 +1,4 @@
-// Trie over byte strings that finds every entry a text begins with.
+// Trie over byte strings that finds all entries that are prefixes of a text.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -13,12 +13,12 @@ namespace mcpp {
 class ByteTrie {
  public:
   ByteTrie() = default;
-  /// Builds a trie of `entries`, each a non-empty string and its id. Of equal strings the first counts.
+  /// Builds a trie of `entries`, each a non-empty string and its id. The first of equal strings is used.
   explicit ByteTrie(std::vector<std::pair<std::string_view, i32>> entries);
 
   bool empty() const { return nodes_.empty(); }
 
-  /// Calls visit(length, id) for each entry that `text` begins with, shortest first.
+  /// Calls visit(length, id) for each entry that is a prefix of `text`, shortest first.
   template <class Visit>
   void for_each_prefix(std::string_view text, Visit&& visit) const {
     if (nodes_.empty()) return;
@@ -31,7 +31,7 @@ class ByteTrie {
     }
   }
 
-  /// Returns the length of the longest entry that `text` begins with, or 0.
+  /// Returns the length of the longest entry that is a prefix of `text`, or 0.
   std::size_t longest_prefix(std::string_view text) const {
     std::size_t longest = 0;
     for_each_prefix(text, [&](std::size_t length, i32) { longest = length; });

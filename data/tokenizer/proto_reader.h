@@ -1,4 +1,4 @@
-// Reader of protocol buffer fields, for files that a library rejects or cannot be trusted with.
+// Reader of protocol buffer fields, for files that a library rejects or does not parse safely.
 #pragma once
 #include <string>
 #include <string_view>
@@ -19,10 +19,10 @@ class ProtoReader {
   /// `bytes` must outlive the fields. `source` is the name of the file in messages.
   ProtoReader(std::string_view bytes, const std::string& source) : rest_(bytes), source_(source) {}
 
-  /// Reads the next field. Returns false at the end. Throws BadInput if the bytes are not a message.
+  /// Reads the next field. Returns false at the end. Throws BadInput if the bytes are not a valid message.
   bool next(ProtoField& field);
 
-  /// Returns what has not been read yet.
+  /// Returns the bytes that were not read yet.
   std::string_view rest() const { return rest_; }
 
  private:

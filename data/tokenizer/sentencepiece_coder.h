@@ -1,4 +1,4 @@
-// Tokenization with sentencepiece models of this program and of others.
+// Tokenization with sentencepiece models, including those of other programs.
 #pragma once
 #include <memory>
 

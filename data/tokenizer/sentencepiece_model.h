@@ -27,7 +27,7 @@ struct SentencepieceModel {
   std::vector<SentencePiece> pieces;
   SegmentationType type = SegmentationType::Unigram;
   bool treat_whitespace_as_suffix = false;
-  std::string bos_piece = "<s>";  ///< name of a piece before every text, which need not exist
+  std::string bos_piece = "<s>";  ///< name of the piece at the start of a text; the piece may not exist
   std::string charsmap;           ///< table of characters to replace; empty = none
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
@@ -43,12 +43,12 @@ std::string with_spaces(std::string_view piece);
 /// Returns the byte that a piece such as "<0x0A>" represents; std::nullopt for other types of pieces.
 std::optional<u8> byte_of(const SentencePiece& piece);
 
-/// Returns true if Tokenizer encodes U+2581 as byte pieces, so that decoding restores it. The library turns it into a
-/// space; so does Tokenizer if the model changes other texts too.
+/// Returns true if Tokenizer encodes U+2581 as byte pieces, so that decoding restores it. The library converts it to a
+/// space, as does Tokenizer if the model also normalizes other text.
 bool keeps_space_marks(const SentencepieceModel& model);
 
-/// Returns true if no piece that text may become has a space after a different character. Words, as end_of_word()
-/// finds them, can then be segmented one by one.
+/// Returns true if spaces precede all other characters in every piece that text can be encoded to. Words (see
+/// end_of_word()) can then be segmented independently.
 bool pieces_end_at_spaces(const SentencepieceModel& model);
 
 /// Returns the size of the first word of `text`: spaces and the following text up to the next space.

@@ -1,4 +1,4 @@
-// Interface of the tokenizer file kinds to Tokenizer, which adds the common parts.
+// Interface of the coders for the kinds of tokenizer files. Tokenizer implements the parts common to all kinds.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,10 +9,10 @@
 
 namespace mcpp {
 
-// Position of a text within the document that it is a part of.
+// Position of a text within its document.
 
-/// Position of a part of a document. What a model adds before or after a text, such as Llama 2's space, is added only
-/// at the beginning and end of the document.
+/// Position of a part of a document. Additions of a model before or after a text, such as Llama 2's space, are made
+/// only at the beginning and end of the document.
 struct TextPart {
   bool begins = true, ends = true;  ///< at the beginning or end of the document
   std::string_view before = {};     ///< last characters of the document before this part, for models that join spaces
@@ -34,7 +34,7 @@ class TextCoder {
   virtual std::vector<i32> prefix_tokens() const = 0;
   /// Appends the ids of `text`, which must be UTF-8.
   virtual void encode(std::string_view text, const TextPart& part, std::vector<i32>& ids) const = 0;
-  /// Returns a description as names and values.
+  /// Returns a description as pairs of name and value.
   virtual std::vector<std::pair<std::string, std::string>> describe() const = 0;
 };
 

@@ -42,7 +42,7 @@ class Tokenizer {
   /// Returns the tokens that the file adds before texts for its model, such as Llama 3's <|begin_of_text|>; encode()
   /// does not add them.
   std::vector<i32> prefix_tokens() const;
-  /// Returns a description as names and values.
+  /// Returns a description as pairs of name and value.
   std::vector<std::pair<std::string, std::string>> describe() const;
 
   /// Encodes a text. Throws BadInput, with byte offset and line, unless it is UTF-8. With a sentencepiece model, text

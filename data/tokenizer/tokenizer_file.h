@@ -14,17 +14,17 @@ namespace mcpp {
 
 // Tokens that files next to a tokenizer add to it, as transformers reads them in the absence of a tokenizer.json.
 
-/// Statements of tokenizer_config.json and added_tokens.json about a tokenizer.
+/// Tokens and options that tokenizer_config.json and added_tokens.json declare for a tokenizer.
 struct DeclaredTokens {
   std::vector<AddedToken> added;  ///< tokens, sorted by id
   std::string source;             ///< file that declares them
   std::string model_type;         ///< model type in config.json; "" = not stated
   std::string tokenizer_class;    ///< class name without "Fast"; "" = not stated
-  std::optional<bool> is_legacy;  ///< true if each part between added tokens begins like a text
+  std::optional<bool> is_legacy;  ///< true if each part after an added token is treated as the start of a text
   bool adds_prefix_space = true;
 };
 
-/// Returns the statements of a folder: added_tokens_decoder, or without it added_tokens.json. Empty if neither file
+/// Returns the declarations of a folder: added_tokens_decoder, or without it added_tokens.json. Empty if neither file
 /// exists. Throws BadInput, naming file and key, for members of a wrong type.
 DeclaredTokens read_declared_tokens(const Path& folder);
 
@@ -38,7 +38,7 @@ void add_declared_tokens(const DeclaredTokens& declared, const std::string& sour
 std::optional<std::string> with_declared_tokens(const SentencepieceModel& model, const DeclaredTokens& declared,
                                                 const std::string& source);
 
-/// sentencepiece model, `tokenizers`' tokenizer.json, or tiktoken's list of ranks.
+/// Format of a tokenizer file. Ranks is tiktoken's.
 enum class TokenizerKind { Sentencepiece, TokenizerJson, Ranks };
 TokenizerKind tokenizer_kind(std::string_view content);
 

@@ -15,14 +15,13 @@
 
 namespace mcpp {
 
-// Operands of matrix products with a cache state as in a training step.
+// Operands of matrix products that are as cold in the caches as in a training step.
 
-/// Working set for cold operands. The previous layer's output is warm in a step, while weights, saved activations and
-/// gradient sums were last used before all other layers. Cycling through this many bytes exceeds a rank's share of the
-/// caches.
+/// Working set for cold operands. In a step, the previous layer's output is warm, while weights, saved activations and
+/// gradient sums were last used before all other layers. This many bytes exceed a rank's share of the caches.
 constexpr i64 kColdBytes = 64 << 20;
 
-/// Matrices laid out consecutively in more memory than the caches hold; each is cold when it is used again.
+/// Matrices stored consecutively in more memory than the caches hold, so that each is cold when it is used again.
 class ColdMatrices {
  public:
   ColdMatrices() = default;
@@ -71,8 +70,7 @@ double copy_bandwidth(Device& device);
 
 // Estimate of the step time without running a step.
 
-/// Describes, for a plan, the minimum and the typical time of a step at the measured rate of matrix products on
-/// `device`.
+/// Describes the minimum and the typical step time at the measured rate of matrix products on `device`.
 std::string step_time(const Config& config, int world_size, Device& device);
 
 }  // namespace mcpp

@@ -152,8 +152,8 @@ struct BenchAttentionOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML: heads, seq_length, precision, batch and threads");
     visit("document_length", self.document_length,
-          "lengths of the documents that samples are packed from, used in turn, such as 512,4096; attention stays "
-          "within a document; empty = one document per sample",
+          "lengths of the documents in packed samples, used in turn, such as 512,4096; attention stays within a "
+          "document; empty = one document per sample",
           at_least(1));
     visit("repeats", self.repeats, "timed runs; the median is reported", between(1, 1e6));
     visit("warmup", self.warmup, "untimed runs before the timed ones", between(0, 1e6));
@@ -200,13 +200,13 @@ nlohmann::ordered_json as_json(const std::vector<AttentionRow>& rows) {
 }  // namespace
 
 ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
-  const Usage usage{
-      .command = "[mpirun -n N] megatron_cpp bench attention",
-      .summary =
-          "Times one layer's attention over a sample that all ranks share, with each method (parallel.cp_comm_type) "
-          "that supports this number of ranks, for the heads of one rank of parallel.tensor_model_parallel_size.",
-      .positional = {"config"},
-      .required = {"config"}};
+  const Usage usage{.command = "[mpirun -n N] megatron_cpp bench attention",
+                    .summary =
+                        "Times the attention of one layer over a sample partitioned across all ranks, with each method "
+                        "(parallel.cp_comm_type) that supports this number of ranks. The number of heads is that of "
+                        "one tensor-parallel rank.",
+                    .positional = {"config"},
+                    .required = {"config"}};
   BenchAttentionOptions options;
   const std::optional<Config> read = read_config_and_options(args, usage, options, log);
   if (!read) return ExitCode::Done;

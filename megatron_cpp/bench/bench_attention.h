@@ -8,12 +8,13 @@
 
 namespace mcpp {
 
-/// Method of sharing each sample among ranks.
+/// Method of partitioning each sample across ranks.
 struct AttentionMethod {
   std::string name;  ///< "p2p", "a2a+p2p 2x4"
   Layout layout;
 };
-/// Returns the methods available for `ranks` ranks and the model's heads. For one rank, only the trivial one.
+/// Returns the methods available for `ranks` ranks and the model's heads; for one rank, only attention without
+/// communication.
 std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ranks);
 
 /// Result for one layer's forward and backward pass over one microbatch.

@@ -15,8 +15,8 @@ struct AsyncSaveTimes {
   /// Total time that the training thread is blocked by the first save, which allocates its copy in host memory:
   /// starting it, copying, and synchronizing ranks after a step.
   double first_stall = 0;
-  double stall = 0;  ///< same for a later save
-  double total = 0;  ///< duration of that save until the training thread knows that it has finished
+  double stall = 0;  ///< time that the training thread is blocked by a later save
+  double total = 0;  ///< duration of the later save until the training thread detects its completion
 };
 
 /// Trains `state` for some steps with two saves into `folder`, the last of which is kept. Collective over the session's
@@ -29,7 +29,7 @@ struct CheckpointTimes {
   double save = 0;         ///< synchronous save of a complete checkpoint
   AsyncSaveTimes async;
   double plain_read = 0;   ///< read of the plain files with a cold page cache
-  double direct_read = 0;  ///< same, bypassing the page cache if supported: lower bound for a load
+  double direct_read = 0;  ///< read that bypasses the page cache if supported: lower bound for a load
   double load = 0;         ///< finding, verifying and loading the checkpoint with a cold page cache
   double verify = 0;
 };

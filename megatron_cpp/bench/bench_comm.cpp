@@ -43,7 +43,7 @@ class MpiBaseline final : public Communicator {
   int size() const override { return size_; }
 
   Work all_reduce(Tensor& t, ReduceOp op) override {
-    MCPP_CHECK(t.dtype() == DType::F32 && op == ReduceOp::Sum, "the baseline only sums fp32");
+    MCPP_CHECK(t.dtype() == DType::F32 && op == ReduceOp::Sum, "the baseline supports only fp32 sums");
     check_mpi(MPI_Allreduce(MPI_IN_PLACE, t.raw(), count(t), MPI_FLOAT, MPI_SUM, comm_.get()), "MPI_Allreduce");
     return {};
   }
@@ -55,7 +55,7 @@ class MpiBaseline final : public Communicator {
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
     check_shard(shard, full, *this);
-    MCPP_CHECK(full.dtype() == DType::F32, "the baseline only sums fp32");
+    MCPP_CHECK(full.dtype() == DType::F32, "the baseline supports only fp32 sums");
     check_mpi(MPI_Reduce_scatter_block(full.raw(), shard.raw(), count(shard), MPI_FLOAT, MPI_SUM, comm_.get()),
               "MPI_Reduce_scatter_block");
     return {};
@@ -221,8 +221,8 @@ std::vector<std::string> comm_operations() {
 
 std::vector<CommRow> bench_comm(CommSide ours, CommSide baseline, const CommTiming& timing) {
   const int ranks = ours.group.size();
-  MCPP_CHECK(ranks >= 2 && baseline.group.size() == ranks, "groups of ", ranks, " and ", baseline.group.size(),
-             " ranks to time");
+  MCPP_CHECK(ranks >= 2 && baseline.group.size() == ranks, "cannot compare groups of ", ranks, " and ",
+             baseline.group.size(), " ranks");
   std::vector<CommRow> rows;
   for (const CommOperation& operation : kOperations) {
     if (!timing.operations.empty() && std::ranges::find(timing.operations, operation.name) == timing.operations.end())
@@ -262,10 +262,10 @@ struct BenchCommOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("smallest", self.smallest, "bytes of the smallest tensor; each further tensor is four times larger",
+    visit("smallest", self.smallest, "bytes of the smallest tensor; each following tensor is four times larger",
           between(1 << 10, kLargest));
     visit("largest", self.largest, "bytes of the largest tensor", between(1 << 10, kLargest));
-    visit("rounds", self.rounds, "rounds, in which each side is measured once", between(1, 1e6));
+    visit("rounds", self.rounds, "number of rounds; each round measures both implementations once", between(1, 1e6));
     visit("repeats", self.repeats, "timed runs per round; the median over all rounds is reported", between(1, 1e6));
     visit("operations", self.operations, "operations to time, separated by commas; empty = all");
     visit("json", self.json, "print one JSON object instead of a table");

@@ -11,7 +11,7 @@ namespace mcpp {
 
 // MPI's own collectives behind the Communicator interface, as a benchmark baseline.
 
-/// Creates a group of all ranks of an MPI session. Every operation is one blocking MPI call on the tensors as they are:
+/// Creates a group of all ranks of an MPI session. Every operation is one blocking MPI call on the unmodified tensors:
 /// sums are fp32 in MPI's order, a send may block on its receive, and tensors are limited to 2^31 - 1 bytes.
 std::unique_ptr<Communicator> make_mpi_baseline();
 
@@ -32,7 +32,7 @@ struct CommSide {
   Device& device;
 };
 
-/// Medians over all alternations; a run takes as long as on its slowest rank.
+/// Medians over all alternations of the time on the slowest rank.
 struct CommRow {
   std::string_view operation;
   i64 bytes = 0;  ///< size of the full tensor: input of an all-reduce, output of an all-gather, or message
@@ -44,7 +44,7 @@ struct CommRow {
 };
 
 /// Times all collectives on fp32, and half of a round trip between the first and the last rank, which are on different
-/// nodes if there are several. Both groups must have the same ranks, at least 2. Collective; all ranks get the same
+/// nodes if there are several. Both groups must have the same ranks, at least 2. Collective; all ranks return the same
 /// rows.
 std::vector<CommRow> bench_comm(CommSide ours, CommSide baseline, const CommTiming& timing);
 

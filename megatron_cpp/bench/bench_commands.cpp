@@ -302,13 +302,13 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "checkpoint") return bench_checkpoint_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "groups") return bench_groups_command(args.subspan(1), log, world);
-  const Usage usage{.command = "megatron_cpp bench",
-                    .summary =
-                        "Times matrix products (gemm), the other operations (ops) or complete training steps (step) of "
-                        "a configuration. For attention, comm, checkpoint and groups see bench attention --help and so "
-                        "on.",
-                    .positional = {"what", "config"},
-                    .required = {"what", "config"}};
+  const Usage usage{
+      .command = "megatron_cpp bench",
+      .summary =
+          "Times matrix products (gemm), the other operations (ops) or complete training steps (step) of a "
+          "configuration. Further benchmarks: bench attention, bench comm, bench checkpoint and bench groups.",
+      .positional = {"what", "config"},
+      .required = {"what", "config"}};
   BenchOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;

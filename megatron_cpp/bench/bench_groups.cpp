@@ -77,7 +77,8 @@ struct BenchGroupsOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("threads", self.threads, "ranks as threads of this process; 0 = the ranks of mpirun", between(0, 4096));
+    visit("threads", self.threads, "number of ranks, as threads of this process; 0 = the ranks of mpirun",
+          between(0, 4096));
     visit("tensor_model_parallel_size", self.tensor_model_parallel_size,
           "number of tensor-parallel ranks, as in a configuration", at_least(1));
     visit("pipeline_model_parallel_size", self.pipeline_model_parallel_size,
@@ -102,7 +103,7 @@ ExitCode bench_groups_command(Arguments args, Log& log, const World& world) {
   const Usage usage{
       .command = "[mpirun -n N] megatron_cpp bench groups",
       .summary =
-          "Measures how long the ranks of a layout take to create their groups, and the memory of these groups."};
+          "Measures the time that the ranks of a layout take to create their groups, and the memory of these groups."};
   BenchGroupsOptions options;
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_input(options.threads == 0 || world.ranks.size() == 1, "--threads: applies only to a single process, not to ",

@@ -6,7 +6,7 @@
 
 namespace mcpp {
 
-/// Maximum over ranks.
+/// Costs of group creation; each is the maximum over ranks.
 struct GroupCosts {
   int ranks = 0;           ///< size of the world
   i64 groups = 0;          ///< groups of two or more ranks that the rank belongs to
@@ -16,7 +16,7 @@ struct GroupCosts {
   i64 own_bytes = 0;       ///< growth of the process's private memory; 0 if unknown
 };
 
-/// Runs the benchmark. Collective over `world`; all ranks get the same result.
+/// Runs the benchmark. Collective over `world`; all ranks return the same result.
 GroupCosts bench_groups(Communicator& world, const Layout& layout);
 
 }  // namespace mcpp

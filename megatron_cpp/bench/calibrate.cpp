@@ -114,7 +114,7 @@ LinkTiers links_of(CalibrationClock& clock, double copy_rate, i64 bytes) {
 }  // namespace
 
 Hardware calibrate(Device& device, Communicator& ranks, int cores, const CalibrationSizes& sizes) {
-  MCPP_CHECK(device.type() == DeviceType::Cpu, "only processors are calibrated");
+  MCPP_CHECK(device.type() == DeviceType::Cpu, "calibration supports only CPU devices");
   constexpr const char* kFolder = "--offload_folder";
   if (!sizes.disk.empty())
     ScratchFile(sizes.disk, aligned_bytes(sizes.disk_bytes), kFolder);  // fail before measuring for minutes

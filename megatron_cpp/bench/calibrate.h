@@ -28,9 +28,9 @@ struct CalibrationSizes {
   i64 disk_bytes = 256 << 20;      ///< written and read by each rank
 };
 
-/// Measures the ranks of one host with `cores` cores while they work concurrently: at most one rank per core; the
-/// others sleep. Collective. Each value is the median of several rounds, since other load on the
-/// host varies. Rank 0 returns the result; the others return an empty Hardware.
+/// Measures the ranks of one host with `cores` cores while at most one rank per core works concurrently; the other
+/// ranks sleep. Collective. Each value is the median of several rounds, since other load on the host varies. Rank 0
+/// returns the result; the others return an empty Hardware.
 Hardware calibrate(Device& device, Communicator& ranks, int cores, const CalibrationSizes& sizes = {});
 
 // Measurement of a rank's kernels for the planner (plan/hardware/hardware.h).
@@ -43,10 +43,10 @@ class CalibrationClock {
 
   Device& device() const { return device_; }
   Communicator& ranks() const { return ranks_; }
-  /// Returns the mean over ranks of the seconds per call, while all ranks make such calls. Excludes a first call, which
-  /// touches the pages of results.
+  /// Returns the seconds per call, averaged over ranks, while all ranks call f. Excludes the first call, which touches
+  /// the pages of results.
   double seconds(const std::function<void()>& f);
-  /// Same as seconds(), for memory that was touched before: a long first call counts.
+  /// Returns seconds() for memory that was touched before, including a long first call.
   double warm_seconds(const std::function<void()>& f);
   /// Returns the median of several calls of a collective function; all ranks make the same number of calls.
   double collective_seconds(const std::function<void()>& f);

@@ -39,7 +39,7 @@ struct ShowOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("path", self.path, "a checkpoint, or a folder of checkpoints");
-    visit("toml", self.toml, "print section [model] of its configuration, to start a new configuration from");
+    visit("toml", self.toml, "print section [model] of its configuration, as a base for a new configuration");
     visit("all", self.all, "with --toml: all sections");
   }
 };
@@ -49,7 +49,7 @@ struct DiffOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("a", self.a, "a checkpoint, or a folder of checkpoints: then its latest");
+    visit("a", self.a, "a checkpoint, or the folder of checkpoints whose latest one is used");
     visit("b", self.b, "checkpoint to compare with");
   }
 };
@@ -93,12 +93,13 @@ struct ExportOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest intact one");
+    visit("load", self.load, "a checkpoint, or a folder of checkpoints whose newest intact one is used");
     visit("folder", self.folder, "folder to write config.json and safetensors in");
     visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the checkpoint");
-    visit("model_type", self.model_type,
-          "model type to write, such as llama or phi3, if several can express the model; empty = the first that can");
+    visit(
+        "model_type", self.model_type,
+        "model type to write, such as llama or phi3, if several can express the model; empty = the first suitable one");
   }
 };
 
@@ -111,7 +112,8 @@ struct UpcycleOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint of a dense model, or a folder of checkpoints: then its newest intact one");
+    visit("load", self.load,
+          "a checkpoint of a dense model, or a folder of checkpoints whose newest intact one is used");
     visit("save", self.save, "folder to write the checkpoint in");
     visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
     visit("seed", self.seed, "seed of the routers' random weights", at_least(0));
@@ -194,7 +196,7 @@ ExitCode diff(Arguments args, Log& log) {
 /// intact.
 ExitCode prune_folder(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp checkpoint prune",
-                    .summary = "Removes old checkpoints of a folder, after verifying the one that latest names.",
+                    .summary = "Removes old checkpoints of a folder, after verifying its latest checkpoint.",
                     .positional = {"folder"},
                     .required = {"folder"}};
   PruneOptions options;

@@ -22,8 +22,8 @@ struct Command {
 
 std::span<const Command> commands();
 
-/// Runs the subcommand that args[0] names with the remaining arguments; handles --help and --version. Throws BadInput
-/// if it is unknown or does not support several ranks. Collective over `world`.
+/// Runs the subcommand named by args[0] with the remaining arguments; handles --help and --version. Throws BadInput if
+/// the subcommand is unknown or does not support several ranks. Collective over `world`.
 ExitCode run_program(Arguments args, Log& log, const World& world);
 
 /// Runs a nested subcommand, such as `tokenizer train`, in one process.

@@ -26,7 +26,7 @@ struct CompletionOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("shell", self.shell, "shell; usage: source <(megatron_cpp completion bash)");
+    visit("shell", self.shell, "shell that reads the script, as in: source <(megatron_cpp completion bash)");
   }
 };
 

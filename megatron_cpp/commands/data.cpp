@@ -114,7 +114,7 @@ std::optional<i64> samples_before(const std::vector<BatchSizeStep>& sizes, i64 i
 
 ExitCode show_data(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data show",
-                    .summary = "Shows which documents and tokens a sample or an iteration of a run reads.",
+                    .summary = "Shows the documents and tokens that a sample or an iteration of a run reads.",
                     .positional = {"config"},
                     .required = {"config"}};
   DataShowOptions options;

@@ -29,7 +29,7 @@ struct EvaluateOptions {
   static void fields(Self& self, Visitor& visit) {
     InferenceOptions::fields(self.inference, visit);
     visit("text", self.text,
-          "files to score, or patterns of their names: text or JSONL, compressed or not, as in preprocess");
+          "files to score, or glob patterns: text or JSONL, optionally compressed, as in preprocess");
     visit("input_format", self.input_format, kInputFormatHelp);
     visit("by_file", self.by_file, "score each file of --text separately instead of all as one text");
     visit("data", self.data, "dataset prefixes, without .bin/.idx, each scored separately");
@@ -40,16 +40,16 @@ struct EvaluateOptions {
           "may not fit in memory; 0 = the model's seq_length",
           at_least(0));
     visit("stride", self.stride,
-          "tokens between the starts of two windows: with smaller values, each token has more context but scoring "
-          "takes longer; 0 = the window",
+          "tokens between the starts of two windows: smaller values give each token more context, but scoring takes "
+          "longer; 0 = the window",
           at_least(0));
     visit("tasks", self.tasks,
-          "likelihood tasks, JSONL files or patterns of their names: {\"context\": ..., \"continuations\": [...], "
-          "\"answer\": N} in each line");
+          "likelihood tasks, JSONL files or glob patterns: {\"context\": ..., \"continuations\": [...], \"answer\": N} "
+          "in each line");
     visit("log_samples", self.log_samples, "file for one JSON object per item of the tasks");
     visit("micro_batch_size", self.micro_batch_size,
-          "windows, of one or several texts, or continuations in one pass: more are faster and need more memory; does "
-          "not change the result",
+          "number of windows or continuations per pass: larger values are faster and need more memory; does not change "
+          "the result",
           at_least(1));
     visit("json", self.json, "print one JSON object instead of text");
   }

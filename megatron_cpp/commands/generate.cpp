@@ -39,7 +39,7 @@ struct GenerateOptions {
           "JSONL file with lines {\"prompt\": ..}; the output has the same lines with the generated \"text\"");
     visit("prepend_eod", self.prepend_eod,
           "begin with the token that begins texts, as evaluate does: the model's bos, or the end of the previous "
-          "document. Without it the prompt is used as it is, after a bos if the model's tokenizer adds one, as in "
+          "document. Otherwise the prompt is unchanged, after a bos if the model's tokenizer adds one, as in "
           "transformers");
     visit("max_new_tokens", self.max_new_tokens, "maximum number of generated tokens", at_least(1));
     visit("num_samples", self.num_samples, "number of texts, with seeds seed, seed + 1, ...", at_least(1));

@@ -26,9 +26,9 @@ struct PretrainOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML");
     visit("dry_run", self.dry_run,
-          "check everything and print parameters, memory, layout and predicted step time, without training");
+          "perform all checks and print parameters, memory, layout and predicted step time, without training");
     visit("world_size", self.world_size,
-          "with dry_run: number of ranks, on other hosts, to check for; 0 = the ranks that were started",
+          "with dry_run: number of ranks to check for, which need not exist; 0 = the ranks that were started",
           between(0, 1 << 20));
     PlanRequest::fields(self.plan, visit);
   }
@@ -51,7 +51,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
   check_input(options.world_size == 0 || options.dry_run, "--world_size=", options.world_size,
-              ": applies only to --dry_run; a training runs on the ranks that mpirun -n or srun start");
+              ": applies only to --dry_run; for a training run, set the number of ranks with mpirun -n or srun");
   check_identical_on_ranks("task", options.dry_run ? "dry run" : "training", world.ranks,
                            "pass every rank the same arguments");
   check_outputs(*config, world.ranks);

@@ -51,11 +51,11 @@ struct ScheduleOptions {
     visit("num_microbatches", self.num_microbatches, "microbatches of one step", between(1, 8192));
     visit("num_virtual_stages_per_pipeline_rank", self.num_virtual_stages_per_pipeline_rank,
           "model chunks per rank; 0 = the minimum of the schedule", between(0, 64));
-    visit("forward", self.costs.forward, "time of one microbatch's forward pass on one rank, all its chunks together",
+    visit("forward", self.costs.forward, "time of one microbatch's forward pass through all chunks of a rank",
           kTimeRange);
     visit("backward_input", self.costs.backward_input, "time of the gradient of the activations", kTimeRange);
     visit("backward_weight", self.costs.backward_weight, "time of the gradient of the weights", kTimeRange);
-    visit("message", self.costs.message, "time of sending activations from rank to rank", kTimeRange);
+    visit("message", self.costs.message, "time to send activations to the next rank", kTimeRange);
     visit("reduce_grad", self.costs.reduce_grad, "time of a rank's gradient reduction at the end", kTimeRange);
     visit("svg", self.svg, "file for the drawing as an image");
     visit("width", self.width, "maximum number of columns of the drawing in text", between(10, 10000));

@@ -120,7 +120,7 @@ ExitCode decode(Arguments args, Log& log) {
 
 ExitCode info(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp tokenizer info",
-                    .summary = "Describes a tokenizer file and how it reads text.",
+                    .summary = "Describes a tokenizer file and its treatment of text.",
                     .positional = {"model"},
                     .required = {"model"}};
   InfoOptions options;
@@ -142,7 +142,7 @@ std::optional<PreTokenization> rules_of(const std::string& name) {
 
 ExitCode convert(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp tokenizer convert",
-                    .summary = "Creates a tokenizer.json from files that do not state how text is split into words.",
+                    .summary = "Creates a tokenizer.json from files without pre-tokenization rules.",
                     .positional = {"model", "output"},
                     .required = {"model", "output"}};
   ConvertOptions options;

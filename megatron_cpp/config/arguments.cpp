@@ -24,9 +24,9 @@ std::string upper(std::string text) {
 }
 
 /// Iterates over the arguments. A class because options may consume the argument after them.
-class ArgumentWalk {
+class ArgumentParser {
  public:
-  ArgumentWalk(std::span<const std::string> args, const Usage& usage, SettingsReader& reader)
+  ArgumentParser(std::span<const std::string> args, const Usage& usage, SettingsReader& reader)
       : args_(args), usage_(usage), reader_(reader) {}
 
   void run() {
@@ -152,7 +152,7 @@ std::string options_list(const std::vector<Field>& fields) {
 }
 
 void read_arguments(std::span<const std::string> args, const Usage& usage, SettingsReader& reader) {
-  ArgumentWalk(args, usage, reader).run();
+  ArgumentParser(args, usage, reader).run();
   for (const std::string& key : usage.required) {
     if (reader.was_set(key) || reader.is_doubtful(key)) continue;
     reader.add_gap(str(kCommandLine, ": ", spelled_key(usage, key), ": is missing: ", reader.find(key)->help));

@@ -9,13 +9,14 @@
 
 namespace mcpp {
 
-using Arguments = std::span<const std::string>;  ///< those after the subcommand's name
+using Arguments = std::span<const std::string>;  ///< arguments after the name of the subcommand
 
 /// Description of a command line, in addition to its fields.
 struct Usage {
   std::string command;  ///< such as "megatron_cpp preprocess"
   std::string summary;  ///< purpose of the command in one or two sentences, for --help
-  /// Keys that positional arguments are assigned to, in this order. If the last is a list, it takes all remaining ones.
+  /// Keys that positional arguments are assigned to, in this order. If the last key is a list, it is assigned all
+  /// remaining arguments.
   std::vector<std::string> positional = {};
   std::vector<std::string> required = {};  ///< keys that must be set
 };
@@ -23,7 +24,7 @@ struct Usage {
 /// Returns true if --help, -h, --help=SECTION, --search TEXT or --search=TEXT is among the arguments.
 bool is_help_request(Arguments args);
 
-/// Selection of configuration keys to print help for.
+/// Selection of the configuration keys in a help text.
 struct HelpFilter {
   std::string section = {};  ///< section of --help SECTION or --help=SECTION; empty = all
   std::string search = {};   ///< TEXT of --search=TEXT: part of a key or its help, ignoring case; empty = all
@@ -33,8 +34,8 @@ HelpFilter help_filter(Arguments args);
 /// Returns true if the first option is --list_options, which shell completion uses.
 bool is_options_request(Arguments args);
 
-/// Returns a line for each option: "--key=" or, for a bool and for each name that a key accepts, the complete word;
-/// then a tab and the help text.
+/// Returns a line per option: the word, a tab and the help text. The word is "--key=", or complete for a bool and for
+/// each name that a key accepts.
 std::string options_list(const std::vector<Field>& fields);
 
 /// Passes each argument to the reader as a setting of one of its fields. Dashes in a key count as underscores; after
@@ -47,7 +48,7 @@ std::string arguments_help(const Usage& usage, const std::vector<Field>& fields)
 /// Returns the help of the field followed by its type, range and default: "...; integer, at least 1; default 12".
 std::string describe_field(const Field& field);
 
-// Options of one subcommand: a struct with fields() is filled from a command line. All mistakes are reported together.
+// Options of one subcommand: a struct with fields() is filled from a command line. All problems are reported together.
 //
 //   struct EncodeOptions {
 //     std::string model;

@@ -1,5 +1,5 @@
 // Configuration of a run, read from a TOML file with one section per struct and from --section.key=value on the command
-// line, which takes precedence. Every mistake is found before anything starts, and all are reported together.
+// line, which takes precedence. All problems are found before the run starts and are reported together.
 #pragma once
 #include <optional>
 #include <span>
@@ -58,13 +58,13 @@ struct Config {
   /// Returns every violated rule, within the sections and between them, as "section.key: problem".
   std::vector<std::string> conflicts() const;
 
-  /// Returns the global batch size from each number of consumed samples on; one step if it never changes.
+  /// Returns the steps of the global batch size by consumed samples; a single step if the size is constant.
   std::vector<BatchSizeStep> batch_sizes() const;
   /// Returns the end of a run that has finished `iteration` iterations and consumed `consumed_samples` samples,
   /// possibly with a different batch size: after train_iters iterations, or after the last full batch within
   /// train_samples.
   TrainingEnd training_end(i64 iteration = 0, i64 consumed_samples = 0) const;
-  /// Returns the number of samples in one evaluation, unless data.full_validation reads them all.
+  /// Returns the number of samples in one evaluation without data.full_validation.
   i64 evaluation_samples() const;
   /// Returns true if a failed step may cause a rollback to a checkpoint.
   bool can_roll_back() const;
@@ -99,7 +99,7 @@ std::string config_help(const HelpFilter& filter = {});
 /// Returns the fields of all sections, named "section.key". They refer to `config`.
 std::vector<Field> config_fields(Config& config);
 
-/// Derives the values that are left open after `reader` filled the fields, and reports every violated rule to it.
+/// Derives unset values after `reader` has filled the fields, and reports every violated rule to `reader`.
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_location);
 /// TOML text and its file name in messages; no name = no text.
 struct ConfigText {
@@ -142,8 +142,8 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
     log.info(options_list(fields_of(options, defaults)));
     return std::nullopt;
   }
-  // The arguments are read twice, because they override the text that they name. The problems of this first pass are
-  // dropped: the second pass finds them again.
+  // The arguments are read twice, because they name the base text and also override it. The problems of this first pass
+  // are dropped: the second pass finds them again.
   Options first_options = options;
   Config first_config;
   SettingsReader first_reader(fields_of(first_options, first_config));
@@ -161,7 +161,7 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
 }
 
 /// Overload for commands such as `megatron_cpp pretrain run.toml --model.num_layers=4 --dry_run`. Options has a member
-/// `std::string config` that names the file; if it is empty, the configuration comes from the arguments alone.
+/// `std::string config` that names the file; if it is empty, the configuration consists of the arguments only.
 template <class Options>
 std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
                                               const Log& log) {

@@ -15,9 +15,9 @@ struct Difference {
   std::string now;
 };
 
-/// Returns the differences between two configurations in the keys that decide what is trained, on which data and in
-/// which order. Different spellings of the same setting do not count. Keys that affect only duration, output paths,
-/// speed and memory (train_iters, checkpoint paths, logging, device, micro_batch_size, recompute) may change freely.
+/// Returns the differences between two configurations in the keys that determine the model, the data and the order of
+/// the data. Different spellings of the same setting do not count. Keys that affect only duration, output paths, speed
+/// and memory (train_iters, checkpoint paths, logging, device, micro_batch_size, recompute) may change freely.
 std::vector<Difference> differences(const Config& before, const Config& now);
 
 /// Throws BadInput listing every difference that checkpoint.allow_changed_keys of `now` does not name; logs the others.
@@ -28,12 +28,12 @@ void check_same_run(const Config& saved, const Config& now, const std::string& c
 /// Dropout, initialization and, if position embeddings are not trained, the context length may differ.
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
-/// Returns a warning for each schedule (learning rate, weight decay) whose remainder changes: because it spans the
-/// entire training and the length changed, or because it depends on the batch size.
+/// Returns a warning for each schedule (learning rate, weight decay) whose remainder changes, because the schedule
+/// spans the entire training and the length changed, or because it depends on the batch size.
 std::vector<std::string> schedule_warnings(const Config& saved, const Config& now);
 
-/// Returns a warning for each allowed change of which text is read next, or of what an evaluation reads.
-/// `consumed_samples` is the number of samples consumed before this start.
+/// Returns a warning for each allowed change of the data that training or an evaluation reads next. `consumed_samples`
+/// is the number of samples consumed before this start.
 std::vector<std::string> data_warnings(const Config& saved, const Config& now, i64 consumed_samples);
 
 /// Returns the run-defining keys as "section.key", in the order of the sections. Only these may be named in

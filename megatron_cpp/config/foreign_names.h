@@ -12,7 +12,7 @@ std::string_view find_native_key(std::string_view foreign);
 /// it was not. Settings under a former name are accepted.
 std::string_view renamed_key(std::string_view former);
 
-/// Returns a sentence about a Megatron-LM name that needs no key here; empty if there is no advice.
+/// Returns advice on a Megatron-LM name that has no counterpart in this program; empty if there is none.
 std::string_view find_advice(std::string_view foreign);
 
 }  // namespace mcpp

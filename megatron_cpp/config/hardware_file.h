@@ -8,16 +8,16 @@
 
 namespace mcpp {
 
-/// Kind of cluster as described by a file. It has sections [device], [links] and [host] for any number of ranks or,
-/// because ranks on one CPU share its cores and memory, separate sections [ranks_2.device] and so on for some
-/// numbers of ranks.
+/// Kind of cluster described by a file. The file has sections [device], [links] and [host] for any number of ranks or,
+/// because ranks on one CPU share its cores and memory, separate sections [ranks_2.device] and so on for some numbers
+/// of ranks.
 struct HardwareKind {
   static constexpr i64 kAnyRanks = 0;
   std::map<i64, Hardware> by_ranks;  ///< by number of ranks, or a single entry for kAnyRanks; not empty after parsing
 
   bool depends_on_ranks() const { return !by_ranks.contains(kAnyRanks); }
   /// Returns the hardware for `ranks` ranks: the entry with the smallest sufficient number of ranks, or else the last
-  /// one, whose links do not support that many.
+  /// entry, whose links support fewer ranks.
   const Hardware& for_ranks(i64 ranks) const;
 };
 
@@ -25,8 +25,8 @@ struct HardwareKind {
 /// unknown and invalid keys, and violated rules between them.
 HardwareKind parse_hardware(std::string_view toml, const std::string& name);
 
-/// Loads the file `name`, or the one of that name, without extension, in `folder`. Throws BadInput that lists the
-/// available ones if neither exists.
+/// Loads the file `name` or, for a name without extension, the file of that name in `folder`. Throws BadInput that
+/// lists the available names if neither exists.
 HardwareKind load_hardware(const std::string& name, const Path& folder);
 
 /// Returns text that parse_hardware() reads back to identical values.

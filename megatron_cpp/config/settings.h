@@ -22,7 +22,7 @@ struct Value {
   struct Raw {
     std::string text;
   };
-  /// Value that no field accepts; describes it: "a table", "a date".
+  /// Description of a value that no field accepts: "a table", "a date".
   struct Other {
     std::string what;
   };
@@ -32,7 +32,7 @@ struct Value {
   std::string describe() const;
 };
 
-/// Returns the single value that `text` is in TOML, or an empty list.
+/// Parses `text` as a single TOML value. Returns an empty list if it is not one.
 std::vector<Value> toml_value(std::string_view text);
 
 /// Returns `text` as a TOML string, quoted and escaped.
@@ -82,15 +82,15 @@ class SettingsReader {
   const std::vector<Field>& fields() const { return fields_; }
   /// Returns the field with the present or former name `key`, or null.
   const Field* find(std::string_view key) const;
-  /// Returns "; did you mean ...?", "; " and why no key is needed, or "", for a key that no field has. The suggested
-  /// key then counts as doubtful.
+  /// Returns a suffix for an unknown key: "; did you mean ...?", "; " and the reason why no key is needed, or "". The
+  /// suggested key then counts as doubtful.
   std::string suggest(std::string_view key, std::string_view prefix = "");
 
   /// Stores a setting. A later setting of the same key takes precedence, but no location may set a key twice, nor may
   /// one file or command line use both its present and its former name.
   void assign(const Setting& setting);
-  /// Reports a violated rule between fields, worded "section.name: problem", with the location of that key's
-  /// setting. Drops it if it concerns a key whose value was rejected, since it would only confuse.
+  /// Reports a violated rule between fields, worded "section.name: problem", with the location of that key's setting.
+  /// Drops problems of a key whose value was rejected, since they would be misleading.
   void add_conflict(const std::string& text, std::string_view default_location);
   void add_problem(std::string text) { problems_.push_back(std::move(text)); }
   /// Reports a problem that leaves the settings incomplete, so that rules between fields can no longer be checked.
@@ -104,7 +104,7 @@ class SettingsReader {
     return it != settings_.end() && it->second.location == kCommandLine;
   }
   bool was_set(std::string_view key) const { return settings_.count(std::string(key)) > 0; }
-  /// Returns true if a setting of this key was rejected, or if a misspelled key probably meant it.
+  /// Returns true if a setting of this key was rejected, or if a misspelled key is probably this one.
   bool is_doubtful(const std::string& key) const { return doubtful_.count(key) > 0; }
   const std::vector<std::string>& problems() const { return problems_; }
   /// Returns one line that lists the former names in use with their present ones; empty if there are none.

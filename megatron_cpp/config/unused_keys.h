@@ -1,4 +1,4 @@
-// Detection of keys that are set although the rest of the configuration makes them meaningless.
+// Detection of keys that are set but have no effect in combination with other keys.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,12 +10,12 @@ namespace mcpp {
 /// Key with a non-default value that has no effect.
 struct UnusedKey {
   std::string key;          ///< such as "optimizer.lr_warmup_init"
-  std::string advice;       ///< what to set for the key to take effect, or which key to use instead
-  std::string disabled_by;  ///< key whose value makes it meaningless
+  std::string advice;       ///< settings required for the key to take effect, or a key to use instead
+  std::string disabled_by;  ///< key whose value disables it
 };
 
-/// Returns every key that is set and has no effect, in the order of the sections. Keys that only confirm what holds
-/// anyway, such as parallel.sequence_parallel with one tensor-parallel rank, are not included.
+/// Returns every key that is set and has no effect, in the order of the sections. Keys that would not change the result
+/// in any case, such as parallel.sequence_parallel with one tensor-parallel rank, are not included.
 std::vector<UnusedKey> unused_keys(const Config& config);
 
 }  // namespace mcpp

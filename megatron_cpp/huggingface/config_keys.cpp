@@ -123,7 +123,7 @@ void parse_rope(const ConfigJson& config, const Family& family, ModelConfig& mod
   if (rope) rope = rope_of_all_layers(*rope, traits, model);
   if (rope) {
     model.rotary_base = rope->number("rope_theta", model.rotary_base);
-    model.rope_scaling = parse_rope_scaling(*rope, model.max_positions(), traits.scales_rope);
+    model.rope_scaling = parse_rope_scaling(*rope, model.max_positions(), traits.supports_rope_scaling);
     if (model.rope_scaling.original_max_position_embeddings > 0)
       model.rope_scaling.original_max_position_embeddings =
           config.integer("original_max_position_embeddings", model.rope_scaling.original_max_position_embeddings);

@@ -18,8 +18,8 @@ void parse_rope(const ConfigJson& config, const Family& family, ModelConfig& mod
 /// scaling.
 OrderedJson rope_scaling_json(const ModelConfig& model);
 
-/// Sets which layers have a window of which size, as transformers does for Llama-like model types. Call it after
-/// parse_rope(). model.num_layers must be set.
+/// Sets the window of each layer as transformers does for Llama-like model types. Call it after parse_rope().
+/// model.num_layers must be set.
 void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model);
 /// Adds the keys that parse_windows() reads.
 void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json);

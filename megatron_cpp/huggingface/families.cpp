@@ -73,8 +73,8 @@ constexpr Family kFamilies[]{
                 .rms_norm_eps = 1e-5,
                 .windows = WindowKeys::All,
                 .sliding_window = 0,
-                .scales_rope = false,
-                .rotates_partly = true,
+                .supports_rope_scaling = false,
+                .has_partial_rotary_factor = true,
                 .has_resid_pdrop = true}),
     llama_like(F::Olmo2, "olmo2", "Olmo2ForCausalLM",
                {.rms_norm_eps = 1e-5,
@@ -222,8 +222,8 @@ void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelC
   const double default_fraction =
       is_neox ? config.number("rotary_pct", 0.25) : config.number("partial_rotary_factor", 1);
   model.rotary_percent = rope ? rope->number("partial_rotary_factor", default_fraction) : default_fraction;
-  config.require(is_neox || family.traits.rotates_partly || model.rotary_percent == 1, "partial_rotary_factor",
-                 model.rotary_percent, "1");
+  config.require(is_neox || family.traits.has_partial_rotary_factor || model.rotary_percent == 1,
+                 "partial_rotary_factor", model.rotary_percent, "1");
 }
 
 /// Parses the dropouts of the residual and of the embedding, which are one key in our configuration.
@@ -359,8 +359,8 @@ OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   json["rope_theta"] = m.rotary_base;
   if (traits.rope_local_base_freq > 0)
     json["rope_local_base_freq"] = m.rope_local_base_freq > 0 ? m.rope_local_base_freq : m.rotary_base;
-  json["rope_scaling"] = traits.scales_rope ? rope_scaling_json(m) : OrderedJson();
-  if (traits.rotates_partly) json["partial_rotary_factor"] = m.rotary_percent;
+  json["rope_scaling"] = traits.supports_rope_scaling ? rope_scaling_json(m) : OrderedJson();
+  if (traits.has_partial_rotary_factor) json["partial_rotary_factor"] = m.rotary_percent;
   if (traits.biases == BiasKeys::Attention || traits.biases == BiasKeys::AttentionMlp)
     json["attention_bias"] = m.qkv_bias();
   if (traits.biases == BiasKeys::AttentionMlp) json["mlp_bias"] = m.mlp_bias();

@@ -11,10 +11,11 @@
 
 namespace mcpp {
 
-/// Limit on the number of layers: more are rejected with all other errors, and must not be enumerated before.
+/// Maximum number of layers. Larger numbers are rejected together with all other errors; do not enumerate layers before
+/// that check.
 inline constexpr i64 kMaxLayers = 100000;
 
-/// Model types. An export uses the first that can express the model.
+/// Model types. An export uses the first type that can express the model.
 enum class HuggingfaceFamily : u8 {
   Gpt2,
   Llama,
@@ -33,7 +34,7 @@ enum class HuggingfaceFamily : u8 {
   GptNeox
 };
 
-/// Convention of config.json for which layers have a sliding window.
+/// Convention of config.json for the layers with a sliding window.
 enum class WindowKeys : u8 {
   None,             ///< no window
   All,              ///< all layers, if sliding_window is set
@@ -66,9 +67,9 @@ struct LlamaTraits {
   ExpertKeys experts = ExpertKeys::None;
   HeadNormKind head_norms = HeadNormKind::None;
   NormPosition norms = NormPosition::Pre;
-  bool scales_rope = true;       ///< supports our kinds of scaled RoPE
-  bool rotates_partly = false;   ///< partial_rotary_factor
-  bool has_resid_pdrop = false;  ///< resid_pdrop and embd_pdrop
+  bool supports_rope_scaling = true;       ///< supports our kinds of scaled RoPE
+  bool has_partial_rotary_factor = false;  ///< partial_rotary_factor
+  bool has_resid_pdrop = false;            ///< resid_pdrop and embd_pdrop
   /// GeGLU, norms that multiply by 1 + weight, scaled embeddings (tied by default), query_pre_attn_scalar
   /// and soft caps.
   bool is_gemma = false;
@@ -81,10 +82,11 @@ struct Family {
   /// Prefixes of weight names: outside of the layers, and before the number of a layer; and the name of the output
   /// matrix.
   std::string_view base, layers, output;
-  /// Returns the model of a config.json of this type. Throws BadInput, naming the key, for what our model cannot
-  /// express.
+  /// Returns the model of a config.json of this type. Throws BadInput, naming the key, for values that this program
+  /// does not support.
   ModelConfig (*parse)(const ConfigJson& config, const Family& family);
-  /// Returns the keys that `parse` reads, for a model that the family can express; for others, as many as possible.
+  /// Returns the keys that `parse` reads. For a model that the family cannot express, returns only the keys that it
+  /// can.
   OrderedJson (*write)(const ModelConfig& model, const Family& family);
   LlamaTraits traits = {};
 };

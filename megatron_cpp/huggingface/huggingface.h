@@ -12,9 +12,9 @@ namespace mcpp {
 
 struct ImportedModel {
   ModelConfig model;
-  /// Our parameters ("model/..."), loaded one at a time. Rows of the padded vocabulary are zero.
+  /// Parameters of the imported model ("model/..."), loaded one at a time. Rows of the padded vocabulary are zero.
   std::unique_ptr<ShardSource> weights;
-  bool ignores_index = false;  ///< model.safetensors was read although model.safetensors.index.json exists, too
+  bool ignores_index = false;  ///< model.safetensors was read even though model.safetensors.index.json exists
 };
 
 /// Opens a model of a HuggingfaceFamily. `dtype` is the type to convert the weights to; by default bf16 or fp16 if all
@@ -25,9 +25,9 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
 
 struct HuggingfaceExport {
   std::optional<DType> dtype = {};  ///< type of the weights; by default as in the checkpoint
-  std::string model_type = {};      ///< Hugging Face model type; empty = the first that can express the model
+  std::string model_type = {};      ///< Hugging Face model type; empty = the first type that can express the model
   Path tokenizer_model = {};  ///< sentencepiece model to export, which determines the special tokens; empty = none
-  /// Stated special tokens of the checkpoint to write back; if none, those of the tokenizer.
+  /// Stated special tokens of the checkpoint to write back. If there are none, the tokenizer's are written.
   SpecialTokens tokens = {};
   i64 max_file_bytes = kMaxSafetensorsBytes;
 };

@@ -23,19 +23,19 @@ SpecialTokens read_stated_tokens(const Path& folder, const Tokenizer* tokenizer,
 /// Returns the members of config.json or tokenizer_config.json that an export writes back; empty if none are stated.
 OrderedJson stated_members(const SpecialTokens& tokens, const char* file);
 
-/// Returns the first family that can express `model`, or that of `model_type`. Throws BadInput, naming the keys that
-/// prevent it, if none can.
+/// Returns the family of `model_type` or, if it is empty, the first family that can express `model`. Throws BadInput,
+/// naming the keys that prevent the export, if there is none.
 const Family& exporting_family(const ModelConfig& model, std::string_view model_type = "");
 
 /// Returns the family of the text of a config.json; `source` is its name in messages. Throws BadInput for an unknown
 /// type.
 const Family& family_of_config(std::string_view text, const std::string& source);
 /// Returns the model that config.json describes. vocab_size is unpadded; seq_length is the longest context. Throws
-/// BadInput, naming the key, for values that our model cannot express.
+/// BadInput, naming the key, for values that this program does not support.
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source);
 
-/// Returns the config.json of the model for transformers. `family` must be able to express it. `dtype` is that of the
-/// weights.
+/// Returns the config.json of the model for transformers. `family` must be able to express it. `dtype` is the dtype of
+/// the weights.
 std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,
                                const SpecialTokens& tokens = {});
 /// Overload for the first family that can express the model.

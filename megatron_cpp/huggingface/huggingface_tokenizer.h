@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Tokenizer as the files of a Hugging Face folder. Throws BadInput for a model that they cannot express.
+/// Tokenizer as the files of a Hugging Face folder. Throws BadInput for a tokenizer that these files cannot express.
 class HuggingfaceTokenizer {
  public:
   explicit HuggingfaceTokenizer(const Path& model);

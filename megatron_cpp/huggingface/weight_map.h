@@ -1,5 +1,5 @@
 // Correspondence of our parameters to rows of Hugging Face tensors. The two layouts differ only in the order of entire
-// rows, after transposing where GPT-2 stores [in, out], so that one description serves both directions.
+// rows, after transposing where GPT-2 stores [in, out], so that one description suffices for both directions.
 #pragma once
 #include <functional>
 #include <optional>
@@ -12,9 +12,9 @@
 
 namespace mcpp {
 
-// Names of weights in the Hugging Face families, and how our parameters are assembled from theirs.
+// Names of weights in the Hugging Face families, and the assembly of our parameters from foreign tensors.
 
-/// Conversion of theirs to one of our parameters. Biases are vectors and never transposed.
+/// Conversion of foreign tensors to one of our parameters. Biases are vectors and never transposed.
 enum class WeightConversion : u8 {
   AsIs,
   Transposed,     ///< Conv1D stores its matrix as [in, out]
@@ -22,12 +22,12 @@ enum class WeightConversion : u8 {
   Flat,           ///< same order of rows, with one axis for our first two: QKV by heads, or gate and up
   Qkv,            ///< all query heads, all keys, all values, in one tensor or in three
   QkvTransposed,  ///< Qkv in one tensor of Conv1D
-  Stacked,        ///< gate, then up
-  PerExpert,      ///< tensors of each expert in turn
+  Stacked,        ///< the rows of the gate tensor, then those of the up tensor
+  PerExpert,      ///< the tensors of expert 0, then of expert 1, ...
 };
 
-/// Correspondence of names. They omit ".weight" and ".bias" and, in a layer, "decoder.layers.3." or its counterpart. #
-/// stands for the number of an expert.
+/// Corresponding names, without ".weight" or ".bias" and, in a layer, without "decoder.layers.3." or its counterpart. #
+/// is the number of an expert.
 struct Counterpart {
   std::string_view ours;
   WeightConversion conversion;
@@ -60,15 +60,15 @@ struct WeightRule {
   Shape shape;       ///< global
   std::vector<ForeignTensor> foreign;
   std::vector<RowMove> moves;       ///< cover every row of every foreign tensor; our other rows are padding
-  std::optional<DType> dtype = {};  ///< type that it always has; std::nullopt = that of the weights
+  std::optional<DType> dtype = {};  ///< fixed type of the parameter; std::nullopt = the type of the weights
 
   i64 columns() const { return foreign[0].columns(); }
 };
 
 /// Returns the rules for all parameters of a model that the family can express, word embeddings first, and for the
 /// biases of its experts. `base` is prepended to the names: the family's prefix, or "" for files of GPT-2's bare model.
-/// `check` is called with each rule before the next is made and may throw, since the sizes of a model that was not yet
-/// compared with its tensors may be far too large.
+/// `check` is called with each rule before the next one is created. It may throw, because the sizes in config.json may
+/// be far larger than the tensors.
 std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
                                    const std::function<void(const WeightRule&)>& check = {});
 inline std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family) {

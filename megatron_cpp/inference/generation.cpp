@@ -72,7 +72,7 @@ class Generation {
         longest_(stage.context().config.max_positions()),
         cache_(stage.context(), static_cast<i64>(texts_.size()), longest_) {
     for (TextStart& text : texts_) {
-      MCPP_CHECK(!text.prompt.empty(), "generation starts from at least one token");
+      MCPP_CHECK(!text.prompt.empty(), "generation needs a prompt of at least one token");
       drop_front(text.prompt, static_cast<i64>(text.prompt.size()) - longest_);
     }
     known_ = static_cast<i64>(std::ranges::min(texts_, {}, length).prompt.size());

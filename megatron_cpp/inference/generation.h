@@ -38,11 +38,11 @@ i32 sample_token(std::span<const float> logits, const SamplingOptions& options, 
 
 struct GenerationLimits {
   i64 max_new_tokens = 256;           ///< limit for each text
-  std::vector<i32> stop_tokens = {};  ///< each ends a text and is not delivered
+  std::vector<i32> stop_tokens = {};  ///< tokens that end a text; not passed to the listener
   DocumentRules documents = {};       ///< rules that the model was trained with
 };
 
-/// Text to continue: at least one token, and the options for sampling those that follow.
+/// Text to continue: at least one token, and the sampling options for its continuation.
 struct TextStart {
   std::vector<i32> prompt;
   SamplingOptions sampling;
@@ -51,11 +51,11 @@ struct TextStart {
 /// Called with the index of a text and each new token as soon as it is known, and with -1 after the last one.
 using TokenListener = std::function<void(std::size_t text, i32 token)>;
 
-/// Continues several texts in one batch. Collective over `parallel`; all ranks get the same tokens, and data-parallel
-/// ranks process the same texts. All texts advance at the same position: generation begins at the end of the shortest
-/// prompt, and longer prompts supply their own tokens until they end. A text is therefore the same as if generated
-/// alone, except for rounding in products with different numbers of rows. Keys and values are cached; when the context
-/// is full, its second half is re-encoded and kept.
+/// Continues several texts in one batch. Collective over `parallel`; all ranks return the same tokens, and
+/// data-parallel ranks process the same texts. All texts advance at the same position: generation begins at the end of
+/// the shortest prompt, and longer prompts supply their own tokens until they end. A text is therefore identical to a
+/// text generated separately, except for rounding in products with different numbers of rows. Keys and values are
+/// cached; when the context is full, its second half is re-encoded and kept.
 void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
               const TokenListener& deliver);
 
@@ -69,7 +69,7 @@ class TextPrinter {
 
   TextPrinter(Form form, Sink sink) : form_(form), sink_(std::move(sink)) {}
 
-  /// Prompt of a text. `tokens` are those of `text` that the model reads. Neither is referenced after begin().
+  /// Prompt of a text. `tokens` are the tokens of `text` that the model reads. Both are unused after begin().
   struct Prompt {
     std::string_view text;
     std::span<const i32> tokens;

@@ -1,5 +1,5 @@
-// Trained model for the commands evaluate and generate: weights from a checkpoint, with a layout over ranks that the
-// command line determines independently of the training's.
+// Trained model for the commands evaluate and generate: weights from a checkpoint, in a layout over ranks that the
+// command line sets independently of the training layout.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -31,10 +31,11 @@ struct InferenceOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("load", self.load, "a checkpoint, or a folder of checkpoints: then its newest intact one");
-    visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
+    visit("load", self.load, "a checkpoint, or a folder of checkpoints whose newest intact one is used");
+    visit("tokenizer_model", self.tokenizer_model,
+          "tokenizer file; empty = the tokenizer saved next to the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the training");
-    visit("device", self.device, "device to run on, independent of the training's");
+    visit("device", self.device, "device to run on, which may differ from that of the training");
     visit("num_threads", self.num_threads, "threads on the CPU; 0 = all usable cores", between(0, 4096));
     // Keys of the configuration that have an effect without training.
     const auto visit_parallel = [&](std::string_view name, auto& member, std::string_view help,
@@ -62,14 +63,15 @@ class InferenceModel {
   ParallelState& parallel() { return session_->parallel; }
   const Config& config() const { return config_; }
   const Path& checkpoint() const { return checkpoint_; }
-  /// Returns the tokenizer. Throws BadInput if there is none, or if it differs from the one the model was trained with.
+  /// Returns the tokenizer. Throws BadInput if there is none, or if it differs from the tokenizer that the model was
+  /// trained with.
   Tokenizer tokenizer() const;
   /// Returns the special tokens stated by an imported model; if none are stated, those of its tokenizer apply.
   const SpecialTokens& special_tokens() const { return special_tokens_; }
-  /// Returns how the model was trained to treat the ends of documents. Throws BadInput if unknown.
+  /// Returns the document rules that the model was trained with. Throws BadInput if they are unknown.
   DocumentRules document_rules() const { return mcpp::document_rules(config_.data); }
   /// Returns the checksum of the tokenizer that the model was trained with or, if the checkpoint does not record it, of
-  /// the one that tokenizer() returns; "" if there is none.
+  /// tokenizer(); "" if there is no tokenizer.
   std::string tokenizer_checksum() const;
 
  private:

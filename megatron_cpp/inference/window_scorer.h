@@ -12,23 +12,23 @@ namespace mcpp {
 
 // Memory requirements of scoring and generation, checked before the first pass.
 
-/// Returns the bytes that this rank needs at least for passes over `batch` windows of `seq` tokens: its weights, and
-/// the larger of the tensors of one layer and the logits. Nothing is saved for backward.
+/// Returns the minimum bytes that this rank needs for passes over `batch` windows of `seq` tokens: its weights, and the
+/// larger of the tensors of one layer and the logits. Nothing is saved for backward.
 double scoring_bytes(GPTModel& stage, i64 seq, i64 batch);
 
 /// Throws OutOfMemory on all ranks, naming --micro_batch_size, if there is not enough memory. Call it before the first
-/// pass, since the system would otherwise kill the process without a message. Collective.
+/// pass, because otherwise the system kills the process without a message. Collective.
 void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64 batch);
 
-/// Returns the bytes that this rank needs at least to continue `batch` texts together: for its weights, for the
-/// keys and values of all positions of the context, and for one row of logits for each text.
+/// Returns the minimum bytes that this rank needs to continue `batch` texts together: its weights, the keys and values
+/// of all positions of the context, and one row of logits per text.
 double generation_bytes(GPTModel& stage, i64 batch);
 
 /// Throws OutOfMemory on all ranks, naming --batch_size, if there is not enough memory. Call it before the first pass.
 /// Collective.
 void check_generation_memory(GPTModel& stage, ParallelState& parallel, i64 batch);
 
-/// Forward pass over tokens [begin, begin + length), of which the predictions of the last `scored` are counted.
+/// Forward pass over tokens [begin, begin + length) that scores the last `scored` predictions.
 struct EvaluationWindow {
   i64 begin = 0, length = 0, scored = 0;
 };
@@ -36,7 +36,7 @@ struct EvaluationWindow {
 /// Scores by token of the text.
 struct TokenScores {
   std::vector<double> nll;         ///< -ln p of each token; 0 for tokens that no window scores
-  std::vector<bool> is_likeliest;  ///< no token is more likely, nor equally likely with a lower id; false for tokens
+  std::vector<bool> is_likeliest;  ///< the token has the highest probability (ties: the lowest id); false for tokens
                                    ///< that no window scores
 };
 
@@ -49,13 +49,13 @@ struct ScoringOptions {
   std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};
 };
 
-/// Returns the number of batches that ranks score in one run of the schedule. Several keep a pipeline full, but each
-/// keeps its activations in memory, so that not all can be in flight together.
+/// Returns the number of batches that ranks score in one run of the schedule. Several batches keep a pipeline full, but
+/// each keeps its activations in memory, which limits the number of batches in flight.
 i64 batches_per_round(const ParallelState& parallel);
 
 /// Scores windows. Data-parallel ranks score windows in turn. Collective over `parallel`; arguments and results are
-/// identical on all ranks. No token may be scored by two windows. Windows in a batch are padded to the longest of them,
-/// so that consecutive windows of similar length waste least. Throws OutOfMemory if the batch does not fit.
+/// identical on all ranks. Each token may be scored by at most one window. Windows in a batch are padded to the longest
+/// one, so consecutive windows should have similar lengths. Throws OutOfMemory if the batch does not fit.
 TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
                           std::span<const EvaluationWindow> windows, const ScoringOptions& options);
 

@@ -11,7 +11,7 @@
 namespace mcpp {
 
 // TensorBoard event files: protocol buffers "Event" in TFRecord frames (length, its checksum, data, its checksum).
-// Implements the subset of tensorboard/compat/proto/{event,summary,tensor}.proto that is written here.
+// Implements the subset of tensorboard/compat/proto/{event,summary,tensor}.proto that this program writes.
 
 /// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI (RFC 3720, B.4).
 u32 crc32c(std::string_view bytes);

@@ -48,8 +48,8 @@ struct RankTrace {
 std::string trace_events(const RankTrace& trace, int rank);
 
 /// Writes the traces of all ranks from rank 0. Collective over `world`, which must support tensors in host memory.
-/// "otherData" contains the figures by rank and the members of `facts`, a JSON object. Returns, on rank 0, why the file
-/// could not be written, or "".
+/// "otherData" contains the figures by rank and the members of `facts`, a JSON object. Returns, on rank 0, the reason
+/// why the file could not be written, or "".
 std::string write_trace_file(const Path& path, const RankTrace& local, const std::string& facts, Communicator& world);
 
 }  // namespace mcpp

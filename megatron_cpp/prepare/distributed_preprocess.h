@@ -40,8 +40,8 @@ struct ProcessedPiece {
 using PieceFn = std::function<ProcessedPiece(i64 piece, const std::function<void(double amount)>& add)>;
 
 /// Processes every piece 0 .. pieces - 1 once, on some rank. Collective over `ranks`. The ranks communicate several
-/// times a second, so none of them waits long enough to trigger a watchdog. An error on any rank stops the work and is
-/// thrown on all. `progress` is called on each rank after every exchange.
+/// times a second, so waits are too short to trigger a watchdog. An error on any rank stops the work and is thrown on
+/// all. `progress` is called on each rank after every exchange.
 void distribute_work(Communicator& ranks, i64 pieces, const PieceFn& work,
                      const std::function<void(const WorkProgress&)>& progress);
 
@@ -49,8 +49,8 @@ void distribute_work(Communicator& ranks, i64 pieces, const PieceFn& work,
 bool has_parts(const PreprocessOptions& options);
 
 /// Writes the same files as run_preprocess(). Collective over `ranks`, which must share a file system. Each rank
-/// repeatedly takes the next unit of the input and tokenizes it on `workers` threads. Finished units survive if the run
-/// is killed; the next run, on any number of ranks, continues from them. An error on any rank is thrown on all.
+/// repeatedly tokenizes the next unit of the input on `workers` threads. Finished units survive if the run is killed;
+/// the next run, on any number of ranks, continues from them. An error on any rank is thrown on all.
 PreprocessResult preprocess_in_parts(const PreprocessOptions& options, i64 workers, Communicator& ranks,
                                      const Log& log);
 

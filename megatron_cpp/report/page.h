@@ -16,7 +16,7 @@ struct ReportRun {
   std::string name;  ///< name on the page
   Path file;
   RunHistory history;
-  std::string config;  ///< used if no start of the history has one
+  std::string config;  ///< configuration for a history whose starts record none
 };
 
 /// Returns {"title", "program", "runs": [...]}. Numbers have seven digits; a constant column is a single number.
@@ -29,7 +29,7 @@ std::vector<std::size_t> spread_indices(std::size_t size, std::size_t max_count)
 /// Returns the files of page/, which CMake embeds: page.html, then style sheets and scripts in order of inclusion.
 std::span<const EmbeddedFile> report_page_files();
 
-/// Returns the page. It makes no network requests, and shows text of runs as text, never as markup.
+/// Returns the page. It makes no network requests, and displays text of runs as plain text.
 std::string report_page(const std::string& title, const std::vector<ReportRun>& runs);
 
 }  // namespace mcpp

@@ -24,7 +24,8 @@ class NumberTable {
   /// Maximum number of columns; real runs have fewer, but damaged files may have more.
   static constexpr std::size_t kMaxColumns = 256;
 
-  /// Adds a row. If its iteration is not the latest, first removes the rows from it on, which were recomputed.
+  /// Adds a row. If its iteration is not the latest, first removes the rows from that iteration on, which were
+  /// recomputed.
   void add(double iteration, std::span<const std::pair<std::string, double>> row);
   /// Removes the rows of later iterations.
   void truncate_after(double iteration);
@@ -74,7 +75,7 @@ struct RunHistory {
   std::vector<Sample> samples;
   std::vector<Ranks> ranks;
   std::map<std::string, std::vector<double>> peak_by_class;  ///< memory by rank, as of the last record
-  std::vector<ExpertLayer> experts;                          ///< layers of the last step that has any
+  std::vector<ExpertLayer> experts;                          ///< layers of the last step with expert records
   std::size_t unreadable_lines = 0;
 
   /// Reads one line. If an iteration repeats, because the run resumed from an earlier checkpoint, the later line in the
@@ -90,7 +91,7 @@ struct RunHistory {
   void rewind(double iteration);
 };
 
-/// Parses "2026-01-31T23:59:59.123Z" to seconds since 1970; NaN for anything else.
+/// Parses "2026-01-31T23:59:59.123Z" to seconds since 1970; NaN for other text.
 double parse_time(const std::string& text);
 
 /// Throws BadInput if the file cannot be read.

@@ -23,8 +23,8 @@ struct PipelineDrawing {
 
 struct RunLayout {
   std::vector<std::string> rank_names = {};    ///< names by rank, such as "rank 3 (tp 1, pp 1)"
-  std::vector<PipelineDrawing> pipeline = {};  ///< empty without pipeline parallelism, otherwise one
-  std::string problem = {};  ///< why the rest is empty, such as a configuration of a different version
+  std::vector<PipelineDrawing> pipeline = {};  ///< one drawing; empty without pipeline parallelism
+  std::string problem = {};  ///< reason why the other members are empty, such as a configuration of a different version
 };
 
 /// Derives the layout from the text of print_config(). Does not throw for configurations that are invalid in this

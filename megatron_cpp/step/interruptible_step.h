@@ -31,7 +31,7 @@ class StepObserver {
   virtual void on_pass_finished(i64 done, i64 all, i64 microbatches) = 0;
 };
 
-/// Execution of a schedule on one rank that a signal aborts before the next microbatch pass.
+/// Step execution on one rank. A signal aborts it before the next microbatch pass.
 ///
 /// A rank that aborts still executes its schedule to the end, with all communication, but computes nothing
 /// (MicrobatchContext::abort()). Ranks therefore need not agree on when to abort: the others keep computing until they

@@ -188,7 +188,7 @@ void TrainingState::backward(std::span<const MicroBatch> batches, double loss_gr
 }
 
 void TrainingState::update(const StepOptions& options) {
-  MCPP_CHECK(has_gradients_, "update() without the backward() before it");
+  MCPP_CHECK(has_gradients_, "update() was called without backward()");
   MCPP_CHECK(!is_outcome_pending_, "update() before the outcome() of the previous step");
   MCPP_CHECK(!needs_backward_rerun(), "update() with gradients of a different loss scale");
   has_gradients_ = false;
@@ -237,7 +237,7 @@ void TrainingState::write_stop_request(i64 offset, Tensor& values) const {
 }
 
 StepOutcome TrainingState::outcome() {
-  MCPP_CHECK(std::exchange(is_outcome_pending_, false), "outcome() without the update() before it");
+  MCPP_CHECK(std::exchange(is_outcome_pending_, false), "outcome() was called without update()");
   const std::vector<double> values = step_readback_->values();
   stop_request_ = stop_request_at(kStepStopRequest, values);
   if (values[kAborted] != 0) return {.is_skipped = true, .is_aborted = true};

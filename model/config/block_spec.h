@@ -13,7 +13,8 @@
 
 namespace mcpp {
 
-/// Rotary tables of a model: none, the one of all layers, or that of layers with a window and a base of their own.
+/// Rotary table of a block: none, the table of all layers, or a separate table for layers with a window and a different
+/// base.
 enum class RotaryKind : u8 { None, Global, Local };
 
 /// Causal self-attention of a block.
@@ -34,22 +35,22 @@ struct MlpSpec {
   auto operator<=>(const MlpSpec&) const = default;
 };
 
-/// Mixture of experts of a block. Routing and balancing are the same in all blocks (MoeConfig).
+/// Mixture of experts of a block. Routing and balancing are identical in all blocks (MoeConfig).
 struct MoeSpec {
   i64 num_experts = 0;
-  i64 ffn_hidden_size = 0;                  ///< of one expert
+  i64 ffn_hidden_size = 0;                  ///< width of one expert
   i64 shared_expert_intermediate_size = 0;  ///< 0: no shared expert
 
   auto operator<=>(const MoeSpec&) const = default;
 };
 
-/// One block: a mixer of positions and a feed-forward part, at least one of them, each a residual branch with its norms
+/// One block: a mixer of positions, a feed-forward part, or both. Each part is a residual branch with its norms
 /// (ModelConfig::norm_position).
 struct BlockSpec {
   std::variant<std::monostate, AttentionSpec> mixer;
   std::variant<std::monostate, MlpSpec, MoeSpec> feed_forward;
 
-  /// These return nullptr if the block has no such part.
+  /// Return the part of the block, or nullptr if the block has no such part.
   const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
   const MlpSpec* mlp() const { return std::get_if<MlpSpec>(&feed_forward); }
   const MoeSpec* moe() const { return std::get_if<MoeSpec>(&feed_forward); }
@@ -67,14 +68,14 @@ i64 count_branches(const ModelConfig& config);
 std::vector<BlockSpec> block_specs(const ModelConfig& config, i64 first, i64 end);
 std::vector<BlockSpec> block_specs(const ModelConfig& config);
 
-/// Distinct blocks of a model, and which of them each layer is.
+/// Distinct blocks of a model, and the index of each layer's block.
 struct BlockKinds {
   std::vector<BlockSpec> kinds;  ///< in the order of their first layers
   std::vector<std::size_t> kind_of_layer;
 
   explicit BlockKinds(const ModelConfig& config);
   const BlockSpec& of_layer(i64 layer) const { return kinds[kind_of_layer.at(static_cast<std::size_t>(layer))]; }
-  /// Returns how many of the layers [first, end) are of each kind.
+  /// Returns the number of layers in [first, end) of each kind.
   std::vector<i64> count(i64 first, i64 end) const;
 };
 
@@ -85,7 +86,7 @@ ModelSizes model_sizes(const ModelConfig& config);
 /// joined.
 std::string describe_blocks(const ModelConfig& config);
 
-/// Returns those of the layers [first, end) that have experts.
+/// Returns the layers in [first, end) that have experts.
 std::vector<i64> layers_with_experts(const ModelConfig& config, i64 first, i64 end);
 
 }  // namespace mcpp

@@ -89,7 +89,7 @@ struct ModelConfig {
   }
   template <class Self, class Visitor>
   static void size_fields(Self& self, Visitor& visit) {
-    visit("num_layers", self.num_layers, "transformer layers", between(1, 1e5));
+    visit("num_layers", self.num_layers, "number of transformer layers", between(1, 1e5));
     visit("hybrid_layer_pattern", self.hybrid_layer_pattern,
           "layers with one branch each, one character per layer: * attention, - MLP, E experts; \"\" = every layer has "
           "attention and then an MLP or experts");
@@ -106,10 +106,10 @@ struct ModelConfig {
     visit("kv_channels", self.kv_channels, "width of one head; 0 = hidden_size / num_attention_heads", between(0, 1e5));
     visit("seq_length", self.seq_length, "tokens per training sample", between(1, 1e8));
     visit("max_position_embeddings", self.max_position_embeddings, "longest context; 0 = seq_length", between(0, 1e8));
-    visit("vocab_size", self.vocab_size, "tokens of the tokenizer; 0 = from data.tokenizer_model",
+    visit("vocab_size", self.vocab_size, "number of tokens of the tokenizer; 0 = from data.tokenizer_model",
           between(0, 2147483647));
     visit("make_vocab_size_divisible_by", self.make_vocab_size_divisible_by,
-          "pad the embedding to a multiple of this, independently of the layout", between(1, 1e6));
+          "the embedding is padded to a multiple of this number, independently of the layout", between(1, 1e6));
   }
   template <class Self, class Visitor>
   static void position_fields(Self& self, Visitor& visit) {
@@ -119,16 +119,14 @@ struct ModelConfig {
     visit("rope_local_base_freq", self.rope_local_base_freq,
           "base of RoPE's unscaled wavelengths in layers with a window; 0 = as in all layers", at_least(0));
     visit("no_rope_freq", self.no_rope_freq,
-          "which layers omit RoPE: [n] = every n-th, or a list of 1 (no RoPE) and 0 (RoPE); [] = none",
-          between(0, 1e5));
+          "layers without RoPE: [n] = every n-th, or a list of 1 (no RoPE) and 0 (RoPE); [] = none", between(0, 1e5));
     RopeScaling::fields(self.rope_scaling, visit);
     visit(
         "window_size", self.window_size,
-        "sliding window: how many keys before and after its own position a query sees, as [before, 0]; [] = all before",
+        "sliding window: number of visible keys before and after the query's position, as [before, 0]; [] = all before",
         between(0, 1e8));
     visit("window_attn_skip_freq", self.window_attn_skip_freq,
-          "which layers have the window: [n] = all but every n-th, or a list of 1 (window) and 0 (all keys); "
-          "[] = all layers",
+          "layers with the window: [n] = all but every n-th, or a list of 1 (window) and 0 (all keys); [] = all layers",
           between(0, 1e5));
   }
   template <class Self, class Visitor>
@@ -144,14 +142,14 @@ struct ModelConfig {
           "the MLP reads the input of attention instead of its output; both are added to the residual");
     visit("activation_func", self.activation_func, "activation of the MLP");
     visit("query_pre_attn_scalar", self.query_pre_attn_scalar,
-          "divide attention scores by the square root of this; 0 = width of a head", at_least(0));
+          "attention scores are divided by the square root of this value; 0 = width of a head", at_least(0));
     visit("attn_logit_softcapping", self.attn_logit_softcapping, "replace attention scores x by c tanh(x / c); 0 = off",
           at_least(0));
     visit("final_logit_softcapping", self.final_logit_softcapping,
           "replace logits x of the vocabulary by c tanh(x / c); 0 = off", at_least(0));
     visit("embedding_multiplier", self.embedding_multiplier, "factor of the word embeddings at the input",
           greater_than(0));
-    visit("add_bias_linear", self.add_bias_linear, "biases in all linear layers");
+    visit("add_bias_linear", self.add_bias_linear, "add biases to all linear layers");
     visit("add_qkv_bias", self.add_qkv_bias, "bias in the QKV projection even if add_bias_linear is false");
     visit("add_attention_output_bias", self.add_attention_output_bias,
           "bias in attention's output projection even if add_bias_linear is false");
@@ -165,7 +163,7 @@ struct ModelConfig {
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
   }
 
-  // Sizes with defaults applied.
+  // Return sizes with defaults applied.
   i64 ffn(i64 layer) const {
     return ffn_hidden_size.of_layer(layer) > 0 ? ffn_hidden_size.of_layer(layer) : 4 * hidden_size;
   }
@@ -200,7 +198,7 @@ struct ModelConfig {
   std::vector<std::string> conflicts() const;
 };
 
-/// Replaces zeros in sizes that may differ by layer by the values that they stand for.
+/// Replaces zeros in sizes that may differ by layer with the default values.
 void resolve_sizes(ModelConfig& config);
 
 }  // namespace mcpp

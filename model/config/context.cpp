@@ -41,7 +41,7 @@ Dropout ModelContext::dropout_for(double p, const std::string& site, const Posit
           .positions = positions};
 }
 
-AlongAxis ModelContext::word_embedding_ranks() const {
+AxisPlacement ModelContext::word_embedding_ranks() const {
   if (config.untie_embeddings_and_output_weights || output_rank == 0) return {};
   return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = output_rank}};
 }

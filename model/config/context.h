@@ -1,4 +1,4 @@
-// Context with which all modules of a model are built.
+// Context for the construction of a model's modules.
 #pragma once
 #include <compare>
 #include <optional>
@@ -55,10 +55,10 @@ struct ModelContext {
   ActivationStore* activations = nullptr;
   Profiler* profiler = nullptr;  ///< profiler of this rank; may be null
 
-  /// Returns the standard deviation of layers that write to the residual stream: reduced by the square root of their
-  /// number (GPT-2), which is two per layer unless hybrid_layer_pattern is set.
+  /// Returns the standard deviation of weights that write to the residual stream. It is divided by the square root of
+  /// the number of such weights (GPT-2), which is two per layer unless hybrid_layer_pattern is set.
   double output_init_std() const;
-  /// Pipeline rank with the output layer; the embedding is on the first. Tied embeddings are one parameter on both
+  /// Pipeline rank with the output layer; the embedding is on the first rank. Tied embeddings are one parameter on both
   /// ranks.
   int output_rank = 0;
 
@@ -70,8 +70,8 @@ struct ModelContext {
   ActivationPlacement stream() const {
     return splits_sequence() ? ActivationPlacement::SequenceSharded : ActivationPlacement::Replicated;
   }
-  /// Returns the ranks along pp that hold the word embeddings. Each has a part of their gradient.
-  AlongAxis word_embedding_ranks() const;
+  /// Returns the ranks along pp that hold the word embeddings. Each rank has a part of the gradient.
+  AxisPlacement word_embedding_ranks() const;
   /// Returns the positions of the rows of x [s or s / tp, b, h] outside the parallel regions, for learned positions and
   /// dropout.
   Positions positions(const Tensor& x, const MicrobatchContext& microbatch) const;

@@ -81,7 +81,7 @@ void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& errors) 
   if (router_topk == 1 && is_softmax && !router_pre_softmax)
     errors.push_back(
         "model.moe_router_pre_softmax: must be true with moe_router_topk = 1, as the softmax over one expert is always "
-        "1 and the router would learn nothing");
+        "1 and the router would not be trained");
   if (router_pre_softmax && !is_softmax)
     errors.push_back("model.moe_router_pre_softmax: only read when moe_router_score_function is \"softmax\"");
   if (router_enable_expert_bias && is_softmax)

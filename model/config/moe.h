@@ -1,5 +1,4 @@
-// Mixture of experts: some layers have several MLPs, of which a router selects a few for each token. Names are Megatron
-// Core's.
+// Mixture of experts: in some layers, a router selects a few of several MLPs for each token. Names are Megatron Core's.
 #pragma once
 #include <array>
 #include <string>
@@ -25,7 +24,7 @@ struct EnumNames<LoadBalancing> {
   static constexpr std::array<std::string_view, 4> value{"aux_loss", "seq_aux_loss", "global_aux_loss", "none"};
 };
 
-/// Tokens that an overloaded expert drops: the least probable, or the last of the microbatch.
+/// Tokens that an overloaded expert drops: the least probable ones, or the last ones of the microbatch.
 enum class TokenDropPolicy { Probs, Position };
 template <>
 struct EnumNames<TokenDropPolicy> {
@@ -59,7 +58,7 @@ struct MoeConfig {
   static void fields(Self& self, Visitor& visit) {
     visit("num_experts", self.num_experts, "experts per layer; 0 = no experts", between(0, 1e5));
     visit("moe_layer_freq", self.layer_freq,
-          "which layers have experts: [n] = every n-th from the first, or a list of 1 (experts) and 0 (dense)",
+          "layers with experts: [n] = every n-th from the first, or a list of 1 (experts) and 0 (dense)",
           between(0, 1e5));
     visit("moe_ffn_hidden_size", self.ffn_hidden_size, "width inside an expert; 0 = ffn_hidden_size", between(0, 1e7));
     visit("moe_router_topk", self.router_topk, "experts per token", between(1, 1e5));
@@ -77,12 +76,12 @@ struct MoeConfig {
     visit("moe_router_bias_update_rate", self.router_bias_update_rate, "change of the expert bias per step",
           at_least(0));
     visit("moe_router_load_balancing_type", self.router_load_balancing_type,
-          "tokens that the balancing loss covers: those of a microbatch, of each sample, or of the previous step");
+          "scope of the balancing loss: the tokens of a microbatch, of each sample, or of the previous step");
     visit("moe_aux_loss_coeff", self.aux_loss_coeff, "weight of the balancing loss", at_least(0));
     visit("moe_z_loss_coeff", self.z_loss_coeff, "weight of the loss that keeps the router's logits small",
           at_least(0));
     visit("moe_input_jitter_eps", self.input_jitter_eps,
-          "in training, multiply the router's input by random factors from 1 - this to 1 + this", between(0, 0.5));
+          "in training, multiply the router's input by random factors between 1 - eps and 1 + eps", between(0, 0.5));
     visit("moe_router_force_load_balancing", self.router_force_load_balancing,
           "in training, select experts at random so that all ranks have equal work, for speed measurements");
     visit("moe_expert_capacity_factor", self.expert_capacity_factor,
@@ -91,7 +90,7 @@ struct MoeConfig {
     visit("moe_pad_expert_input_to_capacity", self.pad_expert_input_to_capacity,
           "pad the input of each expert to its capacity, so that time and memory are constant");
     visit("moe_token_drop_policy", self.token_drop_policy,
-          "which tokens an expert drops above its capacity: those with the lowest probability, or the last ones");
+          "tokens that an expert drops above its capacity: those with the lowest probability, or the last ones");
     visit("moe_shared_expert_intermediate_size", self.shared_expert_intermediate_size,
           "width of the shared expert, which processes every token; 0 = none", between(0, 1e7));
     visit("moe_shared_expert_gate", self.shared_expert_gate,

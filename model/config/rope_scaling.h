@@ -1,4 +1,4 @@
-// Scaling of RoPE's wavelengths for longer contexts than the model was first trained on. Keys are those of Hugging
+// Scaling of RoPE's wavelengths for contexts longer than those of the initial training. Keys are those of Hugging
 // Face's rope_scaling (rope_parameters in transformers 5), prefixed with "rope_scaling_".
 #pragma once
 #include <array>
@@ -11,8 +11,8 @@
 namespace mcpp {
 
 /// Linear divides every frequency by the factor (Chen et al. 2023). Yarn and Llama3 divide low frequencies, keep high
-/// ones and interpolate in between: by the number of turns within the original context (Peng et al., "YaRN", 2023;
-/// which also sharpens attention), or by wavelength (Llama 3.1).
+/// frequencies and interpolate between them: Yarn by the number of rotations within the original context (Peng et al.,
+/// "YaRN", 2023), Llama3 by wavelength (Llama 3.1). Yarn also sharpens attention.
 enum class RopeScalingType { None, Linear, Yarn, Llama3 };
 
 template <>
@@ -35,7 +35,7 @@ struct RopeScaling {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("rope_scaling_type", self.type, "how RoPE's frequencies are scaled for a longer context");
+    visit("rope_scaling_type", self.type, "method that scales RoPE's frequencies for a longer context");
     visit("rope_scaling_factor", self.factor, "factor by which the context is extended", at_least(1));
     visit("rope_scaling_original_max_position_embeddings", self.original_max_position_embeddings,
           "context before scaling; 0 = max_position_embeddings", between(0, 1e8));

@@ -18,8 +18,8 @@ namespace mcpp {
 
 /// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> Qkv. The weight is a box of [groups, (q + 2) * head_dim, h] with
 /// complete groups. With fewer groups than ranks it is two boxes: the rows of this rank's query heads, and the key and
-/// value rows of their group, which are replicated on the ranks that share it. Each of these ranks has the part of the
-/// keys' and values' gradient that comes from its own queries.
+/// value rows of their group, which are replicated on the ranks that share it. On each of these ranks, the gradient of
+/// the keys and values is the part from its own queries.
 class QkvProjection {
  public:
   /// `layer`: global index, starting at 0.
@@ -34,7 +34,7 @@ class QkvProjection {
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
   bool shares_groups() const { return keys_values_ != nullptr; }
-  /// Returns the number of query groups whose keys and values this rank has.
+  /// Returns the number of query groups whose keys and values are on this rank.
   i64 query_groups() const { return queries_->weight.box.shape[0]; }
 
  private:
@@ -70,8 +70,8 @@ class RotaryTable {
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
 /// caller adds with the residual. Heads are sharded across the tensor-parallel group; with context parallelism s are
-/// this rank's positions. In addition to what projections and head norms save, saves queries, keys and values, the
-/// attention's output and its log-sum-exp [b, heads / tp, s], all in the layout after the exchange of heads.
+/// this rank's positions. Besides the tensors of projections and head norms, saves queries, keys and values, the
+/// attention's output and its log-sum-exp [b, heads / tp, s], all in the layout after the head exchange.
 class SelfAttention final : public Branch {
  public:
   SelfAttention(const std::string& name, i64 layer, const AttentionSpec& spec, StoredRef<ModelContext> context,

@@ -18,7 +18,7 @@ class LanguageModelEmbedding final : public Module {
   ActivationPlacement output_placement(ActivationPlacement tokens) const override;
   void visit(const ParamVisitor& f) override;
   void visit_word_embeddings(const ParamVisitor& f) { word_embeddings_.visit(f); }
-  /// Does not call f if positions are not learned.
+  /// Calls f on the learned positions, if the model has them.
   void visit_position_embeddings(const ParamVisitor& f);
   Param& word_embeddings() { return word_embeddings_.weight(); }
 

@@ -1,5 +1,5 @@
-// Linear map to a few outputs, computed in fp32 regardless of the model's dtype because its outputs drive discrete
-// choices.
+// Linear map to a few outputs, computed in fp32 regardless of the model's dtype because discrete choices depend on its
+// outputs.
 #pragma once
 #include <functional>
 #include <string>

@@ -1,5 +1,4 @@
-// Cache of keys and values of the tokens generated so far, so that a new token costs one position instead of the full
-// context.
+// Cache of the keys and values of previous tokens, so that a new token costs one position instead of the full context.
 #pragma once
 #include <vector>
 
@@ -16,7 +15,7 @@ class KvCache {
   /// only some of the layers.
   KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length);
 
-  /// Returns the bytes that a layer with this attention takes once it is appended to.
+  /// Returns the bytes of a layer with this attention after the first append().
   static i64 layer_bytes(const ModelContext& context, const AttentionSpec& attention, i64 batch, i64 max_length);
 
   struct View {

@@ -13,7 +13,7 @@ namespace mcpp {
 Activation activation_of(ActivationFunction f);
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
-/// caller adds with the residual. In addition to what the projections save (the activation's output is linear_fc2's
+/// caller adds with the residual. Besides the tensors of the projections (the activation's output is linear_fc2's
 /// input), saves the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias, or after it with gelu_epilogue.
 class Mlp final : public Branch {
  public:

@@ -12,9 +12,9 @@ namespace mcpp {
 
 /// Columns of a norm inside the tensor-parallel region.
 struct NormColumns {
-  Box box;       ///< box of the weight: this rank's columns of all
-  AlongAxis tp;  ///< ranks with the same columns
-  /// Ranks with the other columns of the same rows, the same number on each; nullptr: each row is on one rank. RMSNorm
+  Box box;           ///< box of the weight: this rank's columns
+  AxisPlacement tp;  ///< ranks with the same columns
+  /// Ranks that share rows, with an equal number of columns on each rank; nullptr: each row is on one rank. RMSNorm
   /// only.
   Communicator* ranks = nullptr;
 };
@@ -31,7 +31,7 @@ class Norm final : public Module {
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
-  /// Adds the gradient to dx, which already holds that of the residual branch.
+  /// Adds the gradient to dx, which already holds the gradient of the residual branch.
   void backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx);
   void visit(const ParamVisitor& f) override;
 
@@ -64,7 +64,7 @@ class HeadNorm {
 
   /// Normalizes x in place.
   void forward(Heads x, MicrobatchContext& microbatch);
-  /// Replaces the gradient of forward's result by that of its input, in place.
+  /// Replaces the gradient of forward's result by the gradient of its input, in place.
   void backward(Heads gradient, MicrobatchContext& microbatch);
   /// Checks the placement like Module::output_placement(); the norm does not change it.
   void check_placement(ActivationPlacement heads) const { norm_.output_placement(heads); }

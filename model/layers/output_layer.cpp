@@ -21,7 +21,7 @@ OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
       weight_(weight_name(context_.config),
               split_box({context_.config.padded_vocab_size(), context_.config.hidden_size}, 0, context_.tp),
               Init::Normal, context_.config.init_method_std) {
-  MCPP_CHECK(!shared || !context_.config.untie_embeddings_and_output_weights, "untied embeddings are not shared");
+  MCPP_CHECK(!shared || !context_.config.untie_embeddings_and_output_weights, "untied embeddings cannot be shared");
   weight_.placement.pp = context_.word_embedding_ranks();
 }
 

@@ -7,9 +7,10 @@
 
 namespace mcpp {
 
-/// Output matrix and loss. Its weight is one of three: its own "output_layer.weight"; the word embeddings' weight,
-/// shared with the embedding on the same rank; or, tied to an embedding in a different pipeline stage, a separate
-/// parameter with the same name, box and initial values, whose gradient is summed with it between the stages.
+/// Output matrix and loss. Its weight is one of three parameters: a separate "output_layer.weight"; the word
+/// embeddings' weight, shared with the embedding on the same rank; or, tied to an embedding in a different pipeline
+/// stage, a separate parameter with the same name, box and initial values; the gradients of both are summed between the
+/// stages.
 class OutputLayer {
  public:
   /// `shared`: the word embeddings' weight if embeddings are tied and both are on this rank, otherwise nullptr.
@@ -28,7 +29,7 @@ class OutputLayer {
 
   /// Adds the shared weight's gradient from backward, which is kept separately until then, to that weight's main_grad.
   /// The sum over microbatches is therefore (the embedding's) + (the output's), bitwise identical to tied weights in
-  /// different pipeline stages. Does nothing if the weight is its own.
+  /// different pipeline stages. No-op if the weight is not shared.
   void add_shared_gradient();
 
   void visit(const ParamVisitor& f);

@@ -1,6 +1,6 @@
 // Full recomputation (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016): a group of layers saves only
-// its input; backward repeats the forward pass to restore what the layers need. Counter-based dropout makes both runs
-// identical. If all tensor-parallel ranks have the same input, each may save a shard of it
+// its input; backward repeats the forward pass to restore the tensors that the layers save. Counter-based dropout makes
+// both runs identical. If all tensor-parallel ranks have the same input, each may save a shard of it
 // (distribute_saved_activations in Megatron-LM, partition_activations in DeepSpeed).
 #pragma once
 #include <memory>
@@ -15,7 +15,7 @@ namespace mcpp {
 
 class RecomputedLayers final : public Module {
  public:
-  /// `holders`: ranks that each save a shard of the input; nullptr: this rank saves all of it.
+  /// `holders`: ranks that each save a shard of the input; nullptr: this rank saves the full input.
   explicit RecomputedLayers(std::vector<std::unique_ptr<Module>> layers, Communicator* holders = nullptr)
       : layers_(std::move(layers)), holders_(holders) {}
 

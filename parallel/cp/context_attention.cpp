@@ -7,7 +7,8 @@ ContextAttention::ContextAttention(const ContextParallel& cp, i64 heads, i64 que
 
 CoreAttentionOptions ContextAttention::make_options(const AttentionOptions& local,
                                                     std::shared_ptr<const SamplePartition> partition) const {
-  MCPP_CHECK(partition || cp_.size() == 1, "samples of ", cp_.size(), " ranks have no partition");
+  MCPP_CHECK(partition || cp_.size() == 1, "context parallelism over ", cp_.size(),
+             " ranks needs a partition of the samples");
   CoreAttentionOptions result{local, std::move(partition)};
   if (!exchange_) return result;
   result.queries.ranges = result.keys = result.dropout.positions = result.partition->member_positions(cp_.member());

@@ -1,5 +1,5 @@
 // Attention of one layer over the positions of all context-parallel ranks: core attention, with head exchanges before
-// and after it where configured.
+// and after it if configured.
 #pragma once
 #include <memory>
 
@@ -13,31 +13,32 @@ class ContextAttention {
   /// `heads` and `query_groups` are those of this rank before an exchange.
   ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups);
 
-  /// Tensors saved for backward, as they are between the exchanges: out [s, b, heads * head_dim].
+  /// Tensors saved for backward, in the layout between the exchanges: out [s, b, heads * head_dim].
   struct SavedAttention {
     Qkv qkv;
     AttentionResult result;
   };
 
   /// Returns the options of core attention for a microbatch partitioned as `partition` (null without context
-  /// parallelism). In `local`, the first head, which keys dropout, is that before an exchange, but document starts are
-  /// for the rows after it (SamplePartition::member_positions).
+  /// parallelism). The first head of `local`, which keys dropout, is the first head before an exchange; document starts
+  /// refer to the rows after the exchange (SamplePartition::member_positions).
   CoreAttentionOptions make_options(const AttentionOptions& local,
                                     std::shared_ptr<const SamplePartition> partition) const;
   SavedAttention forward(const Qkv& local, const CoreAttentionOptions& options);
-  /// Recomputes result.out from what forward saved.
+  /// Recomputes result.out from the tensors saved by forward.
   Tensor recompute_output(const Qkv& saved, const CoreAttentionOptions& options) {
     return core_->forward(saved.heads(), options).out;
   }
-  /// Returns result.out exchanged back: all heads of this rank at its own positions.
+  /// Returns result.out after the reverse exchange: all heads of this rank at its own positions.
   Tensor output(const SavedAttention& saved, const CoreAttentionOptions& options) {
     return exchange_ ? exchange_->to_positions(saved.result.out, options.partition->runs()) : saved.result.out;
   }
-  /// Returns the gradient of `local` given that of output(). With a head exchange, `buffer`, shaped like `local`, is
-  /// overwritten and returned.
+  /// Returns the gradient of `local` given the gradient of output(). With a head exchange, `buffer`, shaped like
+  /// `local`, is overwritten and returned.
   Qkv backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options, Qkv buffer);
 
-  /// Returns true if keys and values are stored apart from queries, given whether the projection stores them so.
+  /// Returns true if keys and values are stored separately from queries. `projection_shares_groups`: the projection
+  /// already stores them separately.
   bool shares_groups(bool projection_shares_groups) const {
     return exchange_ ? exchange_->shares_groups() : projection_shares_groups;
   }

@@ -1,6 +1,6 @@
-// Context parallelism: ranks see the same samples, and each holds some of the positions of every sample. Attention
-// combines queries, keys and values across ranks; all other layers treat their positions as a sequence of its own. See
-// docs/context_parallelism.md for the distribution of positions and the choice of the algorithm.
+// Context parallelism: ranks process the same samples, and each rank holds some of the positions of every sample.
+// Attention combines queries, keys and values across ranks; all other layers treat their positions as a separate
+// sequence. See docs/context_parallelism.md for the distribution of positions and the choice of the algorithm.
 #pragma once
 #include <memory>
 
@@ -19,7 +19,7 @@ struct CoreAttentionOptions : AttentionOptions {
   std::shared_ptr<const SamplePartition> partition;  ///< positions of all ranks; null without context parallelism
 };
 
-/// Attention of this rank's queries. Forward and backward must get the same options.
+/// Attention of this rank's queries. Forward and backward must be called with the same options.
 class CoreAttention {
  public:
   virtual ~CoreAttention() = default;

@@ -1,5 +1,5 @@
-// Head exchange of context parallelism: before attention, ranks trade all heads of some positions for some heads of all
-// positions, and back after it. Jacobs et al., "DeepSpeed Ulysses", 2023.
+// Head exchange of context parallelism: before attention, an all-to-all converts all heads of some positions to some
+// heads of all positions; after attention, it is reversed. Jacobs et al., "DeepSpeed Ulysses", 2023.
 #pragma once
 #include "comm/communicator.h"
 #include "tensor/ops/ops.h"
@@ -21,9 +21,9 @@ struct Qkv {
 };
 
 /// All-to-all between positions and heads. The n ranks of `group` each hold an equal part of every piece
-/// (SamplePartition); there are `runs` pieces. After the exchange each rank has its share of the heads for complete
-/// pieces, [n s, b, ...]. Query groups move with their heads; with fewer groups than ranks, several ranks get the same
-/// one.
+/// (SamplePartition); there are `runs` pieces. After the exchange each rank has 1/n of the heads for complete pieces,
+/// [n s, b, ...]. Query groups are sent with their heads; with fewer groups than ranks, several ranks receive the same
+/// group.
 ///
 /// Traffic per rank, for q, k and v bytes of queries, keys and values: (n - 1) / n of (q + k + v) and of the attention
 /// output q, once in forward and once in backward. With fewer groups than ranks, k and v count n / groups times, and
@@ -38,13 +38,13 @@ class HeadExchange {
     return heads % ranks == 0 && (query_groups % ranks == 0 || ranks % query_groups == 0);
   }
 
-  /// Returns true if several ranks get the same query group. Keys and values are then separate from queries.
+  /// Returns true if several ranks receive the same query group. Keys and values are then separate from queries.
   bool shares_groups() const { return query_groups_ % group_.size() != 0; }
 
   Qkv to_heads(const Qkv& local, i64 runs);
   /// Returns an uninitialized tensor for the gradient of the result of to_heads().
   Qkv gradient_of_heads(const Qkv& exchanged) const;
-  /// Writes the gradient of the tensors before the exchange, given that of the exchanged ones, to `local`.
+  /// Writes the gradient of the tensors before the exchange to `local`, given the gradient of the exchanged tensors.
   void to_positions(const Qkv& gradient, Qkv& local, i64 runs);
 
   /// Exchange out [s, b, heads * head_dim] or its gradient, and back.

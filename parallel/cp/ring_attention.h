@@ -9,8 +9,8 @@ namespace mcpp {
 /// Ring implementation of core attention. The ranks of `ring` hold the sequence in pieces (SamplePartition). A rank
 /// first uses its own keys, then those of the ranks before it, which it receives from its predecessor while computing
 /// with the current ones. Partial results are merged in the accumulation type. In backward, keys and values circulate
-/// again, followed by their gradient in the accumulation type. It starts at the first rank that contributes; the last
-/// one sends the sum to the owner, which adds its own contribution.
+/// again, followed by their gradient in the accumulation type. The gradient starts at the first rank that contributes;
+/// the last rank sends the sum to the owner, which adds its own contribution.
 ///
 /// Keys travel only as far as the last rank that sees them (SamplePartition::reach), which all ranks compute
 /// identically. Traffic per owner of keys with reach r, for k bytes of keys and values (w in the accumulation type):

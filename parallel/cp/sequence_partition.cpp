@@ -22,8 +22,10 @@ SamplePartition::SamplePartition(const SequencePartition& ranks, i64 seq_length,
   const auto count = static_cast<i64>(pieces_.size());
   MCPP_CHECK(count > 0 && count % ranks.rings == 0 && runs() <= PositionRanges::kMaxRuns &&
                  seq_length % (count * ranks.heads) == 0,
-             seq_length, " positions in ", count, " pieces for ", ranks.rings, " x ", ranks.heads, " ranks");
-  MCPP_CHECK(first_keys_.empty() || first_keys_.size() == pieces_.size(), first_keys_.size(), " first keys of ", count);
+             "cannot divide ", seq_length, " positions into ", count, " pieces for ", ranks.rings, " x ", ranks.heads,
+             " ranks");
+  MCPP_CHECK(first_keys_.empty() || first_keys_.size() == pieces_.size(), first_keys_.size(), " first keys for ", count,
+             " pieces");
 }
 
 std::span<const i64> SamplePartition::pieces_of(i64 member) const {

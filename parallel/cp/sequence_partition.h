@@ -1,5 +1,5 @@
 // Partition of sequence positions over the ranks of a context-parallel group. Layers other than attention treat a
-// rank's positions as a sequence of its own.
+// rank's positions as a separate sequence.
 #pragma once
 #include <algorithm>
 #include <compare>
@@ -25,8 +25,8 @@ struct SequencePartition {
 /// ascending order. All ranks compute the same partition.
 class SamplePartition {
  public:
-  /// Gives each member one piece from the front and its mirror image from the back, which balances causal attention
-  /// over samples of one document ("zigzag"; Llama 3, Megatron-LM).
+  /// Assigns each member piece i from the front and piece i from the back, which balances causal attention over samples
+  /// of one document ("zigzag"; Llama 3, Megatron-LM).
   static SamplePartition zigzag(const SequencePartition& ranks, i64 seq_length);
   /// `pieces` lists the piece indices of member 0, then of member 1, and so on. first_keys[i] is the first position
   /// visible to any query of piece i; empty = 0.
@@ -42,10 +42,10 @@ class SamplePartition {
   PositionRanges rank_positions(i64 rank) const;
   PositionRanges member_positions(i64 member) const { return positions(member, 0, piece()); }
 
-  /// Returns true if a query of one member may see a key of the other, in a layer with this window (0 = none).
+  /// Returns true if a query of member `queries` sees a key of member `keys` in a layer with this window (0 = none).
   bool sees(i64 queries, i64 keys, i64 window) const;
-  /// Returns how many hops the keys of a member must travel around the ring to reach every member that sees some of
-  /// them.
+  /// Returns the number of hops around the ring after which the keys of a member have reached every member that sees
+  /// some of them.
   i64 reach(i64 keys, i64 window) const;
 
  private:
@@ -61,21 +61,21 @@ Tensor select_rows(const Tensor& full, const PositionRanges& positions, i64 rows
 
 // Load balancing of attention over the context-parallel ranks for samples packed from documents.
 
-/// Determinants of the attention cost of a microbatch.
+/// Parameters that determine the attention cost of a microbatch.
 struct AttentionWork {
   i64 seq_length = 0, batch = 1;
   std::vector<i32> starts = {};   ///< [s, b]: first position of each token's document; empty = 0
   std::vector<i64> windows = {};  ///< number of positions visible to a query, by layer; 0 = all
 };
 
-/// Returns the first of the following partitions whose most loaded ring member is at most 1 % above the mean, or
-/// otherwise the one with the smallest maximum load: consecutive positions, which need few remote keys for short
-/// documents and windows; then 2 pieces per member (the zigzag for samples of one document), 4, 8 and 16, assigned by
-/// cost. With more than 2 pieces per member, pieces are at least as long as a tile of scores.
+/// Returns the first of the following partitions whose maximum load is at most 1 % above the mean, or else the one with
+/// the smallest maximum load: consecutive positions, which need few remote keys for short documents and windows; then 2
+/// (the zigzag for samples of one document), 4, 8 and 16 pieces per member, assigned by cost. With more than 2 pieces
+/// per member, pieces are at least as long as a tile of scores.
 SamplePartition balance_sequence_partition(const SequencePartition& ranks, const AttentionWork& work);
 
-/// Returns the cost of each ring member in scores: those visible to its queries, plus a tile width per query for masked
-/// scores that are computed anyway.
+/// Returns the cost of each ring member in scores: the scores visible to its queries, plus one tile width per query for
+/// masked scores that are computed nevertheless.
 std::vector<i64> member_costs(const SequencePartition& ranks, const AttentionWork& work,
                               const SamplePartition& partition);
 

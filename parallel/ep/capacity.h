@@ -6,22 +6,22 @@
 
 namespace mcpp {
 
-/// Returns the maximum number of `choices` that each of `num_experts` experts accepts: `factor` times its even share,
-/// rounded up, but at most all.
+/// Returns the maximum number of `choices` that each of `num_experts` experts accepts: `factor` times choices /
+/// num_experts, rounded up, but at most `choices`.
 i64 expert_capacity(i64 choices, i64 num_experts, double factor);
 
-/// Returns the maximum number of microbatches whose tokens an expert may see, if `exchange` consecutive ranks exchange
-/// tokens and `sample` consecutive ranks share each microbatch.
+/// Returns the maximum number of microbatches whose tokens an expert may receive, if `exchange` consecutive ranks
+/// exchange tokens and `sample` consecutive ranks share each microbatch.
 i64 max_microbatches(i64 exchange, i64 sample);
 
 struct CapacityRule {
   Tensor experts;              ///< int32 [T, k]
-  Tensor weights;              ///< [T, k]: the lowest are dropped first; undefined = the last in order are dropped
+  Tensor weights;              ///< [T, k]: the lowest are dropped first; if undefined, the last in order are dropped
   std::span<const i32> order;  ///< [T]: position of each token in the microbatch; earlier tokens win ties
   i64 num_experts, capacity;
 };
-/// Returns the experts with dropped choices set to -1. `sample` is the group of ranks with the other tokens of the
-/// microbatch, the same number on each; null if there are no others. Collective over `sample`. The result does not
+/// Returns the experts with dropped choices set to -1. `sample` is the group of ranks that share the microbatch, with
+/// the same number of tokens on each; null if this rank has all tokens. Collective over `sample`. The result does not
 /// depend on the layout.
 Tensor drop_overflow(const CapacityRule& rule, Communicator* sample);
 

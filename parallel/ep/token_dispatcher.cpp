@@ -48,7 +48,7 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
   const std::size_t ranks = counts.size() / all, first = num_local_experts * static_cast<std::size_t>(part);
   MCPP_CHECK(counts.size() == ranks * all && num_local_experts * static_cast<std::size_t>(parts) == all &&
                  static_cast<std::size_t>(rank) < ranks,
-             counts.size(), " counts of ", num_experts, " experts in ", parts, " parts, for rank ", rank);
+             counts.size(), " counts are invalid for ", num_experts, " experts in ", parts, " parts, and rank ", rank);
   const auto sum = [&](std::size_t of_rank, std::size_t begin) {
     const std::span<const i32> experts = counts.subspan(of_rank * all + begin, num_local_experts);
     return std::accumulate(experts.begin(), experts.end(), i64{0});
@@ -322,7 +322,7 @@ PaddedDispatcher::PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 r
     : inner_(std::move(inner)), rows_(inner_->rows().size(), rows) {
   std::vector<i32> sources, indices;
   for (const i64 count : inner_->rows()) {
-    MCPP_CHECK(count <= rows, "an expert takes ", count, " rows, more than ", rows);
+    MCPP_CHECK(count <= rows, "an expert receives ", count, " rows, more than the padded number ", rows);
     for (i64 row = 0; row < rows; ++row) {
       const bool is_filled = row < count;
       if (is_filled) indices.push_back(static_cast<i32>(sources.size()));

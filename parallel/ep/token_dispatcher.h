@@ -33,12 +33,12 @@ struct DispatchPlan {
 };
 
 /// Computes the plan of rank `rank` of the exchange from the `counts` of all its ranks, [ranks, num_experts], as
-/// returned by ops::count_choices(). The ranks form `parts` neighborhoods with equally many experts; this rank is in
-/// neighborhood `part`.
+/// returned by ops::count_choices(). The ranks form `parts` neighborhoods with the same number of experts each; this
+/// rank is in neighborhood `part`.
 DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int rank, int parts, int part);
 
-/// Expert choices of a rank's tokens and the information about other ranks' choices, kept so that backward need not
-/// exchange it again.
+/// Expert choices of a rank's tokens, and information about the choices of other ranks, kept so that backward does not
+/// repeat the exchange.
 struct ExpertChoice {
   Tensor experts;  ///< int32 [T, k]; negative = dropped
   /// int32, by rank of the exchange. All-to-all: number of tokens per expert, [ranks, num_experts]. All-gather: the
@@ -71,9 +71,9 @@ class TokenDispatcher {
     Tensor rows;     ///< [M, h]
     Tensor weights;  ///< [T, k]
   };
-  /// Returns the gradients of combine() given that of its output. May overwrite `kept`.
+  /// Returns the gradients of combine() given the gradient of its output. May overwrite `kept`.
   virtual Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) = 0;
-  /// Returns the gradient of tokens [T, h] given that of the dispatched rows [M, h]. Calls `overlap_fn` once.
+  /// Returns the gradient of tokens [T, h] given the gradient of the dispatched rows [M, h]. Calls `overlap_fn` once.
   virtual Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) = 0;
 };
 
@@ -111,7 +111,7 @@ class AllGatherDispatcher final : public TokenDispatcher {
 };
 
 /// All-to-all token dispatcher: each token is sent to the ranks of its experts, and the results are sent back. If an
-/// expert's width is sharded over several ranks, each of them gets the token and returns a partial sum.
+/// expert's width is sharded over several ranks, each of them receives the token and returns a partial sum.
 class AllToAllDispatcher final : public TokenDispatcher {
  public:
   AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
@@ -125,7 +125,8 @@ class AllToAllDispatcher final : public TokenDispatcher {
  private:
   /// Sends the rows [N, h] of choices, in the order of tokens_, to their experts; returns [M, h] by expert.
   Tensor send_to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const;
-  /// Sends rows back, summed over ranks that share an expert's width. Each of the two is the backward of the other.
+  /// Sends rows back, summed over ranks that share an expert's width. This is the backward pass of send_to_experts()
+  /// and vice versa.
   Tensor return_from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const;
   /// Convert parts in rows to parts in elements, one part per rank of the exchange.
   std::vector<Part> sent(i64 width, i64 copy_stride) const;
@@ -140,7 +141,7 @@ class AllToAllDispatcher final : public TokenDispatcher {
 /// Dispatcher decorator that pads every expert's rows to a fixed number with zeros. Padding is not sent.
 class PaddedDispatcher final : public TokenDispatcher {
  public:
-  /// `rows` is the padded number of rows per expert, at least the maximum of `inner`.
+  /// `rows` is the padded number of rows per expert; it must be at least the maximum number of rows of `inner`.
   PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device);
 
   Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
@@ -159,7 +160,8 @@ class PaddedDispatcher final : public TokenDispatcher {
   Tensor padded_indices_;  // int32 [received rows]: index among the padded rows
 };
 
-/// Shard of the tokens that a tensor-parallel rank routes if all ranks have all tokens, so that none is routed twice.
+/// Shard of the tokens that a tensor-parallel rank routes if all ranks have all tokens, so that each token is routed
+/// once.
 class SequenceShard {
  public:
   /// Null: this rank routes all its tokens.

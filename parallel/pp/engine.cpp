@@ -25,7 +25,7 @@ class Transit {
   void store(int stage, int microbatch, Tensor result) {
     const int receiver_stage = stage + step_;
     if (receiver_stage < 0 || receiver_stage >= schedule_.stages()) return;
-    MCPP_CHECK(result.defined(), "stage ", stage, " has no result for microbatch ", microbatch);
+    MCPP_CHECK(result.defined(), "stage ", stage, " returned no result for microbatch ", microbatch);
     entries_[{receiver_stage, microbatch}].tensor = std::move(result);
   }
   /// Returns the input of `stage`; undefined for the stage at the beginning.
@@ -170,11 +170,11 @@ class Engine {
 
 PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channel, Communicator& backward_channel,
                            std::span<PipelineStage* const> chunks, const EngineOptions& options) {
-  MCPP_CHECK(forward_channel.size() == lowered.ranks && backward_channel.size() == lowered.ranks, "a schedule for ",
-             lowered.ranks, " ranks on ", forward_channel.size());
-  MCPP_CHECK(forward_channel.rank() == backward_channel.rank(), "the channels number the ranks differently");
-  MCPP_CHECK(static_cast<int>(chunks.size()) == lowered.chunks_per_rank, chunks.size(), " chunks for a schedule of ",
-             lowered.chunks_per_rank);
+  MCPP_CHECK(forward_channel.size() == lowered.ranks && backward_channel.size() == lowered.ranks, "the schedule has ",
+             lowered.ranks, " ranks, but the pipeline has ", forward_channel.size());
+  MCPP_CHECK(forward_channel.rank() == backward_channel.rank(), "the ranks of the two channels differ");
+  MCPP_CHECK(static_cast<int>(chunks.size()) == lowered.chunks_per_rank, "the schedule has ", lowered.chunks_per_rank,
+             " chunks per rank, but ", chunks.size(), " were passed");
   return Engine(lowered, forward_channel, backward_channel, chunks, options).run();
 }
 

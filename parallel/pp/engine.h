@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Model chunk as driven by the engine.
+/// Interface of a model chunk for the engine.
 class PipelineStage {
  public:
   virtual ~PipelineStage() = default;
@@ -23,7 +23,8 @@ class PipelineStage {
   /// Computes the gradient of the input only; backward_weight() for the same microbatch follows later.
   virtual Tensor backward_input(int microbatch, const Tensor& dy) = 0;
   virtual void backward_weight(int microbatch, bool is_last) = 0;
-  /// Announces that backward() or backward_input() of this microbatch follows the computation that starts now.
+  /// Prefetches data for backward() or backward_input() of this microbatch, which follows the computation that starts
+  /// now.
   virtual void prefetch_backward(int /*microbatch*/) {}
   /// Starts the reduction of weight gradients, all of which have been computed for this step.
   virtual void reduce_gradients() = 0;
@@ -39,8 +40,8 @@ struct PipelineTimes {
 
 struct EngineOptions {
   Profiler* profiler = nullptr;  ///< records each wait
-  /// Wait timer of a device that runs asynchronously to the host. The device then does the waiting, and its wait time
-  /// may be included in the times of a later call.
+  /// Wait timer of a device that runs asynchronously to the host. The device then waits instead of the host, and its
+  /// wait time may be included in the times of a later call.
   DeviceWaitTimer* wait_timer = nullptr;
   /// Disables posting receives ahead; requires `wait_timer`, and makes the host wait for each receive. Used for the
   /// first run of a schedule with serialized first microbatches, because loading a kernel may wait for all queued

@@ -90,11 +90,11 @@ Schedule one_f_one_b(int ranks, int microbatches);
 /// Model Training on GPU Clusters Using Megatron-LM", 2021). Requires ranks >= 2, chunks >= 2 and a multiple of `ranks`
 /// microbatches.
 Schedule interleaved_1f1b(int ranks, int microbatches, int chunks);
-/// Runs 1F1B with the weight gradients of rank r delayed by r microbatches: a third of the bubble with the same memory
-/// (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
+/// Runs 1F1B with the weight gradients of rank r delayed by r microbatches, which reduces the bubble to a third with
+/// the same memory (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
 Schedule zb_h1(int ranks, int microbatches);
-/// Places two chunks per rank in a V: no bubble if F, B and W take equal time, with the memory of 1F1B (Qi et al.,
-/// "Pipeline Parallelism with Controllable Memory", 2024).
+/// Places two chunks per rank in a V. There is no bubble if F, B and W take equal time, and memory is that of 1F1B (Qi
+/// et al., "Pipeline Parallelism with Controllable Memory", 2024).
 Schedule zb_v(int ranks, int microbatches);
 
 /// Returns the forwards of a schedule that is not lowered, in order.

@@ -28,10 +28,10 @@ struct ScheduleRow {
   bool allows_more_chunks;       ///< more than min_chunks are allowed
   bool needs_multiple_of_ranks;  ///< microbatches must be a multiple of the ranks
   Schedule (*build)(const PipelineSize&);
-  /// Returns the fraction of idle time according to the paper, which ignores communication, or nothing if there is no
-  /// formula for these costs or this few microbatches. `costs` are those of one stage.
+  /// Returns the fraction of idle time according to the paper, which ignores communication, or std::nullopt if there is
+  /// no formula for these costs or the number of microbatches is too small. `costs` are those of one stage.
   std::optional<double> (*published_bubble)(const PipelineSize&, const ScheduleCosts& costs);
-  std::string_view formula;  ///< the fraction for equal costs, with p ranks, m microbatches, v chunks
+  std::string_view formula;  ///< formula of the fraction for equal costs, with p ranks, m microbatches, v chunks
 };
 
 /// Bubble formulas of 1F1B (also valid for GPipe; chunks shorten it), ZB-H1 and ZB-V.

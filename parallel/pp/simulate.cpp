@@ -209,7 +209,7 @@ class Simulation {
       if (schedule_.forward_only) continue;
       if (next_weight_grad_[stage] != schedule_.microbatches)
         reject(rank, str("weight gradients are missing in stage ", stage));
-      if (!reduced_[stage]) reject(rank, str("the gradients of stage ", stage, " are never reduced"));
+      if (!reduced_[stage]) reject(rank, str("the gradients of stage ", stage, " are not reduced"));
     }
     for (int k = 0; const Channel& messages : channels_) {
       if (!messages.empty())
@@ -259,8 +259,8 @@ Timeline simulate(const Schedule& lowered, const ScheduleCosts& costs) {
 }
 
 Timeline simulate(const Schedule& lowered, std::span<const ScheduleCosts> costs) {
-  MCPP_CHECK(costs.size() == 1 || static_cast<int>(costs.size()) == lowered.stages(), "one cost per stage");
-  MCPP_CHECK(static_cast<int>(lowered.per_rank.size()) == lowered.ranks, "one list of actions per rank");
+  MCPP_CHECK(costs.size() == 1 || static_cast<int>(costs.size()) == lowered.stages(), "expected one cost per stage");
+  MCPP_CHECK(static_cast<int>(lowered.per_rank.size()) == lowered.ranks, "expected one list of actions per rank");
   return Simulation(lowered, costs).run();
 }
 

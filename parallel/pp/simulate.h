@@ -27,8 +27,8 @@ struct Timeline {
   std::vector<double> idle;         ///< waiting time of each rank between its first and last action
   std::vector<int> peak_in_flight;  ///< maximum number of stage inputs waiting for their weight gradient, by rank
   double makespan = 0;              ///< time from the first start to the last end
-  /// Largest fraction of a rank's time, between its first and last action, that it waits. Ranks may start and end at
-  /// different times, because the next step can begin on a rank that is done.
+  /// Maximum over ranks of the fraction of time between the first and last action in which the rank waits. Ranks may
+  /// start and end at different times, because the next step can begin on a rank that is done.
   double bubble = 0;
 
   int max_in_flight() const;
@@ -38,7 +38,7 @@ struct Timeline {
 ///  - an action that does not exist or that its rank cannot execute;
 ///  - a missing input or gradient;
 ///  - a message received out of order (per pair of ranks and direction), never received, or sent before it is computed;
-///  - anything done twice or not at all;
+///  - an action that is missing or executed twice;
 ///  - weight gradients of a stage out of microbatch order, or reduced before they are complete;
 ///  - a deadlock.
 Timeline simulate(const Schedule& lowered, const ScheduleCosts& costs = {});
@@ -47,8 +47,8 @@ Timeline simulate(const Schedule& lowered, std::span<const ScheduleCosts> costs)
 
 // Simulation of pipeline ranks that share too few cores. A rank that waits for a message leaves its core to others.
 
-/// Returns the makespan of a lowered schedule (valid for simulate()) if all ranks together compute as fast as `cores`
-/// cores. It may be fractional, because one simulated rank may represent several ranks.
+/// Returns the makespan of a lowered schedule (valid for simulate()) if all ranks share `cores` cores. `cores` may be
+/// fractional, because one simulated rank may represent several ranks.
 double oversubscribed_makespan(const Schedule& lowered, std::span<const ScheduleCosts> costs, double cores);
 
 }  // namespace mcpp

@@ -1,6 +1,5 @@
 // FP8 scales of the products of a linear layer. A tensor has one scale, derived from the largest magnitude of the
-// entire tensor. Ranks that hold parts of it determine that magnitude jointly, so rounding does not depend on the
-// sharding.
+// entire tensor. Ranks that hold shards of a tensor reduce this magnitude, so rounding does not depend on the sharding.
 #pragma once
 #include <initializer_list>
 #include <optional>
@@ -27,7 +26,7 @@ struct LinearScales {
 
 class Fp8Scaling {
  public:
-  /// Without a recipe there are no scales, and products use the dtype of their operands.
+  /// If `recipe` is not set, there are no scales, and products use the dtype of their operands.
   explicit Fp8Scaling(std::optional<Fp8Recipe> recipe) : recipe_(std::move(recipe)) {}
 
   /// Returns the scales of a layer's input and weight. Both may consist of several tensors or be sharded over ranks.

@@ -91,7 +91,7 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, cons
       slice_(name, split_box(append(out, in), split_axis, tp), split_box(out, split_axis, tp), options),
       skip_bias_add_(options.skip_bias_add),
       gather_output_(gather_output) {
-  MCPP_CHECK(!gather_output || out.size() == 1, name, " gathers an output of shape ", out);
+  MCPP_CHECK(!gather_output || out.size() == 1, name, ": gather_output needs an output with one axis, not ", out);
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x, MicrobatchContext& context) {
@@ -103,7 +103,7 @@ Tensor ColumnParallelLinear::forward(const Tensor& x, MicrobatchContext& context
 }
 
 Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, MicrobatchContext& context, Tensor& u) {
-  MCPP_CHECK(skip_bias_add_ && !gather_output_, slice_.weight.name, " is not made for a GELU");
+  MCPP_CHECK(skip_bias_add_ && !gather_output_, slice_.weight.name, " does not support a fused GELU");
   context.save(this, x);
   return slice_.multiply_gelu(region_.gather_sequence(x).wait(), u);
 }
@@ -152,7 +152,7 @@ Tensor RowParallelLinear::backward(const Tensor& dy, MicrobatchContext& context)
 
 Tensor RowParallelLinear::backward_gelu(const Tensor& dy, MicrobatchContext& context,
                                         const std::function<Tensor()>& take_u) {
-  MCPP_CHECK(input_is_parallel_, slice_.weight.name, " is not made for a GELU");
+  MCPP_CHECK(input_is_parallel_, slice_.weight.name, " does not support a fused GELU");
   const Tensor x = context.take(this), u = take_u();
   const Tensor full_dy = region_.gather_sequence(dy).wait();
   const Tensor du = slice_.input_gradient_gelu(full_dy, u);

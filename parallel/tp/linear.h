@@ -1,7 +1,7 @@
 // Linear layers sharded over the tensor-parallel group (Shoeybi et al., "Megatron-LM", 2019). They are constructed from
 // global sizes; only this rank's slice of the weight is allocated. Weights are stored as [out, in]; `out` may have
-// several axes, such as [2, ffn] for a fused gate and up projection, so that a slice along one of them is one box of
-// the global weight.
+// several axes, such as [2, ffn] for a fused gate and up projection, so that a slice along one axis is one box of the
+// global weight.
 #pragma once
 #include <functional>
 #include <memory>
@@ -47,7 +47,7 @@ class LinearSlice {
 };
 
 /// Column-parallel linear layer: y = x W^T + b with W sharded along `split_axis` of its output axes. forward: x [s, b,
-/// in], replicated (sequence parallel: [s / tp, b, in], which is what is saved) -> y [s, b, out / tp]. backward: dx is
+/// in], replicated (sequence parallel: [s / tp, b, in], saved in this form) -> y [s, b, out / tp]. backward: dx is
 /// summed over the group.
 class ColumnParallelLinear final : public Module {
  public:
@@ -81,7 +81,7 @@ class RowParallelLinear final : public Module {
                     bool input_is_parallel = true);
   Tensor forward(const Tensor& x, MicrobatchContext& context) override;
   Tensor backward(const Tensor& dy, MicrobatchContext& context) override;
-  /// Replaces backward() if x = gelu(u), without fp8. Returns the gradient of u, which `take_u` returns; called after
+  /// Replaces backward() if x = gelu(u), without fp8. Returns the gradient of u. `take_u` returns u and is called after
   /// the tensors saved by forward() have been taken.
   Tensor backward_gelu(const Tensor& dy, MicrobatchContext& context, const std::function<Tensor()>& take_u);
   ActivationPlacement output_placement(ActivationPlacement x) const override;

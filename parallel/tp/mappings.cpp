@@ -35,7 +35,7 @@ PendingTensor gather_from_sequence_parallel_region(const Tensor& x, Communicator
 }
 
 PendingTensor reduce_scatter_to_sequence_parallel_region(const Tensor& x, Communicator& tp) {
-  MCPP_CHECK(x.dim(0) % tp.size() == 0, "a sequence of ", x.dim(0), " over ", tp.size(), " ranks");
+  MCPP_CHECK(x.dim(0) % tp.size() == 0, "a sequence of ", x.dim(0), " is not divisible by ", tp.size(), " ranks");
   Tensor part = Tensor::like(x, with_dim(x, 0, x.dim(0) / tp.size()));
   Work work = tp.reduce_scatter(x, part);
   return {std::move(part), std::move(work)};

@@ -1,5 +1,5 @@
-// Collectives at the boundaries of a tensor-parallel region. Names are Megatron-LM's; each function is the backward of
-// one of the others.
+// Collectives at the boundaries of a tensor-parallel region. Names are Megatron-LM's. Each function is the backward
+// pass of another one.
 #pragma once
 #include <functional>
 #include <string>
@@ -54,7 +54,7 @@ class TensorParallelRegion {
   /// Throws an error that names `user` unless gather_sequence() accepts such activations.
   void check_entry(ActivationPlacement x, const std::string& user) const;
 
-  /// Returns the full sequence of x: x itself, or gathered.
+  /// Returns the full sequence of x: x itself, or the gathered x.
   PendingTensor gather_sequence(const Tensor& x) const;
   /// Sums the partial results x [s, b, h] over the ranks; returns the replicated sum or this rank's part of the
   /// sequence. May overwrite x.
@@ -76,7 +76,7 @@ class TensorParallelRegion {
 /// Returns this rank's box of an even split of `global` along `axis` over the ranks of `group`.
 inline Box split_box(const Shape& global, int axis, const Communicator& group) {
   const i64 size = global[static_cast<std::size_t>(axis)];
-  MCPP_CHECK(size % group.size() == 0, "axis ", axis, " of ", global, " over ", group.size(), " ranks");
+  MCPP_CHECK(size % group.size() == 0, "axis ", axis, " of ", global, " is not divisible by ", group.size(), " ranks");
   const i64 part = size / group.size();
   return slab(global, static_cast<std::size_t>(axis), part * group.rank(), part);
 }

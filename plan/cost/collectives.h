@@ -5,9 +5,9 @@
 
 namespace mcpp {
 
-/// Predicts the time of each rank in a collective. All groups of an axis communicate at the same time, each rank with
-/// its own bandwidth. A group that spans several tiers works hierarchically: first inside the nearest tier, then across
-/// the next one with what remains for each rank (like NCCL's rings over all NICs of a node).
+/// Predicts the time of each rank in a collective. All groups of an axis communicate concurrently, with a separate
+/// bandwidth for each rank. A group that spans several tiers communicates hierarchically: first inside the nearest
+/// tier, then across the next tier with the remaining bytes per rank (like NCCL's rings over all NICs of a node).
 class Collectives {
  public:
   explicit Collectives(const Hardware& hardware) : hardware_(hardware) {}
@@ -21,10 +21,10 @@ class Collectives {
   /// Returns the seconds of a message to the rank `stride` ranks away.
   double message(double bytes, i64 stride) const;
 
-  /// Returns the name of the farthest tier that a group needs; "" for one rank.
+  /// Returns the name of the farthest tier that a group spans; "" for one rank.
   std::string outermost_tier(const RankGroup& group) const;
   i64 max_ranks() const;
-  /// Returns true if the nearest tier of links joins all ranks of the group.
+  /// Returns true if the nearest tier of links connects all ranks of the group.
   bool is_within_first_tier(const RankGroup& group) const { return members(0, group) >= group.ranks; }
 
  private:
@@ -33,7 +33,7 @@ class Collectives {
     return 1e9 * hardware_.links.bandwidth[tier] * hardware_.links.attained[tier];
   }
   double latency(std::size_t tier) const { return 1e-6 * hardware_.links.latency[tier]; }
-  /// Returns the number of members of the group that are joined by links of this tier or a nearer one.
+  /// Returns the number of members of the group that are connected by links of this tier or a nearer one.
   i64 members(std::size_t tier, const RankGroup& group) const;
   double ring_latency(const RankGroup& group) const;
   double tree_latency(const RankGroup& group) const;

@@ -16,7 +16,7 @@ struct KernelTimes {
   PassSeconds heads;           ///< seconds per element of queries, keys and values
   PassSeconds activation;      ///< seconds per element read or written
   PassSeconds bias;  ///< seconds per element with a bias; 0 if fused into a kernel that reads the element anyway
-  PassSeconds dropped_score;  ///< seconds of dropout per query and key that it attends to
+  PassSeconds dropped_score;  ///< seconds of dropout per pair of a query and a visible key
   PassSeconds embedding;      ///< seconds per element of the residual stream
   double loss = 0;            ///< seconds per logit, forward and backward together
   double copy = 0;            ///< seconds per element read and written
@@ -29,16 +29,15 @@ KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, 
 // Predicted time of matrix products.
 
 /// Returns the seconds of a product on a device. `output_bytes`: bytes accessed per element of the result, including
-/// reads. Uses the measured rates if there are any. Otherwise efficiency follows from the shape: tiles that do not fill
-/// all cores (with split-k where that helps), a ramp at the beginning and end of each tile, and the bytes of operands
-/// and result, which bound small and thin products.
+/// reads. Uses the measured rates if there are any. Otherwise it estimates efficiency from the shape: tiles that do not
+/// fill all cores (with split-k if that is faster), a ramp at the beginning and end of each tile, and the bytes of
+/// operands and result, which bound small and thin products.
 double product_seconds(const Hardware& hardware, ProductType type, const ProductShape& shape, double output_bytes,
                        ProductPass pass = ProductPass::Forward);
 
 // Number of keys that a query attends to if attention is restricted to documents.
 
-/// Returns the average over samples. Document lengths are taken to be exponentially distributed with the workload's
-/// mean.
+/// Returns the average over samples. Assumes exponentially distributed document lengths with the workload's mean.
 double mean_attended_keys(const Workload& work, const AttentionSpec& attention);
 
 }  // namespace mcpp

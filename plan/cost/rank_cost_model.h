@@ -48,11 +48,11 @@ class RankCostModel {
   double unsharded_bytes() const;
   double stream_elements() const;
 
-  /// Scales `kernel_seconds` seconds at the typical device speed to the slowest device of the job, and adds the gaps
-  /// between `kernels` kernels.
+  /// Scales `kernel_seconds`, the time on a typical device, to the slowest device of the job, and adds the gaps between
+  /// `kernels` kernels.
   double seconds(double kernel_seconds, double kernels) const;
   double traffic_seconds(double elements, double kernels) const;
-  /// Returns the time of `rows` tokens times a weight [out, in]; with `batch`, of `rows` for each of `batch` weights.
+  /// Returns the time of the products of `rows` tokens with each of `batch` weights [out, in].
   UnitTime weight_products(i64 rows, i64 out, i64 in, ProductType type, i64 batch = 1) const;
   double product_seconds(ProductType type, const ProductShape& shape, double output_bytes, ProductPass pass) const;
   /// Returns the time of an activation function with `width` outputs per row, from `width` inputs or 2 `width` if

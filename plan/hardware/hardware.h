@@ -12,9 +12,9 @@
 
 namespace mcpp {
 
-// Performance model of the training program: how often its kernels pass over memory, and which communication overlaps
-// with compute. Matrix products and attention belong to the hardware. The defaults describe this program; tests
-// describe others to compare predictions with published results.
+// Performance model of the training program: the number of times its kernels pass over memory, and the communication
+// that overlaps with compute. Rates of matrix products and attention belong to the hardware. The defaults describe this
+// program; tests describe others to compare predictions with published results.
 
 /// Number of times a tensor is read or written, in elements of the training precision.
 struct MemoryPasses {
@@ -34,14 +34,14 @@ struct KernelTraits {
   /// fp8 products: passes to find scales and to round, over inputs and weights, and over output gradients.
   MemoryPasses quantize{2.5, 4};
   double requantize = 1.5;  ///< additional passes over inputs and weights in backward
-  /// Fraction of a layer's products that backward recomputes although the layer is partly kept.
+  /// Fraction of a layer's products that backward recomputes even if the layer is partly kept.
   double recomputed_products = 0;
   bool overlaps_data_parallel = true;  ///< gradients are reduced and weights gathered concurrently with compute
   int gradient_bytes = 4;              ///< bytes per element of a gradient that is reduced across ranks
-  bool scatters_messages = false;      ///< between stages without sequence parallelism: each rank sends its shard
+  bool scatters_messages = false;      ///< without sequence parallelism: messages between stages are sharded along tp
   // Handling of a layer's weights in ZeRO 3.
   bool gathers_again_to_recompute = false;  ///< gathers once more between recomputation and backward
-  bool gathers_each_tensor = false;         ///< gathers tensors one by one instead of all of a layer together
+  bool gathers_each_tensor = false;         ///< gathers tensors one by one instead of all tensors of a layer together
   bool all_reduces_gradients = false;       ///< all-reduces instead of reduce-scatters: twice the volume
 };
 
@@ -61,8 +61,8 @@ struct ProductShape {
 /// One of the three products of a weight. Tokens are the dimension m, except in WeightGradient, where they are k.
 enum class ProductPass : u8 { Forward, InputGradient, WeightGradient };
 
-// Rates that `megatron_cpp plan calibrate` measures on a host for which tiles and memory bandwidth are not a good
-// model, such as a CPU with caches. Rates are per rank while all ranks of the host are busy.
+// Rates that `megatron_cpp plan calibrate` measures on a host that tiles and memory bandwidth do not model well, such
+// as a CPU with caches. Rates are per rank while all ranks of the host are busy.
 
 /// Measured rates for one precision. An empty `sizes` means that nothing was measured.
 struct MeasuredRates {
@@ -144,7 +144,7 @@ struct EnumNames<ProductType> {
   static constexpr std::array<std::string_view, 3> value{"bf16", "fp8", "fp32"};
 };
 
-// Plausible range of every rate, in the units of the files; other values are typing errors.
+// Valid range of every rate, in the units of the files; values outside of it are assumed to be typing errors.
 inline constexpr double kMinRate = 1e-6, kMaxRate = 1e9, kMaxUnits = 1e7;
 
 /// Rates of one device, in the units of the files: TFLOP/s, GB, GB/s, microseconds; G = 1e9.
@@ -166,15 +166,15 @@ struct DeviceRates {
     visit("name", self.name, "name of the device");
     visit("bf16_peak", self.bf16_peak, "dense TFLOP/s in bf16 or fp16 according to the data sheet",
           between(kMinRate, kMaxRate));
-    visit("bf16_attained", self.bf16_attained, "TFLOP/s of large bf16 products of random values, measured",
+    visit("bf16_attained", self.bf16_attained, "measured TFLOP/s of large bf16 products of random values",
           between(kMinRate, kMaxRate));
     visit("fp8_peak", self.fp8_peak, "dense TFLOP/s in fp8 according to the data sheet; 0 = not supported",
           between(0, kMaxRate));
-    visit("fp8_attained", self.fp8_attained, "TFLOP/s of large fp8 products, measured; 0 = not supported",
+    visit("fp8_attained", self.fp8_attained, "measured TFLOP/s of large fp8 products; 0 = not supported",
           between(0, kMaxRate));
     visit("fp32_peak", self.fp32_peak, "dense TFLOP/s in fp32 according to the data sheet",
           between(kMinRate, kMaxRate));
-    visit("fp32_attained", self.fp32_attained, "TFLOP/s of large fp32 products, measured", between(kMinRate, kMaxRate));
+    visit("fp32_attained", self.fp32_attained, "measured TFLOP/s of large fp32 products", between(kMinRate, kMaxRate));
     visit("attention_attained", self.attention_attained,
           "TFLOP/s of causal attention in bf16, head width 128, long sequences", between(kMinRate, kMaxRate));
     visit("cores", self.cores, "number of cores (multiprocessors), each computing one tile of a product",
@@ -260,7 +260,8 @@ struct Hardware {
   double gap_seconds() const { return 1e-6 * device.kernel_gap; }
   /// Returns the expected slowdown of the slowest of `ranks` devices relative to a typical one, e.g. 1.04.
   double slowest_device_factor(i64 ranks) const;
-  /// Returns how many of `ranks` ranks of one host can compute at the same time: all of them without host.cores.
+  /// Returns the number of the `ranks` ranks of one host that can compute concurrently: all of them if host.cores is
+  /// not set.
   double concurrent_ranks(i64 ranks) const;
   /// Returns the fraction of its speed that a device loses while it communicates.
   double communication_slowdown() const;

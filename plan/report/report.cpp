@@ -23,7 +23,7 @@ std::vector<StepPart> pass_parts(const PassTime& t) {
 
 std::vector<StepPart> step_parts(const StepTime& t) {
   std::vector<StepPart> parts = pass_parts(t.work);
-  parts.insert(parts.end(), {{"turns", "waits for a core", "#b9bec6", t.turns},
+  parts.insert(parts.end(), {{"core_wait", "waits for a core", "#b9bec6", t.core_wait},
                              {"bubble", "waits in the pipeline", "#d5d9df", t.bubble},
                              {"messages", "messages between stages", "#14805e", t.messages},
                              {"gradients_and_weights", "gradients and weights, not hidden", "#af80da", t.data_parallel},
@@ -124,7 +124,7 @@ std::string cost_text(const TrainingCost& cost, double price) {
   return text;
 }
 
-std::string deadline_text(const PredictionInput& job, const FewestDevices& devices, const Deadline& deadline) {
+std::string deadline_text(const PredictionInput& job, const MinDevices& devices, const Deadline& deadline) {
   const std::string name = job.hardware.device.name,
                     what = str(human_count(deadline.tokens), " tokens in ", hours_text(deadline.hours), " hours: ");
   const auto describe_point = [&](const ScalingPoint& point) {
@@ -132,7 +132,7 @@ std::string deadline_text(const PredictionInput& job, const FewestDevices& devic
                point.found.best.front().layout.describe());
   };
   if (devices.found) return what + describe_point(*devices.found) + "\n";
-  const std::string prefix = str(what, "no number of ", name, " that its links connect is enough; ");
+  const std::string prefix = str(what, "no number of ", name, " that the links connect suffices; ");
   if (devices.fastest && !std::isfinite(devices.fastest->cost.hours))
     return prefix + "devices fail before any progress is made";
   if (devices.fastest) return prefix + "of those looked at the fastest, " + describe_point(*devices.fastest);
@@ -164,7 +164,7 @@ std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPo
   }
   const bool shows_growth = std::ranges::count_if(points, &ScalingPoint::fits) > 1;
   if (!is_weak && shows_growth)
-    text += str("by Amdahl's law ", percent(serial_fraction(points)), " of the first step is not shared\n");
+    text += str("by Amdahl's law, ", percent(serial_fraction(points)), " of the first step is serial\n");
   return text;
 }
 

@@ -24,11 +24,11 @@ std::vector<StepPart> step_parts(const StepTime& time);
 std::vector<StepPart> pass_parts(const PassTime& time);
 
 std::string recipe_text(const std::vector<RuleOfThumb>& recipe);
-/// Returns the best layouts, and why others are worse. `job` has the best layout.
+/// Returns the best layouts, and the reasons why others are worse. `job` has the best layout.
 std::string search_text(const PredictionInput& job, const SearchResult& result);
 /// Returns the breakdown of a step.
 std::string step_text(const PredictionInput& job, const StepTime& time);
-/// Memory of the rank that needs the most.
+/// Memory of the rank with the highest memory use.
 struct PredictedMemory {
   double bytes = 0;
   bool fits = true;
@@ -41,8 +41,8 @@ std::string gains_text(const std::vector<Speedup>& gains);
 std::string failures_text(const FailureLoss& loss);
 /// Returns text like "take 30.2 hours, 25.1K device hours, at 2.00 each 50.2K"; a price of 0 is omitted.
 std::string cost_text(const TrainingCost& cost, double price);
-/// Returns the result; or, without a trailing newline, the reason why there is none.
-std::string deadline_text(const PredictionInput& job, const FewestDevices& devices, const Deadline& deadline);
+/// Returns a description of the result or, without a trailing newline, the reason why there is none.
+std::string deadline_text(const PredictionInput& job, const MinDevices& devices, const Deadline& deadline);
 /// Returns a table of the points. `tokens`: number of tokens that their costs refer to.
 std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,
                          double tokens);

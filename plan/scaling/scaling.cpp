@@ -111,11 +111,11 @@ i64 odd_factor(const SearchLimits& limits) {
 
 }  // namespace
 
-FewestDevices find_fewest_devices(const Hardware& hardware, const KernelTraits& program, const Workload& work,
-                                  const SearchLimits& limits, const Deadline& deadline, const Failures& failures) {
+MinDevices find_min_devices(const Hardware& hardware, const KernelTraits& program, const Workload& work,
+                            const SearchLimits& limits, const Deadline& deadline, const Failures& failures) {
   const i64 max_world = hardware.links.ranks.back();
   const double device_hours = min_device_hours(hardware, work, deadline.tokens);
-  FewestDevices result{.found = {}, .fastest = {}, .min_hours = device_hours / real(max_world)};
+  MinDevices result{.found = {}, .fastest = {}, .min_hours = device_hours / real(max_world)};
   // Returns true if this world size meets the deadline, and stores it as found.
   const auto try_world = [&](i64 world) {
     if (device_hours > deadline.hours * real(world)) return false;

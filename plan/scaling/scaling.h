@@ -27,7 +27,7 @@ struct ScalingRequest {
   Failures failures = {};
 };
 
-/// Returns a point for each world size with the best layouts for limits.objective, if any layout is possible.
+/// Returns a point for each world size, with the best layouts for limits.objective if there are any.
 std::vector<ScalingPoint> scaling(const Hardware& hardware, const KernelTraits& program, const Workload& work,
                                   const SearchLimits& limits, const ScalingRequest& request);
 
@@ -46,7 +46,7 @@ struct Deadline {
   double price = 0;  ///< price per device hour; 0 = ignored
 };
 
-struct FewestDevices {
+struct MinDevices {
   std::optional<ScalingPoint> found;
   /// If nothing is found: the point with the fewest hours among the world sizes that were tried and fit, and a lower
   /// bound in hours with all devices that the links join (0 if not known).
@@ -56,7 +56,7 @@ struct FewestDevices {
 
 /// Returns the first of the world sizes 1, 2, 4, ... that meets the deadline, or one in steps of an eighth between it
 /// and the previous one. If the limits require an odd factor of the world size, its multiples are tried instead.
-FewestDevices find_fewest_devices(const Hardware& hardware, const KernelTraits& program, const Workload& work,
-                                  const SearchLimits& limits, const Deadline& deadline, const Failures& failures);
+MinDevices find_min_devices(const Hardware& hardware, const KernelTraits& program, const Workload& work,
+                            const SearchLimits& limits, const Deadline& deadline, const Failures& failures);
 
 }  // namespace mcpp

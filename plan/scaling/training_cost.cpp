@@ -65,7 +65,7 @@ SaveTime save_time(const PredictionInput& job) {
 
 std::string save_text(const PredictionInput& job, const SaveTime& save) {
   std::string text = str("a checkpoint has ", human_bytes(save.bytes));
-  if (save.seconds == 0) return text + "; how fast disks are is not known (host.nvme_bandwidth)\n";
+  if (save.seconds == 0) return text + "; the disk bandwidth is unknown (host.nvme_bandwidth)\n";
   text += str(": ", fixed(save.seconds, 1), " s on the local disks of ", job.layout.world_size(), " devices");
   if (save.stall_seconds > 0)
     text += str(", of which the training waits for ", fixed(save.stall_seconds, 1), " s with async_save");

@@ -34,7 +34,7 @@ FailureLoss failure_loss(const Failures& failures, i64 world_size);
 
 /// Predicted cost of a checkpoint.
 struct SaveTime {
-  double bytes = 0;          ///< bytes of all ranks: weights, master weights and optimizer states, each once
+  double bytes = 0;          ///< total of all ranks, without replicas: weights, master weights and optimizer states
   double seconds = 0;        ///< time to write them to the local disks of all ranks; 0 = disk speed unknown
   double stall_seconds = 0;  ///< time that training waits for an asynchronous save, which copies first
 };

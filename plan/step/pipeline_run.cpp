@@ -20,8 +20,8 @@ PipelineRun::PipelineRun(const PredictionInput& job, std::vector<StageWork> stag
            .chunks_per_rank = static_cast<int>(layout_.chunks),
            .placement = row_of(layout_.schedule).placement},
       microbatches_(layout_.microbatches(job.work.global_batch_size)),
-      turns_(real(std::min(layout_.world_size(), job.hardware.links.ranks.front())) /
-             job.hardware.concurrent_ranks(layout_.world_size())) {}
+      oversubscription_(real(std::min(layout_.world_size(), job.hardware.links.ranks.front())) /
+                        job.hardware.concurrent_ranks(layout_.world_size())) {}
 
 PassTime PipelineRun::rank_work(int rank) const {
   PassTime work;
@@ -47,12 +47,12 @@ const Schedule& PipelineRun::lowered(i64 microbatches) const {
   return found->second;
 }
 
-std::vector<ScheduleCosts> PipelineRun::costs(double message, double turns) const {
+std::vector<ScheduleCosts> PipelineRun::costs(double message, double oversubscription) const {
   std::vector<ScheduleCosts> list;
   for (const StageWork& stage : stages_)
-    list.push_back({.forward = turns * stage.passes.forward.total(),
-                    .backward_input = turns * stage.passes.backward_input.total(),
-                    .backward_weight = turns * stage.passes.backward_weight.total(),
+    list.push_back({.forward = oversubscription * stage.passes.forward.total(),
+                    .backward_input = oversubscription * stage.passes.backward_input.total(),
+                    .backward_weight = oversubscription * stage.passes.backward_weight.total(),
                     .message = message});
   return list;
 }
@@ -60,12 +60,12 @@ std::vector<ScheduleCosts> PipelineRun::costs(double message, double turns) cons
 std::pair<Schedule, Timeline> PipelineRun::simulate_first(i64 microbatches, double message) const {
   const i64 round = row_of(layout_.schedule).needs_multiple_of_ranks ? layout_.pp : 1;
   const Schedule& schedule = lowered(std::min(microbatches_, std::max(round, microbatches / round * round)));
-  return {schedule, simulate(schedule, costs(message, turns_))};
+  return {schedule, simulate(schedule, costs(message, oversubscription_))};
 }
 
 PipelineRun::Times PipelineRun::simulate_all(i64 microbatches, double message) const {
   const Schedule& schedule = lowered(microbatches);
-  if (turns_ > 1) return simulate_oversubscribed(schedule, message);
+  if (oversubscription_ > 1) return simulate_oversubscribed(schedule, message);
   const Timeline timeline = simulate(schedule, costs(message, 1));
   Times times{.seconds = timeline.makespan, .reduced = timeline.makespan};
   for (const auto& actions : timeline.per_rank) times.reduced = std::max(times.reduced, reduce_end(actions));
@@ -74,7 +74,7 @@ PipelineRun::Times PipelineRun::simulate_all(i64 microbatches, double message) c
 
 /// On shared cores gradients are reduced after all compute because no core is free during it.
 PipelineRun::Times PipelineRun::simulate_oversubscribed(const Schedule& schedule, double message) const {
-  const double seconds = oversubscribed_makespan(schedule, costs(message, 1), real(layout_.pp) / turns_);
+  const double seconds = oversubscribed_makespan(schedule, costs(message, 1), real(layout_.pp) / oversubscription_);
   double longest = 0;
   for (int rank = 0; rank < map_.ranks; ++rank) {
     double sums = 0;

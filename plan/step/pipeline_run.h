@@ -20,7 +20,7 @@ struct StageWork {
   double boundary_exposed = 0;  ///< extra seconds of its first and last pass of a step (ExposedComm)
 
   double backward_seconds() const { return passes.backward_input.total() + passes.backward_weight.total(); }
-  /// Returns the number of parts in which its gradients are reduced as backward finishes them.
+  /// Returns the number of parts in which its gradients are reduced during backward.
   double units() const;
 };
 
@@ -38,7 +38,7 @@ class PipelineRun {
   }
   i64 microbatches() const { return microbatches_; }
   /// Returns the ratio of ranks per host to ranks that can compute at the same time.
-  double turns() const { return turns_; }
+  double oversubscription() const { return oversubscription_; }
 
   /// Returns the compute time of all microbatches of a rank. busiest() returns the rank with the most.
   PassTime rank_work(int rank) const;
@@ -55,7 +55,7 @@ class PipelineRun {
  private:
   const StageWork& stage(int index) const { return stages_[static_cast<std::size_t>(index)]; }
   const Schedule& lowered(i64 microbatches) const;
-  std::vector<ScheduleCosts> costs(double message, double turns) const;
+  std::vector<ScheduleCosts> costs(double message, double oversubscription) const;
   Times simulate_all(i64 microbatches, double message) const;
   Times simulate_oversubscribed(const Schedule& schedule, double message) const;
   double reduce_end(const std::vector<TimedAction>& actions) const;
@@ -65,7 +65,7 @@ class PipelineRun {
   std::vector<StageWork> stages_;
   StageMap map_;
   i64 microbatches_;
-  double turns_;
+  double oversubscription_;
   mutable std::map<i64, Schedule> lowered_;  // cache: a schedule is run repeatedly with different costs
 };
 

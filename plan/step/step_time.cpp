@@ -67,7 +67,7 @@ double OffloadCost::host_update_seconds(double weights, double states) const {
 std::vector<std::string> missing_rates(const Hardware& hardware, const Layout& layout) {
   std::vector<std::string> errors;
   if (layout.uses(OffloadTier::File) && hardware.host.nvme_bandwidth <= 0)
-    errors.push_back(str("host.nvme_bandwidth: is not known of ", hardware.device.name,
+    errors.push_back(str("host.nvme_bandwidth: is unknown for ", hardware.device.name,
                          ", but the layout offloads to a disk (", layout.describe(), ")"));
   return errors;
 }
@@ -93,7 +93,7 @@ class Step {
     step.work = pipeline_.rank_work(step.rank);
     if (layout_.pp == 1) {
       step.data_parallel = exposed_reduce_without_pipeline();
-      step.turns = (pipeline_.turns() - 1) * step.work.computing();
+      step.core_wait = (pipeline_.oversubscription() - 1) * step.work.computing();
     } else {
       run_pipeline(step);
     }
@@ -101,10 +101,10 @@ class Step {
                             return stage.boundary_exposed + traffic_.reduce(stage.contents).device +
                                    traffic_.gather(stage.contents).device;
                           });
-    step.optimizer = pipeline_.turns() * optimizer(step.rank);
+    step.optimizer = pipeline_.oversubscription() * optimizer(step.rank);
     step.data = data();
-    step.seconds =
-        step.work.total() + step.turns + step.bubble + step.messages + step.data_parallel + step.optimizer + step.data;
+    step.seconds = step.work.total() + step.core_wait + step.bubble + step.messages + step.data_parallel +
+                   step.optimizer + step.data;
     return step;
   }
 
@@ -115,10 +115,10 @@ class Step {
       StepTime t = all;
       t.rank = rank;
       t.work = pipeline_.rank_work(rank);
-      t.optimizer = pipeline_.turns() * optimizer(rank);
+      t.optimizer = pipeline_.oversubscription() * optimizer(rank);
       const double waits = all.seconds - t.work.total() - t.messages - t.data_parallel - t.optimizer - t.data;
-      t.turns = std::clamp((pipeline_.turns() - 1) * t.work.computing(), 0.0, std::max(0.0, waits));
-      t.bubble = waits - t.turns;
+      t.core_wait = std::clamp((pipeline_.oversubscription() - 1) * t.work.computing(), 0.0, std::max(0.0, waits));
+      t.bubble = waits - t.core_wait;
       ranks.push_back(t);
     }
     return ranks;
@@ -308,8 +308,8 @@ class Step {
   void run_pipeline(StepTime& step) const {
     const PipelineRun::Times without_messages = pipeline_.run(0), with_messages = pipeline_.run(message_seconds());
     const double waits = std::max(0.0, without_messages.seconds - step.work.total());
-    step.turns = std::min(waits, (pipeline_.turns() - 1) * step.work.computing());
-    step.bubble = waits - step.turns;
+    step.core_wait = std::min(waits, (pipeline_.oversubscription() - 1) * step.work.computing());
+    step.bubble = waits - step.core_wait;
     step.messages = with_messages.seconds - without_messages.seconds;
     step.data_parallel = with_messages.reduced - with_messages.seconds;
   }

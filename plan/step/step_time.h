@@ -14,7 +14,7 @@ namespace mcpp {
 
 // Time to move offloaded optimizer states, weights and activations between device, host memory and disk.
 
-/// Weights stored by a rank that are fetched for a microbatch's passes, counted each time they are gathered.
+/// Number of stored weights that a rank fetches for a microbatch's passes, counted once per gather.
 struct WeightFetchCounts {
   double forward = 0, backward = 0;
 };
@@ -25,17 +25,17 @@ class OffloadCost {
  public:
   explicit OffloadCost(const PredictionInput& job) : job_(job), layout_(job.layout) {}
 
-  /// Adds to the passes of a microbatch through a stage the time that they wait for its offloaded activations and for
+  /// Adds to `passes`, a microbatch's passes through a stage, the time that they wait for offloaded activations and for
   /// `weights`.
   void add_to(UnitTime& passes, const StageContents& stage, const WeightFetchCounts& weights) const;
-  /// Returns the seconds to update `weights` weights. Gradients of weights with offloaded states are copied there, and
-  /// the weights are copied back.
+  /// Returns the seconds to update `weights` weights. Gradients of weights with offloaded states are copied to the tier
+  /// of the states, and the weights are copied back.
   double update_seconds(double weights) const;
 
  private:
   double link_seconds(double bytes) const;
   double host_memory_seconds(double bytes) const;
-  /// Returns the time of checksums of data written to or read from a disk, which are never hidden.
+  /// Returns the time to compute checksums of data written to or read from a disk, which is never overlapped.
   double checksum_seconds(double bytes) const { return host_memory_seconds(bytes); }
   double host_update_seconds(double weights, double states) const;
   double disk_seconds(double bytes) const { return bytes / (1e9 * job_.hardware.host.nvme_bandwidth); }
@@ -52,12 +52,12 @@ std::vector<std::string> missing_rates(const Hardware& hardware, const Layout& l
 struct StepTime {
   double seconds = 0;
   PassTime work;             ///< passes of all microbatches
-  double turns = 0;          ///< wait time for a core that another rank uses
+  double core_wait = 0;      ///< wait time for CPU cores that other ranks use
   double bubble = 0;         ///< pipeline bubble, assuming that messages take no time
   double messages = 0;       ///< time added by messages between stages
   double data_parallel = 0;  ///< exposed gradient reduction and weight gathering before and after the passes
   double optimizer = 0;
-  double data = 0;  ///< samples from a local disk to the device; never hidden
+  double data = 0;  ///< time to copy samples from a local disk to the device; never overlapped
   int rank = 0;     ///< pipeline rank with the most work
 
   double communication() const { return work.communication() + messages + data_parallel; }
@@ -65,7 +65,7 @@ struct StepTime {
 
 /// Predicts a step. The layout must be one that layout_conflicts() accepts.
 StepTime step_time(const PredictionInput& job);
-/// Predicts the same step for each pipeline rank: its own work, and waiting for the rest of the time.
+/// Predicts the step for each pipeline rank: its own work, and wait time for the rest of the step.
 std::vector<StepTime> step_time_by_rank(const PredictionInput& job);
 /// Returns a lower bound of step_time() that is much faster to compute: a rank's work, the first microbatch's path to
 /// it, the last gradient's path back, and the update.

@@ -9,8 +9,8 @@
 
 namespace mcpp {
 
-/// Elements of matrices, and elements that are reduced for their gradients: the latter are fewer if gradients are
-/// reduced as low-rank factors, as for the matrices counted in `factorized`.
+/// Number of elements of matrices, and number of elements of their gradients that are reduced. The latter is smaller
+/// for the matrices counted in `factorized`, whose gradients are reduced as low-rank factors.
 struct WeightCount {
   double all = 0, summed = 0, factorized = 0;
 
@@ -27,7 +27,7 @@ class WeightCounts {
     WeightCount dense, experts;
     double tensors = 0;  ///< number of dense weight tensors
   };
-  /// Blocks of the model; a kind below is an index of them.
+  /// Returns the distinct blocks of the model, which `kind` indexes below.
   const BlockKinds& blocks() const { return blocks_; }
   const BlockCounts& block_counts(std::size_t kind) const { return counts_[kind]; }
   /// Returns the weights of the embedding, equal to those of the output.

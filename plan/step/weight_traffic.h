@@ -6,7 +6,8 @@
 
 namespace mcpp {
 
-/// Seconds over links, which other work may hide, and seconds of the device, which packs, unpacks and adds.
+/// Time of a transfer: seconds over links, which may overlap with other work, and seconds on the device to pack, unpack
+/// and add.
 struct Transfer {
   double links = 0, device = 0;
 
@@ -43,7 +44,7 @@ class WeightTraffic {
   Transfer reduce(const StageContents& stage) const;
   /// Returns the weight gathering of a stage after the update.
   Transfer gather(const StageContents& stage) const;
-  /// Returns the number of a stage's weights that this rank stores where ZeRO 3 shards them.
+  /// Returns the number of a stage's weights that this rank stores under ZeRO 3.
   double stored_weights(const StageContents& stage) const;
   /// Returns the number of the stored weights (stored_weights()) that are gathered twice in a forward pass.
   double regathered_weights(const StageContents& stage) const;
@@ -98,7 +99,7 @@ struct ExposedComm {
 };
 
 /// Returns the exposed communication. Weights are gathered while the previous unit computes, and gradients are reduced
-/// while the next one does. Nothing hides the first unit's gather, and the weights that forward used last are gathered
+/// while the next one does. The first unit's gather is not overlapped, and the last weights of forward are gathered
 /// again for backward. The last unit's gradients are reduced during the next microbatch's forward pass.
 ExposedComm exposed_comm(const std::vector<UnitCost>& units, const WeightTraffic& traffic);
 

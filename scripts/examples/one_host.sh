@@ -6,5 +6,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-# To see it recover, kill -9 a rank in another terminal (pgrep megatron_cpp), or press Ctrl-C here and start it again.
+# To test the recovery, kill -9 a rank in a second terminal (pgrep megatron_cpp), or press Ctrl-C here and start it
+# again.
 exec scripts/launch.sh configs/quickstart_2_ranks.toml -n 2 --checkpoint.save=runs/one_host --checkpoint.save_interval=50 "$@"

@@ -84,8 +84,9 @@ run_attempt() {
   wait_for "$job"
   wait "$viewer" || true
   [ "$hangs" -eq 0 ] || code=75
-  # A rank that exits before the end of the run without an error counts as lost: mpirun turns its code 0 into 1 with a message, srun
-  # waits for the other ranks. srun also returns 0 if it could not start ranks. Only rank 0 prints that a run has ended.
+  # A rank that exits before the end of the run without an error counts as lost: mpirun changes its exit code 0 to 1
+  # with a message, and srun waits for the other ranks. srun also returns 0 if it could not start ranks. Only rank 0
+  # prints that a run has ended.
   if [ "$code" -eq 1 ] && grep -q '^mpirun has exited due to process rank' "$output"; then code=75; fi
   if [ "$code" -eq 0 ] && [[ "${arguments[*]}" != *--dry_run* ]] && ! grep -q '^ended at iteration' "$output"; then
     log_message "exit code 0 before the end of the run: a rank was lost; reporting exit code 75"

@@ -51,7 +51,8 @@ void ChoiceKernels<DeviceType::Cpu>::sort_choices(const Tensor& experts, const E
   std::vector<i32> next(static_cast<std::size_t>(range.count) + 1, 0);
   count(experts, range, next.data() + 1);
   for (std::size_t e = 1; e < next.size(); ++e) next[e] += next[e - 1];
-  MCPP_CHECK(next.back() == tokens.numel(), "sort_choices: ", next.back(), " choices, space for ", tokens.numel());
+  MCPP_CHECK(next.back() == tokens.numel(), "sort_choices: ", "tokens has ", tokens.numel(), " elements for ",
+             next.back(), " choices");
   const i64 topk = experts.dim(1);
   for (i64 i = 0; i < experts.numel(); ++i) {
     const i64 number = index_in_range(range, experts.data<i32>()[i]);

@@ -23,7 +23,7 @@ struct ArenaName {
 /// Mapping of a complete anonymous memory file, aligned to huge pages. Pages are allocated on first access.
 class ArenaMapping {
  public:
-  /// Does not throw: base() is null if the mapping fails.
+  /// base() is null if the mapping fails.
   ArenaMapping(int fd, i64 bytes) noexcept;
   ~ArenaMapping();
   ArenaMapping(const ArenaMapping&) = delete;
@@ -36,10 +36,10 @@ class ArenaMapping {
 };
 
 /// Arena of this process: a sparse file without a path, which the system frees with the last process that maps it. Not
-/// locked; the device's pool is.
+/// thread-safe; the device's pool locks.
 class SharedArena {
  public:
-  /// Minimum block size. Smaller blocks are not worth a page of their own.
+  /// Minimum block size. Smaller blocks do not justify separate pages.
   static constexpr i64 kSmallestBlock = 16 << 10;
 
   /// Creates an arena of at most `max_bytes`; `what` is the name shown by the system. It reserves address space in
@@ -52,7 +52,7 @@ class SharedArena {
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
 
-  /// Returns a page-aligned block, aligned to 2 MiB if it is that large; nullptr if the arena is full.
+  /// Returns a page-aligned block, or nullptr if the arena is full. Blocks of at least 2 MiB are aligned to 2 MiB.
   void* allocate(i64 bytes);
   /// Returns the memory of a block to the system.
   void free(void* block) noexcept;
@@ -61,7 +61,7 @@ class SharedArena {
     const auto* byte = static_cast<const std::byte*>(p);
     return byte >= mapping_.base() && byte < mapping_.base() + name_.bytes;
   }
-  /// Returns the offset of p, inside the arena, which is the same in every mapping.
+  /// Returns the offset of `p` from the start of the arena, which is identical in every mapping.
   i64 offset_of(const void* p) const { return static_cast<const std::byte*>(p) - mapping_.base(); }
   void* at(i64 offset) const { return mapping_.base() + offset; }
   const ArenaName& name() const { return name_; }

@@ -46,7 +46,7 @@ cudaDeviceProp properties_of(int ordinal) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   check_input(error == cudaSuccess && count > 0, "device.device: no GPU can be used (", cudaGetErrorString(error),
-              "); use \"cpu\", or look at nvidia-smi");
+              "); use \"cpu\", or check nvidia-smi");
   check_input(ordinal >= 0 && ordinal < count, "device.device: this process sees ", count, " GPUs, none with index ",
               ordinal);
   cudaDeviceProp properties{};

@@ -56,7 +56,7 @@ class CudaDevice final : public Device {
   explicit CudaDevice(const CudaOptions& options);
   ~CudaDevice() override;
 
-  /// Makes this GPU the calling thread's current one; every op starts with it.
+  /// Makes this GPU current on the calling thread. Every op calls it first.
   void activate() const { check_cuda(cudaSetDevice(options_.ordinal), "cudaSetDevice"); }
   int ordinal() const { return options_.ordinal; }
   cudaStream_t stream() const { return stream_; }

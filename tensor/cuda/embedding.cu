@@ -160,8 +160,8 @@ class TokenSort {
   TokenSort(const Tensor& tokens, i64 first_row, i64 row_count, const CudaDevice& device) {
     const i64 count = tokens.numel();
     constexpr i64 kMaxCount = std::numeric_limits<i32>::max();
-    MCPP_CHECK(count < kMaxCount && row_count < kMaxCount, "embedding_backward: ", count, " tokens, ", row_count,
-               " rows");
+    MCPP_CHECK(count < kMaxCount && row_count < kMaxCount, "embedding_backward: ", count, " tokens or ", row_count,
+               " rows are too many");
     const auto vector = [&](i64 n) { return Tensor::empty({n}, DType::I32, tokens.device(), MemoryClass::Workspace); };
     const Tensor rows = vector(count), positions = vector(count);
     rows_ = vector(count), positions_ = vector(count);

@@ -57,8 +57,8 @@ __device__ __forceinline__ T narrow(W x) {
     return static_cast<T>(x);
 }
 
-/// N adjacent elements, a power of two, accessed by one instruction. 16 bytes is best for a thread. Fewer are for
-/// kernels that read one type and write a different one, and N = 1 for rows that are not aligned.
+/// N adjacent elements, a power of two, accessed by one instruction. 16 bytes per thread is fastest. Kernels whose
+/// input and output types differ use fewer, and N = 1 is for unaligned rows.
 template <class T, int N = static_cast<int>(16 / sizeof(T))>
 struct alignas(N * sizeof(T)) Pack {
   static_assert(N * sizeof(T) <= 16);

@@ -54,7 +54,7 @@ void launch(void (*kernel)(Params...), const LaunchGrid& grid, dim3 block, std::
   auto& name = cuda_simulator::shared_variable<std::type_identity_t<Type>>(name##_slot)
 #endif
 
-/// Returns the shared memory of a block whose size the launch gives.
+/// Returns the dynamic shared memory of a block, whose size is set at launch.
 template <class T>
 __device__ __forceinline__ T* dynamic_shared() {
 #ifdef __CUDACC__

@@ -90,7 +90,7 @@ __device__ __forceinline__ void each_unit(i64 n, F&& f) {
   }
 }
 
-/// The calling thread's units of one row: held in registers, or reloaded on each access if none are held.
+/// Units of one row that belong to the calling thread, held in registers or, if kHeld is 0, reloaded on each access.
 template <class E, int kUnit, int kHeld>
 class RowUnits {
  public:

@@ -42,7 +42,7 @@ class SynchronousReadback final : public AsyncReadback {
   explicit SynchronousReadback(i64 count) : values_(static_cast<std::size_t>(count)) {}
 
   void start(const Tensor& from) override {
-    MCPP_CHECK(from.numel() == static_cast<i64>(values_.size()), "a copy of ", values_.size(), " values, not ",
+    MCPP_CHECK(from.numel() == static_cast<i64>(values_.size()), "expected ", values_.size(), " values, not a tensor ",
                from.shape());
     values_ = read_values<double>(from);
   }

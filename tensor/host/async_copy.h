@@ -20,7 +20,7 @@ class AsyncCopy {
     virtual void make_stream_wait() = 0;
   };
 
-  AsyncCopy() = default;  ///< done
+  AsyncCopy() = default;  ///< already complete
   explicit AsyncCopy(std::unique_ptr<State> state) : state_(std::move(state)) {}
   AsyncCopy(AsyncCopy&&) noexcept = default;
   AsyncCopy& operator=(AsyncCopy&& other) noexcept {

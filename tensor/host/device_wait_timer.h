@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Measures wait times on an asynchronous device whose host does not wait. Used by one thread.
+/// Measures wait times of an asynchronous device without blocking the host. Not thread-safe.
 class DeviceWaitTimer {
  public:
   virtual ~DeviceWaitTimer() = default;

@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Host tensor in its own pages, pinned where that gives full copy speed.
+/// Host tensor in separate pages, pinned if copies need that for full speed.
 struct PinnedTensor {
   Tensor tensor;
   std::shared_ptr<void> pin = nullptr;  ///< destroyed before the memory
@@ -24,8 +24,8 @@ class PinnedBufferPool {
   PinnedBufferPool(AsyncCopyEngine& copies, MemoryClass c, int threads = 1)
       : pool_(std::make_shared<Pool>(copies, c, threads)) {}
 
-  /// Returns an uninitialized pinned buffer; releasing the pointer returns it to the pool. Release it only once no copy
-  /// uses it, except copies that the next user of the buffer is stream-ordered after.
+  /// Returns an uninitialized pinned buffer; releasing the pointer returns it to the pool. Before releasing it, wait
+  /// for its copies, unless the next user of the buffer is stream-ordered after them.
   std::shared_ptr<const Tensor> take(const Shape& shape, DType dtype);
   /// Peak usage in bytes.
   i64 peak() const { return pool_->host.memory().total.peak; }

@@ -11,37 +11,38 @@ namespace {
 
 void check_heads(const char* op, const Heads& x) {
   MCPP_CHECK(x.base.defined() && is_float(x.base.dtype()) && x.group_size > 0 && x.heads % x.group_size == 0, op, ": ",
-             x.heads, " heads in groups of ", x.group_size);
+             "invalid view of ", x.heads, " heads in groups of ", x.group_size);
   const i64 last = x.offset + (x.seq - 1) * x.seq_stride + (x.batch - 1) * x.batch_stride +
                    (x.heads / x.group_size - 1) * x.group_stride + x.group_size * x.head_dim;
-  MCPP_CHECK(x.seq == 0 || x.batch == 0 || last <= x.base.numel(), op, ": the heads end at ", last, " of ",
+  MCPP_CHECK(x.seq == 0 || x.batch == 0 || last <= x.base.numel(), op, ": the heads end at element ", last, " of ",
              x.base.numel());
 }
 
 void check_ranges(const char* op, const PositionRanges& x) {
   const bool is_one = x.split == PositionRanges::kNone;
   MCPP_CHECK(x.first >= 0 && x.split >= 0 && (is_one ? x.second == x.split : x.second >= x.first + x.split), op,
-             ": positions must ascend, they are ", x.split, " from ", x.first, ", then from ", x.second);
+             ": positions must ascend, but ", x.split, " positions from ", x.first, " are followed by ", x.second);
   MCPP_CHECK(
       x.more >= 0 && x.more <= PositionRanges::kMaxRuns - 2 && (x.more == 0) == (x.length == PositionRanges::kNone), op,
-      ": ", x.more, " more runs of ", x.length);
+      ": invalid number ", x.more, " or length ", x.length, " of additional runs");
   for (i64 i = 0; i < x.more; ++i)
     MCPP_CHECK(x.length > 0 && x.begins[i] >= (i == 0 ? x.second : x.begins[i - 1]) + x.length, op,
-               ": positions must ascend, run ", i + 2, " begins at ", x.begins[i]);
+               ": positions must ascend, but run ", i + 2, " begins at ", x.begins[i]);
 }
 
 void check_positions(const char* op, const Positions& x, i64 seq, i64 batch) {
   check_ranges(op, x.ranges);
   if (!x.starts.defined()) return;
-  MCPP_CHECK(x.starts.dtype() == DType::I32 && x.starts.shape() == Shape({seq, batch}), op, ": starts of documents ",
-             name_of(x.starts.dtype()), " ", x.starts.shape(), ", not ", Shape{seq, batch});
+  MCPP_CHECK(x.starts.dtype() == DType::I32 && x.starts.shape() == Shape({seq, batch}), op,
+             ": document starts must be int32 ", Shape{seq, batch}, ", not ", name_of(x.starts.dtype()), " ",
+             x.starts.shape());
 }
 
 /// Checks that every position of `seq` rows has a row in the table.
 void check_table(const char* op, const Positions& x, i64 seq, i64 batch, const Tensor& table) {
   check_positions(op, x, seq, batch);
   MCPP_CHECK(seq == 0 || x.ranges.at(seq - 1) < table.dim(0), op, ": positions ", x.ranges.at(0), " to ",
-             x.ranges.at(std::max<i64>(seq, 1) - 1), " of a table ", table.shape());
+             x.ranges.at(std::max<i64>(seq, 1) - 1), " exceed a table ", table.shape());
 }
 
 bool is_alike(const Heads& a, const Heads& b) {
@@ -53,10 +54,10 @@ void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& 
   for (const Heads* heads : {&q, &k, &v}) check_heads(op, *heads);
   MCPP_CHECK(q.heads % k.heads == 0 && is_alike(k, v) && q.head_dim == k.head_dim && q.batch == k.batch &&
                  q.base.dtype() == k.base.dtype() && k.base.dtype() == v.base.dtype(),
-             op, ": q, k and v do not fit");
-  MCPP_CHECK(options.softmax_scale > 0, op, ": softmax_scale must be positive, it is ", options.softmax_scale);
-  MCPP_CHECK(options.soft_cap >= 0, op, ": a soft cap of ", options.soft_cap);
-  MCPP_CHECK(options.window >= 0, op, ": a window of ", options.window, " positions");
+             op, ": shapes or dtypes of q, k and v do not match");
+  MCPP_CHECK(options.softmax_scale > 0, op, ": softmax_scale must be positive, not ", options.softmax_scale);
+  MCPP_CHECK(options.soft_cap >= 0, op, ": soft_cap must not be negative, but is ", options.soft_cap);
+  MCPP_CHECK(options.window >= 0, op, ": window must not be negative, but is ", options.window);
   check_positions(op, options.queries, q.seq, q.batch);
   check_ranges(op, options.keys);
   check_dropout(op, options.dropout, q.batch);
@@ -78,7 +79,8 @@ void check_gradient(const char* op, const char* name, const Heads& dx, const Hea
 
 Heads dense_heads(const Tensor& x, i64 heads) {
   const Tensor rows = x.view({x.dim(0), x.dim(1), -1});
-  MCPP_CHECK(heads > 0 && rows.dim(2) % heads == 0, heads, " heads of ", x.shape());
+  MCPP_CHECK(heads > 0 && rows.dim(2) % heads == 0, "cannot divide the last axis of ", x.shape(), " into ", heads,
+             " heads");
   return {x,           0,          x.dim(0), x.dim(1), heads, rows.dim(2) / heads, heads, x.dim(1) * rows.dim(2),
           rows.dim(2), rows.dim(2)};
 }
@@ -87,7 +89,8 @@ Heads slice_heads(const Heads& x, i64 first, i64 count) {
   const i64 inside = first % x.group_size;
   MCPP_CHECK(first >= 0 && first + count <= x.heads &&
                  (inside + count <= x.group_size || (inside == 0 && count % x.group_size == 0)),
-             "heads ", first, " to ", first + count, " of ", x.heads, " in groups of ", x.group_size);
+             "heads [", first, ", ", first + count, ") are not a valid slice of ", x.heads, " heads in groups of ",
+             x.group_size);
   Heads part = x;
   part.offset += first / x.group_size * x.group_stride + inside * x.head_dim;
   part.heads = count, part.group_size = std::min(count, x.group_size);
@@ -95,8 +98,9 @@ Heads slice_heads(const Heads& x, i64 first, i64 count) {
 }
 
 Heads strided_heads(const Heads& x, i64 first, i64 step) {
-  MCPP_CHECK((x.group_size == 1 || x.group_size == x.heads) && first < step && x.heads % step == 0, "every ", step,
-             "th of ", x.heads, " heads from ", first, " on, in groups of ", x.group_size);
+  MCPP_CHECK((x.group_size == 1 || x.group_size == x.heads) && first < step && x.heads % step == 0,
+             "cannot select heads ", first, ", ", first + step, ", ... of ", x.heads, " heads in groups of ",
+             x.group_size);
   const i64 distance = x.group_size == 1 ? x.group_stride : x.head_dim;
   Heads result = x;
   result.offset += first * distance;
@@ -106,7 +110,7 @@ Heads strided_heads(const Heads& x, i64 first, i64 step) {
 
 QkvHeads packed_heads(const Tensor& qkv) {
   MCPP_CHECK(qkv.rank() == 5 && qkv.dim(3) >= 3,
-             "a fused QKV tensor is [s, b, groups, q_per_group + 2, head_dim], not ", qkv.shape());
+             "a fused QKV tensor must be [s, b, groups, q_per_group + 2, head_dim], not ", qkv.shape());
   const i64 seq = qkv.dim(0), batch = qkv.dim(1), groups = qkv.dim(2), q_per_group = qkv.dim(3) - 2, d = qkv.dim(4);
   const i64 group_stride = (q_per_group + 2) * d;
   const Heads kv{
@@ -144,8 +148,8 @@ void rope_table(const std::vector<double>& frequencies, double magnitude, Tensor
 void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& positions, bool is_inverse) {
   check_heads("rope", x);
   check_shape("rope", "sin", sin, cos.shape());
-  MCPP_CHECK(cos.dtype() == accumulate_dtype(x.base.dtype()) && 2 * cos.dim(1) <= x.head_dim, "rope: a table ",
-             cos.shape(), " of ", name_of(cos.dtype()), " for heads of ", x.head_dim);
+  MCPP_CHECK(cos.dtype() == accumulate_dtype(x.base.dtype()) && 2 * cos.dim(1) <= x.head_dim, "rope: a ",
+             name_of(cos.dtype()), " table ", cos.shape(), " does not match heads of ", x.head_dim, " channels");
   check_table("rope", positions, x.seq, x.batch, cos);
   on_device(x.base, [&]<DeviceType D>() { Kernels<D>::rope(x, cos, sin, positions, is_inverse); });
 }
@@ -176,18 +180,18 @@ void copy_heads(const Heads& from, Heads& to) {
   check_heads("copy_heads", from);
   check_heads("copy_heads", to);
   MCPP_CHECK(is_alike(from, to), "copy_heads: [", from.seq, ", ", from.batch, ", ", from.heads, ", ", from.head_dim,
-             "] to [", to.seq, ", ", to.batch, ", ", to.heads, ", ", to.head_dim, "]");
+             "] does not match [", to.seq, ", ", to.batch, ", ", to.heads, ", ", to.head_dim, "]");
   on_device(from.base, [&]<DeviceType D>() { Kernels<D>::copy_heads(from, to); });
 }
 
 void merge_attention(const AttentionResult& part, AttentionResult& total) {
   MCPP_CHECK(part.out.rank() == 3 && part.lse.rank() == 3 && part.lse.dim(0) == part.out.dim(1) &&
                  part.lse.dim(2) == part.out.dim(0) && part.lse.dim(1) > 0 && part.out.dim(2) % part.lse.dim(1) == 0,
-             "merge_attention: out ", part.out.shape(), ", lse ", part.lse.shape());
+             "merge_attention: shapes of out ", part.out.shape(), " and lse ", part.lse.shape(), " do not match");
   check_shape("merge_attention", "total.out", total.out, part.out.shape());
   check_shape("merge_attention", "total.lse", total.lse, part.lse.shape());
   MCPP_CHECK(total.out.dtype() == part.out.dtype() || total.out.dtype() == accumulate_dtype(part.out.dtype()),
-             "merge_attention: ", name_of(part.out.dtype()), " into ", name_of(total.out.dtype()));
+             "merge_attention: cannot merge ", name_of(part.out.dtype()), " into ", name_of(total.out.dtype()));
   for (const Tensor* lse : {&part.lse, static_cast<const Tensor*>(&total.lse)})
     check_accumulate_dtype("merge_attention", "lse", *lse, part.out, part.lse.numel());
   on_device(part.out, [&]<DeviceType D>() { Kernels<D>::merge_attention(part, total); });
@@ -195,7 +199,7 @@ void merge_attention(const AttentionResult& part, AttentionResult& total) {
 
 void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
   MCPP_CHECK(y.rank() == 3 && table.rank() == 2 && y.dim(2) == table.dim(1) && y.dtype() == table.dtype(),
-             "add_positions: ", y.shape(), " and ", table.shape());
+             "add_positions: y ", y.shape(), " and table ", table.shape(), " do not match");
   check_table("add_positions", positions, y.dim(0), y.dim(1), table);
   on_device(y, [&]<DeviceType D>() { Kernels<D>::add_positions(y, table, positions); });
 }
@@ -203,7 +207,7 @@ void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
 void add_positions_backward(const Tensor& dy, const Positions& positions, Tensor& dtable, float beta) {
   MCPP_CHECK(dy.rank() == 3 && dtable.rank() == 2 && dy.dim(2) == dtable.dim(1) &&
                  dtable.dtype() == accumulate_dtype(dy.dtype()),
-             "add_positions_backward: dy ", dy.shape(), ", dtable ", dtable.shape());
+             "add_positions_backward: dy ", dy.shape(), " and dtable ", dtable.shape(), " do not match");
   check_table("add_positions_backward", positions, dy.dim(0), dy.dim(1), dtable);
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::add_positions_backward(dy, positions, dtable, beta); });
 }

@@ -1,4 +1,4 @@
-// Arguments of ops::attention as kernels of every device read them: row pointers and the range of keys each query sees.
+// Kernel arguments of ops::attention for all devices: row pointers and the range of keys that each query sees.
 // Functions are constexpr only so that device code can call them.
 #pragma once
 #include <algorithm>

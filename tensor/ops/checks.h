@@ -16,8 +16,8 @@ inline void check_accumulate_dtype(const char* op, const char* name, const Tenso
 }
 
 inline void check_same(const char* op, const char* name, const Tensor& t, const Tensor& x) {
-  MCPP_CHECK(t.defined() && t.numel() == x.numel() && t.dtype() == x.dtype(), op, ": ", name,
-             " must be like the input ", x.shape());
+  MCPP_CHECK(t.defined() && t.numel() == x.numel() && t.dtype() == x.dtype(), op, ": ", name, " must match the input ",
+             x.shape());
 }
 
 inline void check_vector(const char* op, const char* name, const Tensor& t, const Tensor& x, i64 count) {
@@ -30,31 +30,34 @@ inline void check_fp64(const char* op, const char* name, const Tensor& t, i64 co
              " fp64 values");
 }
 
-/// Checks sums over the rows of x whose columns are sharded across ranks; undefined if they are not sharded.
+/// Checks the row sums of x if its columns are sharded across ranks. `sums` is undefined if they are not sharded.
 inline void check_row_sums(const char* op, const char* name, const Tensor& sums, i64 all_columns, const Tensor& x) {
   if (!sums.defined()) return;
   check_accumulate_dtype(op, name, sums, x, row_count(x));
-  MCPP_CHECK(all_columns >= x.dim(-1), op, ": ", x.dim(-1), " of ", all_columns, " columns");
+  MCPP_CHECK(all_columns >= x.dim(-1), op, ": ", x.dim(-1), " columns exceed the total of ", all_columns);
 }
 
 inline void check_matmul(const char* op, const Tensor& a, const Tensor& b, const Tensor& c,
                          const ops::MatmulOptions& options) {
-  MCPP_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2, op, " needs matrices: ", a.shape(), b.shape(), c.shape());
+  MCPP_CHECK(a.rank() == 2 && b.rank() == 2 && c.rank() == 2, op, ": operands must be matrices, not ", a.shape(), ", ",
+             b.shape(), ", ", c.shape());
   const i64 m = a.dim(options.transpose_a ? 1 : 0), k = a.dim(options.transpose_a ? 0 : 1);
   const i64 n = b.dim(options.transpose_b ? 0 : 1);
   MCPP_CHECK(b.dim(options.transpose_b ? 1 : 0) == k && c.dim(0) == m && c.dim(1) == n, op, ": ", a.shape(),
-             options.transpose_a ? "^T" : "", " times ", b.shape(), options.transpose_b ? "^T" : "", " to ", c.shape());
+             options.transpose_a ? "^T" : "", " times ", b.shape(), options.transpose_b ? "^T" : "", " does not match ",
+             c.shape());
   MCPP_CHECK(is_float(a.dtype()) && a.dtype() == b.dtype() &&
                  (c.dtype() == a.dtype() || c.dtype() == accumulate_dtype(a.dtype())),
-             op, ": ", name_of(a.dtype()), " times ", name_of(b.dtype()), " to ", name_of(c.dtype()));
-  MCPP_CHECK(options.beta == 0 || options.beta == 1, op, ": beta is 0 or 1, not ", options.beta);
+             op, ": unsupported dtypes ", name_of(a.dtype()), " times ", name_of(b.dtype()), " to ",
+             name_of(c.dtype()));
+  MCPP_CHECK(options.beta == 0 || options.beta == 1, op, ": beta must be 0 or 1, not ", options.beta);
 }
 
 inline void check_dropout(const char* op, const Dropout& d, i64 row_count) {
   if (d.p == 0) return;
   const i64 batch = static_cast<i64>(d.samples.size());
-  MCPP_CHECK(d.p > 0 && d.p < 1 && batch > 0 && row_count % batch == 0, op, ": dropout of ", d.p, " over ", row_count,
-             " rows with ", batch, " samples");
+  MCPP_CHECK(d.p > 0 && d.p < 1 && batch > 0 && row_count % batch == 0, op, ": invalid dropout p ", d.p, ", or ",
+             row_count, " rows are not divisible by ", batch, " samples");
 }
 
 }  // namespace mcpp

@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Returns p * 2^32, rounded up: an element is kept if its 32 random bits are not below this.
+/// Returns p * 2^32, rounded up: an element is kept if its 32 random bits are at least this value.
 inline u32 dropout_threshold(float p) {
   return static_cast<u32>(std::ceil(static_cast<double>(p) * 0x1p32));
 }

@@ -8,16 +8,16 @@ namespace {
 
 void check_logits(const char* op, const Tensor& logits) {
   MCPP_CHECK(logits.rank() == 2 && logits.dtype() == accumulate_dtype(logits.dtype()) && logits.dim(1) > 0, op,
-             ": logits ", name_of(logits.dtype()), " ", logits.shape());
+             ": logits must be fp32 or fp64 [T, E], not ", name_of(logits.dtype()), " ", logits.shape());
 }
 
 void check_rule(const char* op, const RoutingRule& rule, i64 experts) {
-  MCPP_CHECK(rule.topk > 0 && rule.topk <= experts, op, ": the best ", rule.topk, " of ", experts, " experts");
+  MCPP_CHECK(rule.topk > 0 && rule.topk <= experts, op, ": cannot select ", rule.topk, " of ", experts, " experts");
   MCPP_CHECK(rule.groups == 0 || (rule.groups > 0 && experts % rule.groups == 0 && rule.group_topk > 0 &&
                                   rule.group_topk <= rule.groups && rule.topk >= rule.group_topk &&
                                   rule.topk <= experts / rule.groups * rule.group_topk),
-             op, ": the best ", rule.topk, " of ", experts, " experts in the best ", rule.group_topk, " of ",
-             rule.groups, " groups");
+             op, ": cannot select ", rule.topk, " of ", experts, " experts from ", rule.group_topk, " of ", rule.groups,
+             " groups");
 }
 
 /// Checks an int32 tensor with one element per token and choice.
@@ -43,8 +43,8 @@ void check_table(const char* op, const char* name, const Tensor& table, const Te
 }
 
 void check_slots(const char* op, const Tensor& x, const Tensor& slots, const Tensor* weights, const Tensor& y) {
-  MCPP_CHECK(slots.rank() == 2 && x.rank() == 2 && is_float(x.dtype()), op, ": x ", x.shape(), ", slots ",
-             slots.shape());
+  MCPP_CHECK(slots.rank() == 2 && x.rank() == 2 && is_float(x.dtype()), op, ": x ", x.shape(), " and slots ",
+             slots.shape(), " must be matrices");
   check_choices(op, "slots", slots, slots.shape());
   check_vector(op, "y", y, x, slots.dim(0) * x.dim(1));
   if (weights) check_accumulate_dtype(op, "weights", *weights, x, slots.numel());
@@ -53,20 +53,20 @@ void check_slots(const char* op, const Tensor& x, const Tensor& slots, const Ten
 /// Checks grouped rows of `a` and `b`, with one matrix of `each` per group.
 void check_groups(const char* op, const Tensor& a, const Tensor& b, std::span<const i64> rows, const Tensor& each) {
   MCPP_CHECK(a.rank() == 2 && b.rank() == 2 && each.rank() == 3 && a.dim(0) == b.dim(0), op, ": rows ", a.shape(),
-             " and ", b.shape(), ", matrices ", each.shape());
-  MCPP_CHECK(each.dim(0) == static_cast<i64>(rows.size()), op, ": ", rows.size(), " groups of rows, ", each.dim(0),
-             " matrices");
+             " and ", b.shape(), " and matrices ", each.shape(), " do not match");
+  MCPP_CHECK(each.dim(0) == static_cast<i64>(rows.size()), op, ": ", rows.size(), " groups of rows do not match ",
+             each.dim(0), " matrices");
   i64 sum = 0;
   for (const i64 count : rows) {
-    MCPP_CHECK(count >= 0, op, ": a group of ", count, " rows");
+    MCPP_CHECK(count >= 0, op, ": a group has a negative number of rows, ", count);
     sum += count;
   }
-  MCPP_CHECK(sum == a.dim(0), op, ": groups of ", sum, " rows in all, of ", a.dim(0));
+  MCPP_CHECK(sum == a.dim(0), op, ": the groups have ", sum, " rows in total, not ", a.dim(0));
 }
 
 void check_product(const char* op, DType a, DType b, DType c) {
-  MCPP_CHECK(is_float(a) && a == b && (c == a || c == accumulate_dtype(a)), op, ": ", name_of(a), " times ", name_of(b),
-             " to ", name_of(c));
+  MCPP_CHECK(is_float(a) && a == b && (c == a || c == accumulate_dtype(a)), op, ": unsupported dtypes ", name_of(a),
+             " times ", name_of(b), " to ", name_of(c));
 }
 
 }  // namespace
@@ -110,8 +110,8 @@ void router_score_sums_backward(const Tensor& logits, RouterScore score, const T
 }
 
 void gather_rows(const Tensor& x, const Tensor& rows, Tensor& y) {
-  MCPP_CHECK(x.rank() == 2 && rows.dtype() == DType::I32, "gather_rows: x ", x.shape(), ", rows ",
-             name_of(rows.dtype()));
+  MCPP_CHECK(x.rank() == 2 && rows.dtype() == DType::I32, "gather_rows: x must be a matrix, not ", x.shape(),
+             ", and rows int32, not ", name_of(rows.dtype()));
   check_vector("gather_rows", "y", y, x, rows.numel() * x.dim(1));
   // An embedding lookup gathers rows in the same way.
   on_device(y, [&]<DeviceType D>() { Kernels<D>::embedding(rows, x, 0, y); });
@@ -134,8 +134,8 @@ void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64>
                     bool transpose_weights) {
   check_groups("grouped_matmul", x, y, rows, weights);
   MCPP_CHECK(weights.dim(transpose_weights ? 2 : 1) == x.dim(1) && weights.dim(transpose_weights ? 1 : 2) == y.dim(1),
-             "grouped_matmul: ", x.shape(), " times ", weights.shape(), transpose_weights ? "^T" : "", " to ",
-             y.shape());
+             "grouped_matmul: ", x.shape(), " times ", weights.shape(), transpose_weights ? "^T" : "",
+             " does not match ", y.shape());
   check_product("grouped_matmul", x.dtype(), weights.dtype(), y.dtype());
   on_device(y, [&]<DeviceType D>() { Kernels<D>::grouped_matmul(x, weights, rows, y, transpose_weights); });
 }
@@ -143,9 +143,9 @@ void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64>
 void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const i64> rows, Tensor& dw, float beta) {
   check_groups("grouped_weight_gradient", dy, x, rows, dw);
   MCPP_CHECK(dw.dim(1) == dy.dim(1) && dw.dim(2) == x.dim(1), "grouped_weight_gradient: ", dy.shape(), "^T times ",
-             x.shape(), " to ", dw.shape());
+             x.shape(), " does not match ", dw.shape());
   check_product("grouped_weight_gradient", dy.dtype(), x.dtype(), dw.dtype());
-  MCPP_CHECK(beta == 0 || beta == 1, "grouped_weight_gradient: beta is 0 or 1, not ", beta);
+  MCPP_CHECK(beta == 0 || beta == 1, "grouped_weight_gradient: beta must be 0 or 1, not ", beta);
   on_device(dw, [&]<DeviceType D>() { Kernels<D>::grouped_weight_gradient(dy, x, rows, dw, beta); });
 }
 

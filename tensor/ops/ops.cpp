@@ -20,7 +20,7 @@ void fill_zero(Tensor& x) {
 void copy(const Tensor& src, Tensor& dst) {
   MCPP_CHECK(
       src.numel() == dst.numel() && (src.dtype() == dst.dtype() || (is_float(src.dtype()) && is_float(dst.dtype()))),
-      "copy: ", src.shape(), name_of(src.dtype()), " to ", dst.shape(), name_of(dst.dtype()));
+      "copy: cannot copy ", name_of(src.dtype()), " ", src.shape(), " to ", name_of(dst.dtype()), " ", dst.shape());
   on_device(dst, [&]<DeviceType D>() { Kernels<D>::copy(src, dst); });
 }
 
@@ -29,7 +29,7 @@ void scale(Tensor& x, double factor) {
 }
 
 void soft_cap(Tensor& x, double cap) {
-  MCPP_CHECK(cap > 0, "soft_cap: ", cap, " must be positive");
+  MCPP_CHECK(cap > 0, "soft_cap: cap must be positive, not ", cap);
   on_device(x, [&]<DeviceType D>() { Kernels<D>::soft_cap(x, cap); });
 }
 
@@ -110,15 +110,15 @@ void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_o
 }
 
 void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
-  MCPP_CHECK(x.numel() == y.numel() * (is_gated(a) ? 2 : 1) && x.dtype() == y.dtype(), "activation: ", x.shape(),
-             " to ", y.shape());
+  MCPP_CHECK(x.numel() == y.numel() * (is_gated(a) ? 2 : 1) && x.dtype() == y.dtype(), "activation: x ", x.shape(),
+             " and y ", y.shape(), " do not match");
   if (bias) check_vector("activation", "bias", *bias, x, x.dim(-1));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::activation(a, x, bias, y); });
 }
 
 void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx) {
-  MCPP_CHECK(x.numel() == dy.numel() * (is_gated(a) ? 2 : 1) && x.dtype() == dy.dtype(),
-             "activation_backward: ", x.shape(), dy.shape());
+  MCPP_CHECK(x.numel() == dy.numel() * (is_gated(a) ? 2 : 1) && x.dtype() == dy.dtype(), "activation_backward: x ",
+             x.shape(), " and dy ", dy.shape(), " do not match");
   check_same("activation_backward", "dx", dx, x);
   if (bias) check_vector("activation_backward", "bias", *bias, x, x.dim(-1));
   on_device(x, [&]<DeviceType D>() { Kernels<D>::activation_backward(a, dy, x, bias, dx); });
@@ -145,8 +145,8 @@ void jitter(const Tensor& x, const Dropout& draws, Tensor& y) {
 }
 
 void embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor& y) {
-  MCPP_CHECK(tokens.dtype() == DType::I32 && table.rank() == 2, "embedding: tokens ", name_of(tokens.dtype()),
-             ", table ", table.shape());
+  MCPP_CHECK(tokens.dtype() == DType::I32 && table.rank() == 2, "embedding: tokens must be int32, not ",
+             name_of(tokens.dtype()), ", and table a matrix, not ", table.shape());
   check_vector("embedding", "y", y, table, tokens.numel() * table.dim(1));
   on_device(y, [&]<DeviceType D>() { Kernels<D>::embedding(tokens, table, first_row, y); });
 }
@@ -154,7 +154,7 @@ void embedding(const Tensor& tokens, const Tensor& table, i64 first_row, Tensor&
 void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, Tensor& dtable, float beta) {
   MCPP_CHECK(tokens.dtype() == DType::I32 && dtable.rank() == 2 && dy.numel() == tokens.numel() * dtable.dim(1) &&
                  dtable.dtype() == accumulate_dtype(dy.dtype()),
-             "embedding_backward: dy ", dy.shape(), ", dtable ", dtable.shape());
+             "embedding_backward: dy ", dy.shape(), " and dtable ", dtable.shape(), " do not match");
   on_device(dy, [&]<DeviceType D>() { Kernels<D>::embedding_backward(dy, tokens, first_row, dtable, beta); });
 }
 
@@ -162,7 +162,7 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
                          Tensor& sum_exp, Tensor& target_logit) {
   MCPP_CHECK(logits.rank() == 2 && targets.dtype() == DType::I32 && targets.numel() == logits.dim(0) &&
                  valid_columns <= logits.dim(1),
-             "cross_entropy_stats: logits ", logits.shape(), ", targets ", targets.shape());
+             "cross_entropy_stats: logits ", logits.shape(), " and targets ", targets.shape(), " do not match");
   check_accumulate_dtype("cross_entropy_stats", "largest", largest, logits, logits.dim(0));
   check_accumulate_dtype("cross_entropy_stats", "sum_exp", sum_exp, logits, logits.dim(0));
   check_accumulate_dtype("cross_entropy_stats", "target_logit", target_logit, logits, logits.dim(0));
@@ -182,8 +182,8 @@ void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& 
   for (const Tensor* t : {&sum_exp, &target_logit, static_cast<const Tensor*>(&losses)}) {
     check_accumulate_dtype("cross_entropy_losses", "a number per row", *t, largest, largest.numel());
   }
-  MCPP_CHECK(targets.dtype() == DType::I32 && targets.numel() == largest.numel(), "cross_entropy_losses: targets ",
-             targets.shape());
+  MCPP_CHECK(targets.dtype() == DType::I32 && targets.numel() == largest.numel(),
+             "cross_entropy_losses: targets must be int32 with ", largest.numel(), " elements, not ", targets.shape());
   check_fp64("cross_entropy_losses", "totals", totals, 2);
   on_device(largest, [&]<DeviceType D>() {
     Kernels<D>::cross_entropy_losses(largest, sum_exp, target_logit, targets, losses, totals);
@@ -192,7 +192,8 @@ void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& 
 
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
                             double scale, double cap) {
-  MCPP_CHECK(logits.rank() == 2 && targets.numel() == logits.dim(0), "cross_entropy_gradient: logits ", logits.shape());
+  MCPP_CHECK(logits.rank() == 2 && targets.numel() == logits.dim(0), "cross_entropy_gradient: logits ", logits.shape(),
+             " and targets ", targets.shape(), " do not match");
   check_accumulate_dtype("cross_entropy_gradient", "lse", lse, logits, logits.dim(0));
   on_device(logits, [&]<DeviceType D>() {
     Kernels<D>::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, scale, cap);
@@ -208,14 +209,14 @@ void compute_update_scale(const Tensor& totals, const Tensor& squares, const Ste
 
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model) {
   for (const Tensor* t : std::initializer_list<const Tensor*>{&m, &v, &grad}) check_same("adamw", "state", *t, master);
-  MCPP_CHECK(!model || model->numel() == master.numel(), "adamw: model weights");
+  MCPP_CHECK(!model || model->numel() == master.numel(), "adamw: model and master weights differ in size");
   if (step.factor.defined()) check_fp64("adamw", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::adamw(master, m, v, grad, step, model); });
 }
 
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model) {
   for (const Tensor* t : std::initializer_list<const Tensor*>{&momentum, &grad}) check_same("sgd", "state", *t, master);
-  MCPP_CHECK(!model || model->numel() == master.numel(), "sgd: model weights");
+  MCPP_CHECK(!model || model->numel() == master.numel(), "sgd: model and master weights differ in size");
   if (step.factor.defined()) check_fp64("sgd", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::sgd(master, momentum, grad, step, model); });
 }
@@ -228,7 +229,7 @@ void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
 
 void apply_update(Tensor& master, const Tensor& direction, const ApplyUpdateStep& step, Tensor* model) {
   check_same("apply_update", "direction", direction, master);
-  MCPP_CHECK(!model || model->numel() == master.numel(), "apply_update: model weights");
+  MCPP_CHECK(!model || model->numel() == master.numel(), "apply_update: model and master weights differ in size");
   if (step.factor.defined()) check_fp64("apply_update", "factor", step.factor, 1);
   on_device(master, [&]<DeviceType D>() { Kernels<D>::apply_update(master, direction, step, model); });
 }

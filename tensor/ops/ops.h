@@ -3,8 +3,8 @@
 // results are rounded once. Statistics and main gradients are fp32 (fp64 for fp64 tensors).
 //
 // Shape letters: T tokens (s * b rows), h hidden size, f MLP width, V local vocabulary rows, s sequence, b batch, E
-// experts, k experts per token. `beta` is as in BLAS: 0 overwrites the output (whatever it contained), 1 adds to it.
-// Results do not depend on the number of threads.
+// experts, k experts per token. `beta` is as in BLAS: 0 overwrites the output (regardless of its contents), 1 adds to
+// it. Results do not depend on the number of threads.
 #pragma once
 #include <limits>
 #include <span>
@@ -127,8 +127,8 @@ struct AdamWStep {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   i64 step = 1;           ///< 1 for the first update: bias correction uses beta^step
   double grad_scale = 1;  ///< multiplies the gradient (normalization times clipping)
-  /// fp64 [1], multiplies grad_scale. If it is not finite, nothing is updated. Undefined = 1. For values not yet known
-  /// to the host.
+  /// fp64 [1], multiplies grad_scale. If it is not finite, nothing is updated. Undefined = 1. Allows factors that the
+  /// host has not read yet.
   Tensor factor = {};
 };
 
@@ -163,8 +163,8 @@ struct StepRule {
 /// Status of a step, worst last.
 enum class StepStatus : u8 { Fine, Spike, NotFinite };
 
-/// Indices of the results of compute_update_scale(); fp64, never NaN. All ranks use the maximum of each over all ranks:
-/// normally they are equal, but a rank with faulty memory may compute different ones.
+/// Indices of the results of compute_update_scale(); fp64, never NaN. All ranks use the maximum of each scalar over all
+/// ranks, because a rank with faulty memory may compute different values.
 struct StepScalars {
   static constexpr i64 kLoss = 0;      ///< mean over the targets; infinity if not finite
   static constexpr i64 kTargets = 1;   ///< number of targets
@@ -320,8 +320,8 @@ void combine_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& slot
                            Tensor& d_weights);
 
 /// Multiplies each group of rows by its own matrix: the next rows[g] rows of x [N, k] times weights[g], where weights
-/// is [G, n, k] if transposed, otherwise [G, k, n]; y [N, n]. Dtypes as in matmul(). Groups may be empty. A row's
-/// result depends neither on the size of its group nor on its index, bit for bit.
+/// is [G, n, k] if transposed, otherwise [G, k, n]; y [N, n]. Dtypes as in matmul(). Groups may be empty. The result of
+/// a row is bitwise independent of its index and of the size of its group.
 void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64> rows, Tensor& y,
                     bool transpose_weights);
 /// Computes dw[g] = beta dw[g] + dy_g^T x_g, dw [G, n, k], for the rows of each group of dy [N, n] and x [N, k]; an

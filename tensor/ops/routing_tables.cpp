@@ -13,8 +13,9 @@ void check_integers(const char* op, const char* name, const Tensor& t) {
 
 void check_choices(const char* op, const Tensor& experts, const ExpertRange& range) {
   check_integers(op, "experts", experts);
-  MCPP_CHECK(range.first >= 0 && range.count > 0 && experts.numel() < std::numeric_limits<i32>::max(), op, ": ",
-             experts.numel(), " choices of ", range.count, " experts from ", range.first);
+  MCPP_CHECK(range.first >= 0 && range.count > 0 && experts.numel() < std::numeric_limits<i32>::max(), op,
+             ": invalid range of ", range.count, " experts from ", range.first,
+             ", or too many choices: ", experts.numel());
 }
 
 }  // namespace
@@ -22,7 +23,8 @@ void check_choices(const char* op, const Tensor& experts, const ExpertRange& ran
 void count_choices(const Tensor& experts, const ExpertRange& range, Tensor& counts) {
   check_choices("count_choices", experts, range);
   check_integers("count_choices", "counts", counts);
-  MCPP_CHECK(counts.numel() == range.count, "count_choices: ", counts.shape(), " for ", range.count, " experts");
+  MCPP_CHECK(counts.numel() == range.count, "count_choices: counts ", counts.shape(), " does not match ", range.count,
+             " experts");
   on_device(experts, [&]<DeviceType D>() { ChoiceKernels<D>::count_choices(experts, range, counts); });
 }
 
@@ -31,7 +33,8 @@ void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& token
   check_integers("sort_choices", "tokens", tokens);
   check_integers("sort_choices", "slots", slots);
   MCPP_CHECK(experts.rank() == 2 && slots.numel() == experts.numel() && tokens.numel() <= experts.numel(),
-             "sort_choices: experts ", experts.shape(), ", slots ", slots.shape(), ", tokens ", tokens.shape());
+             "sort_choices: shapes of experts ", experts.shape(), ", slots ", slots.shape(), " and tokens ",
+             tokens.shape(), " do not match");
   if (experts.numel() == 0) return;
   on_device(experts, [&]<DeviceType D>() { ChoiceKernels<D>::sort_choices(experts, range, tokens, slots); });
 }
@@ -42,8 +45,8 @@ void drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& o
   check_choices(kOp, experts, {0, capacity.num_experts});
   check_integers(kOp, "order", order);
   check_integers(kOp, "kept", kept);
-  MCPP_CHECK(weights.dtype() == DType::F32 && capacity.max_choices > 0, kOp, ": weights ", name_of(weights.dtype()),
-             ", at most ", capacity.max_choices);
+  MCPP_CHECK(weights.dtype() == DType::F32 && capacity.max_choices > 0, kOp, ": weights must be fp32, not ",
+             name_of(weights.dtype()), ", and the capacity positive, not ", capacity.max_choices);
   MCPP_CHECK(experts.rank() == 2 && kept.rank() == 2 && kept.dim(1) == experts.dim(1) && first >= 0 &&
                  first + kept.dim(0) <= experts.dim(0) && weights.numel() == experts.numel() &&
                  order.numel() == experts.dim(0),
@@ -58,8 +61,9 @@ void permutation_from_runs(const Tensor& runs, Tensor& order, Tensor& inverse) {
   check_integers("order_of_runs", "runs", runs);
   check_integers("order_of_runs", "order", order);
   check_integers("order_of_runs", "inverse", inverse);
-  MCPP_CHECK(runs.rank() == 2 && runs.dim(1) == 3 && order.numel() == inverse.numel(), "order_of_runs: runs ",
-             runs.shape(), ", order ", order.shape(), ", inverse ", inverse.shape());
+  MCPP_CHECK(runs.rank() == 2 && runs.dim(1) == 3 && order.numel() == inverse.numel(),
+             "permutation_from_runs: shapes of runs ", runs.shape(), ", order ", order.shape(), " and inverse ",
+             inverse.shape(), " do not match");
   if (order.numel() == 0) return;
   on_device(runs, [&]<DeviceType D>() { ChoiceKernels<D>::permutation_from_runs(runs, order, inverse); });
 }

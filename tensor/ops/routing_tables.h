@@ -23,10 +23,10 @@ void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& token
 struct Capacity {
   i64 num_experts = 0, max_choices = 0;
 };
-/// Drops choices such that no expert keeps more than capacity.most of its own. Choices with the largest weights are
-/// kept, NaN before all others; ties go to the token with the smaller `order`, then to a token's first choice. experts:
-/// int32 [T, k]; values outside of the range are unchanged. weights: fp32 [T, k]. order: int32 [T], unique values from
-/// 0 to below 2^32 / k. kept: int32 [t, k], for tokens [first, first + t): the expert, or -1 if dropped.
+/// Drops choices such that no expert keeps more than capacity.max_choices. Choices with the largest weights are kept,
+/// NaN before all others; ties go to the token with the smaller `order`, then to a token's first choice. experts: int32
+/// [T, k]; values outside of the range are unchanged. weights: fp32 [T, k]. order: int32 [T], unique values from 0 to
+/// below 2^32 / k. kept: int32 [t, k], for tokens [first, first + t): the expert, or -1 if dropped.
 void drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order, const Capacity& capacity,
                    i64 first, Tensor& kept);
 

@@ -37,7 +37,7 @@ class TransferQueueTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<TransferQueue> queue_;
 };
 
-/// Starts more pieces than fit in flight at once, and waits for none before all are started.
+/// Starts more pieces than can be in flight at once, and starts all of them before waiting.
 TEST_P(TransferQueueTest, ReadsBackWrittenBytesWithManyTransfersInFlight) {
   constexpr i64 kBytes = 3 * TransferQueue::kPiece + 8192;
   constexpr int kTransfers = 100;
@@ -76,7 +76,7 @@ TEST_P(TransferQueueTest, WaitReturnsErrnoOfFailedTransfer) {
   EXPECT_EQ(queue_->wait(queue_->start(transfer)), 0);
 }
 
-/// Nothing waits for the last transfers. The queue must finish them before their memory may be released.
+/// No call waits for the last transfers. The queue must finish them before their memory is released.
 TEST_P(TransferQueueTest, DestructorFinishesPendingTransfers) {
   ScratchFile file(folder_.path(), 4 << 20, "key");
   AlignedBytes memory(4 << 20), back(4 << 20);
@@ -107,7 +107,7 @@ TEST(ScratchFileTest, HasNoNameAndWorksAfterFolderIsRemoved) {
   }
 }
 
-/// Removes named files only if their process is certainly dead.
+/// Removes named files only if their process has ended.
 TEST(ScratchFileTest, RemovesFilesOfDeadProcesses) {
   const test::DiskFolder folder;
   const std::string random = ".0123456789abcdef", begin = "scratch.tmp-" + host_name();

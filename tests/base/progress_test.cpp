@@ -35,7 +35,7 @@ TEST(ProgressTest, ClampsBarWhenCountIsOutOfRange) {
   EXPECT_NE(progress_text("a", {.total = 10}, -20, 1, "", 100).find(" 0 %"), std::string::npos);
 }
 
-/// Returns what a terminal of this kind receives while `shows` runs and logs one line afterwards.
+/// Returns the output to a terminal of this type while `shows` runs and one line is logged afterwards.
 template <class F>
 std::string on_terminal(const char* kind, F&& shows) {
   std::fflush(stdout);  // the child would inherit buffered output

@@ -10,7 +10,7 @@
 namespace mcpp::standard_descriptors_test {
 namespace {
 
-/// Returns the number that a file gets which a process opens after these descriptors were closed.
+/// Returns the descriptor of a file that a process opens after closing these descriptors.
 int number_of_next_file(const std::vector<int>& closed) {
   const pid_t child = ::fork();
   if (child == 0) {

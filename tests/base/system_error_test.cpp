@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-/// Part of an error message whose evaluation overwrites errno.
+/// Returns a part of an error message and overwrites errno.
 std::string change_errno() {
   errno = 0;
   return "part";

@@ -30,7 +30,7 @@ TEST_F(InspectCheckpointTest, DiffComparesTensorsOfDifferentLayouts) {
   EXPECT_TRUE(diff_checkpoints(a, a).tensors.empty());
 }
 
-TEST_F(InspectCheckpointTest, ReportsCheckpointRenamedToOtherIteration) {
+TEST_F(InspectCheckpointTest, ReportsCheckpointRenamedToDifferentIteration) {
   save(55, std::vector{numbered("model/w", {8, 8})});
   std::filesystem::rename(folder_ / "iter_0000055", folder_ / "iter_0000060");
   const std::string what = (folder_ / "iter_0000060").string() + " is the checkpoint of iteration 55";

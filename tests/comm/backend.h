@@ -1,4 +1,4 @@
-// Backends that the suite in communicator_test.cpp runs on. Each test program defines backends().
+// Backends of the test suite in communicator_test.cpp. Each test program defines backends().
 #pragma once
 #include <functional>
 #include <memory>

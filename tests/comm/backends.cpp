@@ -21,9 +21,9 @@ Backend staged(const std::string& name, int n, const MakeDevice& make_device, co
   return {.name = str(name, n), .run = run, .missing = missing};
 }
 
-/// NCCL needs one GPU per rank, and sums in an order of its own, so hosts with a GPU test one rank only: its
-/// communicator, streams and events, and the calls that do some work even for one rank. Simulated GPUs are enough for
-/// several ranks, whose sums are then in the order of ranks (MCPP_SIMULATOR_RANK_ORDER).
+/// NCCL needs one GPU per rank and chooses the order of sums, so hosts with a GPU test one rank only: its communicator,
+/// streams and events, and the calls that do some work even for one rank. Simulated GPUs support several ranks, whose
+/// sums are then in rank order (MCPP_SIMULATOR_RANK_ORDER).
 void add_nccl(std::vector<Backend>& list) {
   if constexpr (kWithCuda) {
     for (const int n : {1, 2, 3, 4}) {

@@ -18,12 +18,13 @@ namespace mcpp::test {
 namespace {
 
 constexpr DType kTypes[]{DType::F32, DType::BF16, DType::F16, DType::F64, DType::I32, DType::I64};
-/// Covers empty, one, odd, more than a block of the reductions, and more than a segment of shared memory (fp64: 1 MiB).
+/// Element counts: zero, one, an odd number, more than a block of the reductions, and more than a segment of shared
+/// memory (fp64: 1 MiB).
 constexpr i64 kCounts[]{0, 1, 7, 2049, 132001};
 
 /// Returns the largest element count tested for a type: all of kCounts for one wide and one low-precision type, a few
 /// blocks for the others.
-i64 most_elements(DType type) {
+i64 max_elements(DType type) {
   return type == DType::F64 || type == DType::BF16 ? kCounts[4] : 20001;
 }
 
@@ -91,7 +92,7 @@ class CommunicatorTest : public testing::TestWithParam<Backend> {
   static void run_all(const std::function<void(Communicator&, Device&, DType, i64)>& body) {
     run([&](Communicator& world, Device& device) {
       for (const DType type : kTypes)
-        for (const i64 count : kCounts) body(world, device, type, std::min(count, most_elements(type)));
+        for (const i64 count : kCounts) body(world, device, type, std::min(count, max_elements(type)));
     });
   }
 };
@@ -194,7 +195,7 @@ i64 uneven_count(int source, int destination, int ranks) {
   return kCounts[(source * 3 + destination * 2 + source * destination) % 4];
 }
 
-/// Exchange in which every rank sends overlapping parts and receives them in its own order, with gaps.
+/// Exchange in which every rank sends overlapping parts and receives them in a different order, with gaps.
 struct UnevenExchange {
   UnevenExchange(Communicator& world, Device& device, DType type, int n) : number(n) {
     i64 num_sent = 0, end = 3;

@@ -49,7 +49,7 @@ TEST_F(HangDetectorTest, IgnoresOperationsThatFinish) {
   }
 }
 
-TEST_F(HangDetectorTest, IgnoresOperationsThatNothingWaitsFor) {
+TEST_F(HangDetectorTest, IgnoresOperationsWithoutWaiters) {
   auto entry = group.recv(1, 4);
   entry.pause();
   EXPECT_EQ(after(5000), std::nullopt);
@@ -70,7 +70,7 @@ TEST_F(HangDetectorTest, UsesShortLimitBetweenConsecutiveSteps) {
   EXPECT_NE(after(3), std::nullopt);
 }
 
-TEST_F(HangDetectorTest, AllowsFiveTimesTheLongestPreviousStep) {
+TEST_F(HangDetectorTest, AllowsFiveTimesLongestPreviousStep) {
   train(1, 3, 40);
   const auto entry = group.collective("all_reduce", 4);
   EXPECT_EQ(after(200), std::nullopt);
@@ -94,7 +94,7 @@ TEST_F(HangDetectorTest, UsesLongLimitForStepAfterSave) {
   EXPECT_NE(after(20), std::nullopt);
 }
 
-TEST_F(HangDetectorTest, CountsSaveTooShortToBeObserved) {
+TEST_F(HangDetectorTest, CountsSaveTooShortToObserve) {
   train(1, 3, 1);
   recorder.enter(Activity::Saving, 3);
   recorder.enter(Activity::Training, 4);
@@ -103,7 +103,7 @@ TEST_F(HangDetectorTest, CountsSaveTooShortToBeObserved) {
   EXPECT_NE(after(20), std::nullopt);
 }
 
-TEST_F(HangDetectorTest, CountsStepsTooShortToBeObserved) {
+TEST_F(HangDetectorTest, CountsStepsTooShortToObserve) {
   for (i64 iteration = 1; iteration < 9; ++iteration) recorder.enter(Activity::Training, iteration);
   const auto entry = group.collective("all_reduce", 4);
   EXPECT_EQ(after(60), std::nullopt);

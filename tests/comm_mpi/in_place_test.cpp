@@ -1,5 +1,6 @@
 // Collectives on tensors that the ranks of a node map from each other. The suite in communicator_test.cpp checks the
-// results; these tests check that the operations happen in place, and what may change between operations.
+// results; these tests check that the operations work in place, and that tensors and devices may change between
+// operations.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <unistd.h>
@@ -85,7 +86,7 @@ TEST(InPlaceTest, DevicesAndBlocksMayChangeBetweenOperations) {
   }
 }
 
-/// A rank with little to send must not prevent the others from working in place.
+/// A rank with small parts must not prevent other ranks from working in place.
 TEST(InPlaceTest, UnevenPartsMayBeSmall) {
   const auto world = session().world();
   CpuDevice device({.shared = true});
@@ -158,8 +159,8 @@ TEST(InPlaceTest, MessagesAreReadInPlaceOrCopiedBeforeTensorChanges) {
 }
 
 /// A watchdog queries messages without knowing their group: when the slot is reused by a later message, and when the
-/// group is gone.
-TEST(InPlaceTest, MessagesCanBeQueriedAfterGroupIsGone) {
+/// group was destroyed.
+TEST(InPlaceTest, MessagesCanBeQueriedAfterGroupIsDestroyed) {
   std::function<bool()> is_first_done, is_second_done;
   {
     const auto world = session().world();

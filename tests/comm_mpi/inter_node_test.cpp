@@ -17,7 +17,7 @@ namespace {
 /// Bytes that this process passed to MPI for other ranks, counted through MPI's profiling interface: the definitions of
 /// this program take precedence over the library's, which remain available as PMPI_*.
 long long sent_bytes = 0, broadcast_bytes = 0;
-/// Bytes of these that went to a different node, for this many ranks per node.
+/// Part of these bytes that went to a different node, for nodes of ranks_of_a_node ranks.
 long long far_bytes = 0;
 int ranks_of_a_node = 1;
 /// Address of the last message of this size.
@@ -95,8 +95,7 @@ TEST(InterNodeTest, AllReduceSendsSumsToEachNodeOnce) {
   }
 }
 
-/// The node of the root gets the bytes from the root itself, and every other node gets them once, whichever rank is the
-/// root.
+/// The node of the root receives the bytes from the root, and every other node receives them once, for any root.
 TEST(InterNodeTest, BroadcastSendsBytesToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
@@ -119,7 +118,7 @@ TEST(InterNodeTest, BroadcastSendsBytesToEachNodeOnce) {
   }
 }
 
-/// The parts of all ranks go to each of n nodes once, whatever its number of ranks: (n - 1) N.
+/// The parts of all ranks are sent to each of n nodes once, for any number of ranks per node: (n - 1) N.
 TEST(InterNodeTest, AllGatherSendsEachPartToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {

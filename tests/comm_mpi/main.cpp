@@ -1,4 +1,4 @@
-// Runs the suite of communicator_test.cpp over MPI. Started by mpirun: every rank runs every test, in step.
+// Runs the suite of communicator_test.cpp over MPI. Started by mpirun: all ranks run each test together.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -29,8 +29,8 @@ void fail_with_sum_in_flight(const MpiSession& session) {
   world->all_reduce(t, ReduceOp::Sum).wait();
 }
 
-/// Like fail_with_sum_in_flight, but between nodes: with a sum in flight that rank 2 never starts, a message that no
-/// rank receives, and a receive into freed memory that is never matched.
+/// Fails like fail_with_sum_in_flight(), but between nodes: with a sum in flight that rank 2 does not start, a message
+/// that no rank receives, and an unmatched receive into freed memory.
 void fail_between_nodes(const MpiSession& session) {
   const auto world = session.world([](int rank) { return rank; });
   CpuDevice device;

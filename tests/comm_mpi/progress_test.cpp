@@ -1,4 +1,4 @@
-// Communication between nodes that progresses while ranks do other work. The suite in communicator_test.cpp checks the
+// Progress of communication between nodes while ranks do other work. The suite in communicator_test.cpp checks the
 // results.
 #include <gtest/gtest.h>
 
@@ -118,8 +118,7 @@ TEST(MpiProgressTest, UnrequestedMessagesAreCopiedWhenTensorChanges) {
 }
 
 /// The message that rank 1 requests must leave while rank 0 waits for a sum with rank 2, which starts the sum only
-/// after rank 1 has received the message. Covers both ways in which rank 0 waits: by itself, and for the thread that
-/// runs the sum.
+/// after rank 1 has received the message. Rank 0 runs the sum itself, or waits for the thread that runs it.
 TEST(MpiProgressTest, RequestedMessagesLeaveWhileSenderWaits) {
   const auto world = world_of_nodes();
   const int me = world->rank();

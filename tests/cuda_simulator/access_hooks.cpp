@@ -1,6 +1,6 @@
 // Functions that instrumented kernels call for every access to memory. Kernel sources are compiled with the thread
-// sanitizer's instrumentation, but linked with these functions instead of its library, which knows no GPU. So are the
-// functions of the undefined behavior sanitizer for signed integers that overflow.
+// sanitizer's instrumentation, but linked with these functions instead of its library, which does not support GPUs. The
+// handlers of the undefined behavior sanitizer for signed overflow are replaced as well.
 #include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/kernel.h"
 #include "tests/cuda_simulator/memory.h"
@@ -39,7 +39,7 @@ void record(const void* address, std::size_t bytes, bool is_write) {
     record(address, bytes, true);                     \
   }
 
-/// Head of the compiler's description of an operation that overflows.
+/// First members of the compiler's description of an operation that overflows.
 struct OverflowSite {
   const char* file;
   std::uint32_t line, column;

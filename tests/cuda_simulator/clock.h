@@ -1,4 +1,4 @@
-// Virtual clock: streams, events and host threads advance by the costs of a model of the hardware, whatever the order
+// Virtual clock: streams, events and host threads advance by the costs of a hardware model, independently of the order
 // in which the scheduler runs operations. Without a model there is no clock.
 #pragma once
 #include <cstddef>
@@ -26,7 +26,7 @@ enum class CollectiveKind { AllReduce, AllGather, ReduceScatter, Broadcast };
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  /// `bytes`: distinct memory that the kernel reads, plus that which it writes.
+  /// `bytes`: distinct bytes that the kernel reads, plus distinct bytes that it writes.
   virtual double kernel(double bytes) const = 0;
   virtual double product(const ProductCost& product) const = 0;
   virtual double attention(const AttentionCost& attention) const = 0;
@@ -44,7 +44,7 @@ const CostModel* cost_model();
 
 /// Returns the time of the stream whose operation runs.
 double stream_seconds();
-/// Advances that stream.
+/// Advances the stream whose operation runs by `seconds`.
 void spend(double seconds);
 void advance_stream_to(double seconds);
 /// Returns the calling thread's time.
@@ -52,8 +52,9 @@ double host_seconds();
 /// Sets the calling thread's time; waits for device work do so.
 void advance_host_to(double seconds);
 
-/// Memory that the blocks of a kernel access, in sectors of 32 bytes. What several blocks access is counted once, as
-/// caches serve the others. If only some of a kernel's blocks run, what a single one accesses is scaled to all.
+/// Memory that the blocks of a kernel access, in sectors of 32 bytes. A sector that several blocks access is counted
+/// once, because caches serve repeated accesses. If only some blocks run, the accesses of a single block are scaled to
+/// all blocks.
 class KernelTraffic {
  public:
   void begin_kernel();

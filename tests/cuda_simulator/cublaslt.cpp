@@ -1,4 +1,5 @@
-// cuBLASLt: matrix products interpreted from their descriptors, and refused where the library's documentation does.
+// cuBLASLt: matrix products interpreted from their descriptors, and rejected if the library's documentation excludes
+// them.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -126,7 +127,7 @@ const char* epilogue_refusal(const Problem& p) {
   return nullptr;
 }
 
-/// Returns why the library supports no algorithm for the problem, or null.
+/// Returns the reason why the library supports no algorithm for the problem, or null.
 const char* refusal(const Problem& p) {
   if (p.m() != p.out.rows || p.n() != p.out.columns || p.k() != p.k_of_b() || p.c.rows != p.out.rows ||
       p.c.columns != p.out.columns)
@@ -255,7 +256,7 @@ const char* algorithm_refusal(const Problem& p, const Algorithm& algorithm) {
   return nullptr;
 }
 
-/// Returns why the call is invalid, or null.
+/// Returns the reason why the call is invalid, or null.
 const char* call_refusal(const Problem& p, const Algorithm& algorithm, const void* const (&operands)[4],
                          const void* workspace, std::size_t workspace_bytes) {
   if (const char* why = algorithm_refusal(p, algorithm)) return why;

@@ -1,5 +1,5 @@
-// cuDNN's graph interface, interpreted: every operation of a graph in double precision, rounded to the type of its
-// result. The graphs' sizes are those of tests.
+// Interpreter of cuDNN's graph interface: computes every operation of a graph in double precision, rounded to the type
+// of its result. Supports only graphs as small as those of tests.
 #include <cudnn.h>
 
 #include <algorithm>
@@ -373,7 +373,7 @@ Handle& handle_of(cudnnHandle_t handle) {
 
 constexpr std::size_t kWorkspaceBytes = 4096;
 
-/// Addresses and scalars of an execution; `error` says why they do not fit the graph.
+/// Addresses and scalars of an execution; `error` is the reason why they do not match the graph.
 struct Bindings {
   std::map<i64, void*> addresses;
   std::map<i64, float> scalars;

@@ -74,7 +74,7 @@ expect launch:200 1 'kernel launch at .*\.cu:'
 expect kernel:200 1 'illegal memory access'
 expect cublasLtMatmul:40 1 'cublasLtMatmul for'
 
-# A GPU that stops working is found by the watchdog, also on a single rank.
+# The watchdog detects a GPU that stops working, also on a single rank.
 limits=(--parallel.step_timeout_minutes=0.05)
 expect event:60 75 '\[rank 0\] .*hang: iteration [0-9]* has shown no activity' "${limits[@]}"
 

@@ -1,5 +1,5 @@
-// Blocks of a kernel run one after another in a seeded order; the threads of a block are fibers of one host thread,
-// which switch at barriers and warp intrinsics only, in a seeded order too.
+// Execution of kernels: blocks run one after another in a seeded order. The threads of a block are fibers of one host
+// thread, which switch only at barriers and warp intrinsics, also in a seeded order.
 #include "tests/cuda_simulator/kernel.h"
 
 #include <sys/mman.h>
@@ -50,7 +50,7 @@ mcpp_switch_stack:
 
 namespace mcpp::cuda_simulator {
 
-// Kernels see these as constants (kernel_language.h), because they are for the lifetime of a fiber.
+// Kernels see these variables as constants (kernel_language.h), because they are constant for the lifetime of a fiber.
 uint3 thread_index, block_index;
 dim3 block_size, grid_size;
 
@@ -413,7 +413,7 @@ KernelTable& kernel_table() {
   return *only;
 }
 
-/// Returns why the GPU would reject the launch, or null.
+/// Returns the reason why the GPU would reject the launch, or null.
 const char* rejection(const void* kernel, const LaunchConfig& c, std::size_t argument_bytes) {
   constexpr unsigned kMaxGridX = 2147483647, kMaxGridYZ = 65535, kMaxBlockZ = 64;
   constexpr std::size_t kMaxArgumentBytes = 4096;

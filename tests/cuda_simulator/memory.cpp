@@ -30,10 +30,10 @@ char* const arena = static_cast<char*>(reserve(kArena));
 namespace {
 
 constexpr std::size_t kGranule = 4, kAlignment = 512, kRedZone = 512;
-/// Larger allocations have no shadow: their sizes are those of tests for memory, not for order.
+/// Larger allocations have no shadow memory: only tests of memory use need them, not tests of ordering.
 constexpr std::size_t kMaxTracked = std::size_t{64} << 20;
 
-/// Bytes of small positive numbers in every format, for memory that is not computed if only time is simulated.
+/// Pattern of small positive values in every format, for memory that is not computed if only time is simulated.
 constexpr int kFinitePattern = 0x3C;
 
 /// Stream and number of an operation in one word.

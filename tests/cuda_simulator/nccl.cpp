@@ -1,6 +1,6 @@
 // NCCL between the threads of a process: an operation completes when it has reached the head of the streams of all its
-// ranks. What does not match is reported with both ranks' calls; what never meets is a deadlock that the scheduler
-// sees.
+// ranks. Mismatched calls are reported with the calls of both ranks; unmatched calls cause a deadlock, which the
+// scheduler detects.
 #include <nccl.h>
 
 #include <algorithm>
@@ -193,10 +193,10 @@ void copy_to_all(std::map<int, Call>& calls, const Call& first) {
   for (auto& [rank, call] : calls) std::memcpy(call.out, gathered.data(), gathered.size());
 }
 
-/// Larger operations move no values if only time is simulated.
+/// Maximum size of operations that move values if only time is simulated.
 constexpr std::size_t kSmallCopy = 1 << 20;
 
-/// Returns when a collective is complete that has begun with its last rank.
+/// Returns the time at which a collective completes after its last rank has started it.
 double end_of(const std::map<int, Call>& calls) {
   const Call& first = calls.begin()->second;
   double begin = 0;

@@ -60,14 +60,14 @@ bool overlaps(const void* a, const void* b, std::size_t bytes) {
   return x < y + bytes && y < x + bytes;
 }
 
-/// Copies of at most so many bytes happen even if only time is simulated: the host decides by their values.
+/// Maximum size of copies that are made even if only time is simulated, because the host depends on their values.
 constexpr std::size_t kSmallCopy = 1 << 20;
 
-/// Smaller uploads, of tokens and scalars, are not those that the fault "upload" counts.
+/// Minimum size of uploads that the fault "upload" counts. Tokens and scalars are smaller.
 constexpr std::size_t kLeastUpload = 1 << 10;
 
-/// Queues a copy whose side on the host is pinned. Memory that the host reads or writes while the copy is queued is
-/// found by its contents: a source must not change, and a destination keeps the pattern that is stored here.
+/// Queues a copy from or to pinned host memory. Detects host accesses while the copy is queued by the contents of the
+/// memory: a source must not change, and a destination must keep the pattern that is stored here.
 void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream, const void* host) {
   const bool is_checked = settings().computes && host && !is_host_range_queued(host, bytes);
   if (is_checked && host == to) std::memset(to, 0xFF, bytes);

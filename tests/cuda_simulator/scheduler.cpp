@@ -87,7 +87,7 @@ bool can_run(cudaStream_t stream) {
   return !stream->queue.empty() && is_ready(stream->queue.front());
 }
 
-/// Host clocks change only when a thread has waited for something, so snapshots are shared between.
+/// Host clocks change only when a thread has waited, so a snapshot is shared until the next wait.
 std::shared_ptr<const VectorClock> host_snapshot() {
   Scheduler& s = scheduler();
   if (!s.host_snapshot) s.host_snapshot = std::make_shared<const VectorClock>(s.host_clock);
@@ -198,8 +198,8 @@ void draw_pct_changes() {
 
 }  // namespace
 
-/// Returns true if every thread that could queue anything waits. A thread whose condition holds is about to wake up.
-/// After an injected fault other threads, such as those that watch for hangs, may end the wait.
+/// Returns true if every thread that could queue an operation waits. A thread whose condition holds is about to wake
+/// up. After an injected fault other threads, such as those that watch for hangs, may end the wait.
 static bool all_threads_wait() {
   const Scheduler& s = scheduler();
   const auto is_done = [](const std::function<bool()>* condition) { return (*condition)(); };

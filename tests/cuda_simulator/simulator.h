@@ -1,8 +1,9 @@
-// Simulated GPUs: settings, reports, and the queue of operations that the stand-ins for CUDA's libraries share.
+// Simulated GPUs: settings, reports, and the queue of operations that the simulated CUDA libraries share.
 //
 // Every stream is a queue of operations, which one seeded scheduler runs on the threads that wait for them. A vector
 // clock per stream orders operations by what streams, events and host threads wait for; every access to device memory
-// is compared with earlier ones by these clocks, so a missing wait is found whatever order the scheduler has chosen.
+// is compared with earlier accesses by these clocks, so a missing wait is detected in any order that the scheduler
+// chooses.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -51,7 +52,7 @@ void reseed();
 /// Returns 64 seeded random bits. The caller holds the simulator's lock.
 std::uint64_t random_bits();
 
-/// Reports a defect of the program: prints it and aborts, unless a handler or settings() say otherwise.
+/// Reports a defect of the program: prints it and aborts, unless a handler or settings() override this.
 void report(const char* format, ...) __attribute__((format(printf, 1, 2)));
 /// Replaces the effect of reports; null restores it.
 void set_report_handler(std::function<void(const std::string&)> handler);
@@ -65,7 +66,7 @@ void reset_faults();
 /// Returns the error that a failed kernel has left, which all later calls return; cudaSuccess if there is none.
 cudaError_t sticky_error();
 
-/// Lock that is held while anything of the simulated GPUs runs or changes.
+/// Lock that is held while the simulated GPUs run operations or change state.
 using Mutex = std::recursive_mutex;
 using Lock = std::unique_lock<Mutex>;
 Mutex& simulator_mutex();
@@ -122,10 +123,10 @@ void join_clock(const VectorClock& clock);
 /// Wakes the threads that wait for operations of others.
 void notify_progress();
 
-/// Runs operations until `is_done`, those that `stream` needs first. Reports a deadlock if nothing can run and no other
-/// thread is left that could queue anything.
+/// Runs operations until `is_done`, starting with those that `stream` needs. Reports a deadlock if no operation can run
+/// and no other thread can queue one.
 void wait_until(Lock& lock, cudaStream_t stream, const std::function<bool()>& is_done, const char* call);
-/// Prints the next operation of every stream that has any.
+/// Returns a description of the next operation of every non-empty stream.
 std::string describe_streams();
 
 /// Records an access of the current operation, or of the host outside of operations: finds races and accesses outside

@@ -1,4 +1,4 @@
-// Stand-in for CUB's radix sort.
+// Simulation of CUB's radix sort.
 #include <algorithm>
 #include <cstring>
 #include <numeric>

@@ -1,5 +1,5 @@
 # Tests on simulated GPUs, with the label cuda-sim: those of the simulator, and those of the project whose names contain
-# cuda. A label cuda-sim-fast has a part of them for every push.
+# cuda. The label cuda-sim-fast selects a subset for every push.
 set(simulator_tests cuda_simulator/tests/simulator_test.cpp cuda_simulator/tests/large_index_test.cpp
     cuda_simulator/tests/defects.cu)
 set_source_files_properties(${simulator_tests} PROPERTIES INCLUDE_DIRECTORIES "${cuda_include_folders}")
@@ -8,7 +8,7 @@ set_source_files_properties(cuda_simulator/tests/defects.cu PROPERTIES LANGUAGE 
 add_executable(cuda_simulator_tests ${simulator_tests})
 target_link_libraries(cuda_simulator_tests PRIVATE mcpp_tensor GTest::gtest GTest::gtest_main GTest::gmock)
 
-# The program's figures under the virtual clock.
+# Step times of the program under the virtual clock.
 add_executable(cuda_simulator_clock_tests cuda_simulator/tests/clock_test.cpp)
 target_link_libraries(cuda_simulator_clock_tests PRIVATE mcpp_megatron_cpp mcpp_tests_build GTest::gtest GTest::gtest_main)
 
@@ -23,7 +23,7 @@ set(fast cuda-sim cuda-sim-fast)
 mcpp_simulate(cuda_simulator_tests "${fast}" simulator *)
 mcpp_simulate(cuda_simulator_clock_tests "${fast}" clock.fast *DataParallel*:*OneFOneB*)
 mcpp_simulate(cuda_simulator_clock_tests cuda-sim clock *OneRank*:*TensorParallel*:*Interleaved*)
-# Every op and type, in the default order; tests whose sizes are those of a GPU are left out.
+# Every op and type, in the default order, except tests with sizes for a real GPU.
 set(too_large *LongSequence*:*DeviceWaitTimer*)
 foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding GeluEpilogue Matmul Norm Optimizer Rope Step
         Transfer AsyncCopy AttentionBlocks AttentionParts AttentionTest RowOps GroupedMatmul ExpertChoices Routing Fp8

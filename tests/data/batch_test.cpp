@@ -43,7 +43,7 @@ TEST(SamplerTest, GlobalBatchIsIndependentOfLayout) {
 }
 
 /// Sample i consists of the seq_length + 1 tokens i, i + 1, and so on. Sample 13 throws.
-class Counting : public Dataset {
+class CountingDataset : public Dataset {
  public:
   i64 size() const override { return 100; }
   i64 seq_length() const override { return 4; }
@@ -68,7 +68,7 @@ static_assert(!std::is_constructible_v<Prefetcher, GptDataset, i64, Prefetcher::
 static_assert(!std::is_constructible_v<GptDataset, IndexedDataset, const GptDatasetSpec&, const Path&, const Log&>);
 
 TEST(PrefetcherTest, DeliversInOrderWithAndWithoutThread) {
-  const Counting dataset;
+  const CountingDataset dataset;
   for (const i64 depth : {0, 1, 2, 7}) {
     Prefetcher batches(dataset, 1000, counter(12), depth);
     for (i64 i = 0; i < 6; ++i) {
@@ -84,7 +84,7 @@ TEST(PrefetcherTest, DeliversInOrderWithAndWithoutThread) {
 }
 
 TEST(PrefetcherTest, ThrowsAtPositionOfFailedBatch) {
-  const Counting dataset;
+  const CountingDataset dataset;
   for (const i64 depth : {0, 3}) {
     Prefetcher batches(dataset, 1000, counter(100), depth);
     for (int i = 0; i < 6; ++i) EXPECT_EQ(batches.next().batch_size, 2);
@@ -93,7 +93,7 @@ TEST(PrefetcherTest, ThrowsAtPositionOfFailedBatch) {
 }
 
 TEST(PrefetcherTest, ReadsAheadOnlyUpToDepthAndStops) {
-  const Counting dataset;
+  const CountingDataset dataset;
   std::atomic<int> requested = 0;
   {
     Prefetcher batches(

@@ -123,7 +123,7 @@ TEST_F(BpeTokenizerTest, FindsSpecialTokensInTextAndDecodesThemToNothing) {
   EXPECT_THAT(input_error([&] { tokenizer.encode("a\xFF"); }), HasSubstr("not UTF-8 at byte 1"));
 }
 
-TEST_F(BpeTokenizerTest, ReportsButDoesNotInsertTemplatePrefix) {
+TEST_F(BpeTokenizerTest, ReportsTemplatePrefixWithoutInsertingIt) {
   Json file = small_file({});
   file["post_processor"] = {
       {"type", "TemplateProcessing"},
@@ -295,7 +295,7 @@ TEST_F(BpeTokenizerTest, TrainingIsIndependentOfThreads) {
   EXPECT_EQ(tokenizer.vocab_size(), 1000);
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(english())), english());
   options.vocab_size = 100;
-  EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("are 257"));
+  EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("need 257"));
   write("so few words", "text.txt");
   options.vocab_size = 1000;
   EXPECT_THAT(input_error([&] { train_tokenizer(options, Log(1)); }), HasSubstr("yields only 257 pieces"));

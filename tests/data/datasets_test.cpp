@@ -276,7 +276,7 @@ TEST(DatasetsTest, SeparatePathsUseAllTheirText) {
   EXPECT_EQ(datasets.test, nullptr);
 }
 
-TEST(BlendTest, SharesFollowWeights) {
+TEST(BlendTest, ProportionsFollowWeights) {
   const std::vector<double> weights = normalize_weights(std::vector<double>{1, 2, 5});
   const BlendIndices indices = build_blend_indices(weights, 8000);
   std::array<i64, 3> counts{};

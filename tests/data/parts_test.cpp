@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 class PreprocessPartsTest : public test::PreprocessFixture {
  protected:
-  static std::string play() { return read_text_file(source()); }
+  static std::string source_text() { return read_text_file(source()); }
 
   static std::string jsonl(const std::string& text, const std::string& other) {
     std::string lines;
@@ -98,7 +98,7 @@ class PreprocessPartsTest : public test::PreprocessFixture {
 };
 
 TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
-  const std::string text = play().substr(0, 700'000);
+  const std::string text = source_text().substr(0, 700'000);
   std::string long_paragraph;
   while (long_paragraph.size() < 1'100'000) long_paragraph += "words of a paragraph that is longer than a piece\n";
   std::string long_line;
@@ -127,7 +127,7 @@ TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
 }
 
 TEST_F(PreprocessPartsTest, JsonLinesOutputIsBitwiseIdentical) {
-  const std::string lines = jsonl(play().substr(0, 40'000), "other text");
+  const std::string lines = jsonl(source_text().substr(0, 40'000), "other text");
   PreprocessOptions one = options({file("a.jsonl", lines), gzip_file("b.jsonl.gz", lines)}, "one");
   one.json_keys = {"text", "other"};
   one.append_eod = false;
@@ -140,7 +140,7 @@ TEST_F(PreprocessPartsTest, JsonLinesOutputIsBitwiseIdentical) {
 }
 
 TEST_F(PreprocessPartsTest, ErrorsNameLineOfFile) {
-  std::string lines = jsonl(play().substr(0, 40'000), "x");
+  std::string lines = jsonl(source_text().substr(0, 40'000), "x");
   const i64 line = std::count(lines.begin(), lines.end(), '\n') + 1;
   PreprocessOptions o = options({file("a.jsonl", lines + "{\"text\": 3}\n" + lines)}, "d");
   EXPECT_THAT(input_error([&] { in_parts(o, {}); }), HasSubstr(str("a.jsonl:", line, ": \"text\" is not a string")));
@@ -151,7 +151,7 @@ TEST_F(PreprocessPartsTest, ErrorsNameLineOfFile) {
 
 /// A run that was killed after some units were tokenized or copied to their output ranges must continue from there.
 TEST_F(PreprocessPartsTest, ResumesAfterInterruption) {
-  PreprocessOptions one = options({file("a.txt", play().substr(0, 60'000))}, "one");
+  PreprocessOptions one = options({file("a.txt", source_text().substr(0, 60'000))}, "one");
   one.text_document = TextDocument::Line;
   run_preprocess(one, Log(1));
   PreprocessOptions o = one;
@@ -177,7 +177,7 @@ TEST_F(PreprocessPartsTest, ResumesAfterInterruption) {
 }
 
 TEST_F(PreprocessPartsTest, SpillsToFilesWhenMemoryIsFull) {
-  const std::string lines = jsonl(play().substr(0, 40'000), "other text");
+  const std::string lines = jsonl(source_text().substr(0, 40'000), "other text");
   PreprocessOptions one = options({file("a.jsonl", lines), file("b.jsonl", lines)}, "one");
   one.json_keys = {"text", "other"};
   run_preprocess(one, Log(1));
@@ -230,7 +230,7 @@ TEST(TokenMemoryTest, ReusesBuffersOfUnits) {
 }
 
 TEST_F(PreprocessPartsTest, RebuildsIncompleteParts) {
-  PreprocessOptions o = options({file("a.txt", play().substr(0, 300'000)), file("b.txt", "one\n\ntwo\n")}, "d");
+  PreprocessOptions o = options({file("a.txt", source_text().substr(0, 300'000)), file("b.txt", "one\n\ntwo\n")}, "d");
   const Run one_unit{.written = 1, .unit_bytes = i64{1} << 30};
   const PartsFolder folder(o, {"text"});
   const auto metadata = [&] {
@@ -264,18 +264,18 @@ TEST_F(PreprocessPartsTest, RebuildsIncompleteParts) {
   EXPECT_FALSE(metadata());
   make();
   ASSERT_TRUE(metadata());
-  file("a.txt", play() + "more");
+  file("a.txt", source_text() + "more");
   EXPECT_FALSE(metadata()) << "it is from a different text";
 }
 
 /// Units after a changed one move to a different offset and must be rebuilt as well.
 TEST_F(PreprocessPartsTest, RebuildsPartsAfterChangedFile) {
-  for (int i = 0; i < 6; ++i) file(str(i, ".txt"), play().substr(static_cast<std::size_t>(i) * 70'000, 70'000));
+  for (int i = 0; i < 6; ++i) file(str(i, ".txt"), source_text().substr(static_cast<std::size_t>(i) * 70'000, 70'000));
   std::vector<std::string> input;
   for (int i = 0; i < 6; ++i) input.push_back((out_ / str(i, ".txt")).string());
   PreprocessOptions o = options(input, "parts");
   in_parts(o, {.written = 5, .unit_bytes = 100'000});
-  file("2.txt", play().substr(0, 20'000));
+  file("2.txt", source_text().substr(0, 20'000));
   in_parts(o, {.written = 1, .unit_bytes = 100'000});
   EXPECT_EQ(found_, 2u);
   in_parts(o, {.unit_bytes = 100'000});
@@ -287,7 +287,8 @@ TEST_F(PreprocessPartsTest, RebuildsPartsAfterChangedFile) {
 
 /// If the input shrinks, the end of the previous output must be truncated.
 TEST_F(PreprocessPartsTest, TruncatesOutputWhenInputShrinks) {
-  const std::string a = file("a.txt", play().substr(0, 300'000)), b = file("b.txt", play()), c = file("c.txt", "end");
+  const std::string a = file("a.txt", source_text().substr(0, 300'000)), b = file("b.txt", source_text()),
+                    c = file("c.txt", "end");
   PreprocessOptions o = options({a, b, c}, "parts");
   in_parts(o, {.processes = 2, .written = 2, .unit_bytes = i64{1} << 30});
   o.input = {a};
@@ -299,7 +300,7 @@ TEST_F(PreprocessPartsTest, TruncatesOutputWhenInputShrinks) {
 }
 
 TEST_F(PreprocessPartsTest, RejectsPartsOfIncompatibleVersion) {
-  const PreprocessOptions o = options({file("a.txt", play().substr(0, 9'000))}, "d");
+  const PreprocessOptions o = options({file("a.txt", source_text().substr(0, 9'000))}, "d");
   in_parts(o, {.written = 0});
   const Path description = PartsFolder(o, {"text"}).path() / "preprocess.json";
   auto json = nlohmann::ordered_json::parse(read_text_file(description));
@@ -330,7 +331,7 @@ TEST(AlignedBlockRangeTest, ContainsOnlyUnsharedBlocks) {
 /// Each process writes to a separate file here, to show which process wrote each block. The blocks of process 0 are
 /// assembled from the part files.
 TEST_F(PreprocessPartsTest, EveryBlockIsWrittenByOneProcess) {
-  PreprocessOptions o = options({file("a.txt", play() + play())}, "one");
+  PreprocessOptions o = options({file("a.txt", source_text() + source_text())}, "one");
   run_preprocess(o, Log(1));
   const std::string whole = read_text_file(out_ / "one_text_document.bin");
   o.output_prefix = (out_ / "shared").string();
@@ -361,8 +362,8 @@ TEST_F(PreprocessPartsTest, EveryBlockIsWrittenByOneProcess) {
 }
 
 TEST_F(PreprocessPartsTest, MergedDatasetsMatchDatasetOfAllTexts) {
-  const std::string a = file("a.txt", play().substr(0, 50'000)), b = file("b.txt", "one\n\ntwo\n\n"),
-                    c = file("c.txt", play().substr(50'000, 9'000));
+  const std::string a = file("a.txt", source_text().substr(0, 50'000)), b = file("b.txt", "one\n\ntwo\n\n"),
+                    c = file("c.txt", source_text().substr(50'000, 9'000));
   std::vector<std::string> prefixes;
   for (const auto& [input, name] : {std::pair{a, "a"}, {b, "b"}, {c, "c"}}) {
     PreprocessOptions o = options({input}, name);

@@ -21,7 +21,7 @@ using test::ScratchFolder;
 using Options = std::map<std::string, std::string>;
 
 /// Parts of texts that normalization rules and segmentation treat specially.
-const std::vector<std::string>& unusual_parts() {
+const std::vector<std::string>& special_parts() {
   static const std::vector<std::string> parts{"  ",
                                               "    ",
                                               "\n",
@@ -89,7 +89,7 @@ class RandomTexts {
     while (text.size() < bytes) {
       const std::size_t begin = prose.find(' ', below(1'000'000)) + below(2), size = 1 + below(60);
       text += prose.substr(begin, size);
-      if (below(rarity) == 0) text += join_alternatives(unusual_parts());
+      if (below(rarity) == 0) text += join_alternatives(special_parts());
       if (below(rarity) == 1) text += "\n" + std::string(below(12), ' ') + "if x:";
       if (below(4) == 0) text += ' ';
     }
@@ -143,7 +143,7 @@ bool train(const ScratchFolder& folder, RandomTexts& random, Options options) {
   return sentencepiece::SentencePieceTrainer::Train({options.begin(), options.end()}).ok();
 }
 
-/// Returns `text` without the characters that Tokenizer intentionally reads differently (see keeps_space_marks()).
+/// Returns `text` without the characters that Tokenizer intentionally encodes differently (see keeps_space_marks()).
 std::string without_marks(std::string text) {
   const std::string mark = "\xE2\x96\x81";
   for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos;) text.erase(at, mark.size());
@@ -158,7 +158,7 @@ void expect_same_ids(const Path& model, const Options& options, RandomTexts& ran
   const bool reads_marks_otherwise =
       options.at("byte_fallback") == "true" && options.at("add_dummy_prefix") == "false" &&
       options.at("remove_extra_whitespaces") == "false" && options.at("normalization_rule_name") == "identity";
-  std::vector<std::string> texts = unusual_parts();
+  std::vector<std::string> texts = special_parts();
   texts.insert(texts.end(), {"", " ", "   ", "def f(x):\n    return x\n\n\n    y", std::string(3000, 'a'),
                              std::string(2000, ' ') + "x"});
   for (int i = 0; i < 60; ++i) texts.push_back(random.text(1 + random.below(200)));

@@ -50,7 +50,7 @@ std::string stream(const Tokenizer& tokenizer, const std::vector<i32>& ids) {
 }
 
 /// Returns text with runs of spaces, long words, and characters that no piece contains.
-std::string odd_spaces(const std::string& text) {
+std::string with_irregular_spaces(const std::string& text) {
   std::string odd;
   for (u32 i = 0; odd.size() < 20000; ++i) {
     const Philox4 random = philox4x32(5, {i, 0, 0, 0});
@@ -111,15 +111,15 @@ TEST_P(TokenizerTypesTest, LongTextMatchesSentencepieceIds) {
   const Tokenizer tokenizer = train(options);
   sentencepiece::SentencePieceProcessor processor;
   ASSERT_TRUE(processor.Load(options.output).ok());
-  for (const std::string& text :
-       {english().substr(0, 20000), std::string(5000, ' ') + english().substr(0, 3000), odd_spaces(english())}) {
+  for (const std::string& text : {english().substr(0, 20000), std::string(5000, ' ') + english().substr(0, 3000),
+                                  with_irregular_spaces(english())}) {
     std::vector<int> expected;
     ASSERT_TRUE(processor.Encode(text, &expected).ok());
     EXPECT_EQ(tokenizer.encode(text), expected);
   }
 }
 
-/// Without byte pieces, U+2581 is treated as a further space of a run, from which pieces are made.
+/// Without byte pieces, U+2581 is treated as an additional space of a run of spaces.
 TEST_P(TokenizerTypesTest, SpaceMarksJoinAdjacentSpaces) {
   const ScratchFolder folder;
   std::string indented;
@@ -163,7 +163,7 @@ TEST(TokenizerTest, SupportsForeignModelsWithPrefixSpace) {
   ASSERT_TRUE(processor.Load((folder / "llama.model").string()).ok());
   for (const std::string& text :
        {std::string("Speak,  speak.\nYes"), english().substr(0, 20000), str(english().substr(0, 1020), "together "),
-        str(" ", odd_spaces(english())), str(odd_spaces(english()), "  ")}) {
+        str(" ", with_irregular_spaces(english())), str(with_irregular_spaces(english()), "  ")}) {
     std::vector<int> expected;
     ASSERT_TRUE(processor.Encode(text, &expected).ok());
     EXPECT_EQ(tokenizer.encode(text), expected);
@@ -181,9 +181,9 @@ TEST_P(TokenizerTypesTest, TrainingIsReproducible) {
 }
 
 /// Passes sentences to the library unchanged.
-class Sentences : public sentencepiece::SentenceIterator {
+class LineIterator : public sentencepiece::SentenceIterator {
  public:
-  explicit Sentences(const std::vector<std::string>& all) : all_(all) {}
+  explicit LineIterator(const std::vector<std::string>& all) : all_(all) {}
   bool done() const override { return next_ == all_.size(); }
   void Next() override { ++next_; }
   const std::string& value() const override { return all_[next_]; }
@@ -216,7 +216,7 @@ TEST(TokenizerTrainingTest, CountedWordsMatchSentencepiecePieces) {
                            "  <eod> two  spaces \n \n  in  -- ...\n  na\xC3\xAFve \xE4\xB8\xAD\xE6\x96\x87\n\n  ends ";
   const Tokenizer ours = train(options_for(folder, text));
   const std::vector<std::string> parts = cut_at_line_ends(text);
-  Sentences sentences(parts);
+  LineIterator sentences(parts);
   std::string model;
   ASSERT_TRUE(sentencepiece::SentencePieceTrainer::Train({{"model_type", "bpe"},
                                                           {"vocab_size", "1000"},

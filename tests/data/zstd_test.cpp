@@ -29,7 +29,7 @@ std::string frame(const std::string& text, int window_log = 0) {
   return compressed;
 }
 
-std::string skippable(const std::string& content) {
+std::string skippable_frame(const std::string& content) {
   std::string bytes = "\x5A\x2A\x4D\x18";
   for (int i = 0; i < 4; ++i) bytes += static_cast<char>(content.size() >> (8 * i));
   return bytes + content;
@@ -59,8 +59,8 @@ TEST_F(ZstdTest, ReadsEveryFrame) {
   const std::string a = frame(text_.substr(0, 100'000)), none = frame(""), b = frame(text_.substr(100'000));
   for (const std::size_t piece : {std::size_t{1} << 10, std::size_t{1} << 16, std::size_t{1} << 22})
     EXPECT_EQ(read(file("all.txt.zst", a + none + b + none), piece), text_) << piece;
-  EXPECT_EQ(read(file("index.zst", a + skippable("an index") + b + skippable(""))), text_);
-  EXPECT_EQ(read(file("begins.zst", skippable("detected by content, not by name") + a + b)), text_);
+  EXPECT_EQ(read(file("index.zst", a + skippable_frame("an index") + b + skippable_frame(""))), text_);
+  EXPECT_EQ(read(file("begins.zst", skippable_frame("detected by content, not by name") + a + b)), text_);
   EXPECT_EQ(read(file("without_ending", a + b)), text_);
   EXPECT_EQ(read(file("none.zst", none)), "");
 }

@@ -13,7 +13,7 @@
 namespace mcpp::fuzz {
 namespace {
 
-/// Returns the bytes of tokens that an .idx describes, as far as it is plausible; at most 64 KiB.
+/// Returns the number of token bytes that an .idx describes, at most 64 KiB; 0 if the .idx is implausible.
 std::size_t described_bytes(std::string_view idx) {
   u64 sequences = 0, bytes = 0;
   if (idx.size() < kIndexHeaderBytes) return 0;

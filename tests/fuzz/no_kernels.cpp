@@ -1,4 +1,4 @@
-// Stubs that fuzzers link in place of kernels and their libraries, as reading files needs no computation.
+// Stubs that fuzzers link instead of kernels and their libraries, because reading files needs no computation.
 #include <cstdlib>
 #include <cstring>
 

@@ -1,6 +1,5 @@
-// Readers of untrusted bytes as functions that a fuzzer can call. tests/fuzz/libfuzzer.cpp makes a program of each
-// (scripts/fuzz.sh), and tests/fuzz/replay_test.cpp runs all of them on the inputs in tests/fuzz/corpus/ and
-// tests/fuzz/found/.
+// Fuzz targets that parse untrusted bytes. tests/fuzz/libfuzzer.cpp builds a program from each (scripts/fuzz.sh), and
+// tests/fuzz/replay_test.cpp runs all of them on the inputs in tests/fuzz/corpus/ and tests/fuzz/found/.
 #pragma once
 #include <span>
 #include <string>

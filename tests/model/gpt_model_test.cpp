@@ -147,7 +147,7 @@ TEST_P(GPTModelDeviceTest, CachedGenerationMatchesLogitsOfFullContext) {
     p.positions.first = done;
     p.kv_cache = &cache;
     const Tensor logits = m.model.logits(m.tokens.slice(done, done + count), p);
-    test::expect_close(logits, test::numbers(expected.flat(done * vocab, count * vocab)), 1e-12, 1, "logits");
+    test::expect_close(logits, test::to_doubles(expected.flat(done * vocab, count * vocab)), 1e-12, 1, "logits");
     done += count;
   }
 }
@@ -196,7 +196,7 @@ TEST(GPTModelInitTest, InitialWeightsFollowMegatron) {
   config.init_method_std = 0.02;
   TinyModel m(config, DType::F32);
   m.model.visit([&](Param& param, int) {
-    const test::Numbers x = test::numbers(param.value);
+    const test::Numbers x = test::to_doubles(param.value);
     double squares = 0;
     for (double v : x) squares += v * v;
     const double deviation = std::sqrt(squares / static_cast<double>(x.size()));

@@ -1,4 +1,4 @@
-// Memory of a rank by module.
+// Estimated memory of a rank by module.
 #include "model/module_memory.h"
 
 #include <gmock/gmock.h>

@@ -141,7 +141,7 @@ TEST(MoeCapacityTest, IsIgnoredOutsideTraining) {
   m.make_batch(kBatch);
   const auto losses_of = [&](const Tensor& tokens, const Tensor& targets, bool training) {
     MicrobatchContext microbatch = m.pass(training);
-    return test::numbers(m.model.loss(tokens, targets, 0, microbatch).per_token);
+    return test::to_doubles(m.model.loss(tokens, targets, 0, microbatch).per_token);
   };
   const auto first_sample = [&](const auto& all) {
     std::decay_t<decltype(all)> first;
@@ -202,12 +202,12 @@ TEST(MoeRouterTest, ComputesInFp32ForEveryModelType) {
     for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<double>(i % 13) / 8 - 0.75;
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i % 11) / 8 - 0.625;
     m.model.visit([&](Param& param, int) {
-      if (param.name.ends_with("router.weight")) test::set_numbers(param.value, weight);
+      if (param.name.ends_with("router.weight")) test::set_values(param.value, weight);
     });
     Tensor x = Tensor::empty({8, config.hidden_size}, dtype, m.device);
-    test::set_numbers(x, values);
+    test::set_values(x, values);
     MicrobatchContext microbatch = m.pass(false);
-    return test::numbers(m.model.routers()[0].router->forward(x, {.count = 8}, microbatch).weights);
+    return test::to_doubles(m.model.routers()[0].router->forward(x, {.count = 8}, microbatch).weights);
   };
   const test::Numbers expected = route(DType::F64);
   for (const DType dtype : {DType::F32, DType::BF16, DType::F16}) {
@@ -228,7 +228,7 @@ TEST(MoeExpertBiasTest, BalancesExpertsOverTime) {
   Router& router = *m.model.routers()[0].router;
   router.allocate_state();
   ASSERT_NE(router.expert_bias(), nullptr);
-  test::set_numbers(*router.expert_bias(), {0.2, 0, 0, -0.2});
+  test::set_values(*router.expert_bias(), {0.2, 0, 0, -0.2});
   double first = 0, last = 0;
   for (int step = 0; step < 60; ++step) {
     router.clear_counts();

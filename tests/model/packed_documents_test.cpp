@@ -14,7 +14,7 @@ const std::vector<std::vector<i64>> kLengths{{3, 5, 2}, {6, 4}};
 Numbers gradients(TinyModel& m) {
   Numbers all;
   m.model.visit([&](Param& param, int) {
-    const Numbers x = test::numbers(param.main_grad);
+    const Numbers x = test::to_doubles(param.main_grad);
     all.insert(all.end(), x.begin(), x.end());
   });
   return all;

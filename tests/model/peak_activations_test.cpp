@@ -13,19 +13,20 @@
 namespace mcpp {
 namespace {
 
-/// Made-up bytes of a chunk.
+/// Arbitrary byte counts of a chunk.
 struct Bytes {
   i64 kept, waiting, working, working_delayed_wgrad;
 };
 
-i64 made_up(int trial, int chunk, int kind) {
+i64 random_bytes(int trial, int chunk, int kind) {
   return static_cast<i64>(philox_key(static_cast<u64>(trial), "bytes", static_cast<u64>(10 * chunk + kind)) % 1000);
 }
 
-std::vector<Bytes> made_up_chunks(int trial, int count) {
+std::vector<Bytes> random_chunks(int trial, int count) {
   std::vector<Bytes> chunks;
   for (int i = 0; i < count; ++i)
-    chunks.push_back({made_up(trial, i, 0), made_up(trial, i, 1), made_up(trial, i, 2), made_up(trial, i, 3)});
+    chunks.push_back(
+        {random_bytes(trial, i, 0), random_bytes(trial, i, 1), random_bytes(trial, i, 2), random_bytes(trial, i, 3)});
   return chunks;
 }
 
@@ -35,7 +36,7 @@ struct Peaks {
 };
 
 /// Simulates the schedule without messages, whose memory is counted separately.
-Peaks walked(const Schedule& schedule, int rank, const std::vector<Bytes>& chunks) {
+Peaks simulated_peaks(const Schedule& schedule, int rank, const std::vector<Bytes>& chunks) {
   i64 kept = 0, waiting = 0;
   Peaks peak;
   for (const Action& action : schedule.per_rank[static_cast<std::size_t>(rank)]) {
@@ -53,7 +54,7 @@ Peaks walked(const Schedule& schedule, int rank, const std::vector<Bytes>& chunk
   return peak;
 }
 
-Peaks at_fullest(const PeakCandidates& moments, const std::vector<Bytes>& chunks) {
+Peaks peaks_of_candidates(const PeakCandidates& moments, const std::vector<Bytes>& chunks) {
   const auto bytes = [&](const std::vector<i64>& counts, i64 Bytes::*kind) {
     i64 sum = 0;
     for (std::size_t i = 0; i < counts.size(); ++i) sum += counts[i] * chunks[i].*kind;
@@ -71,12 +72,13 @@ Peaks at_fullest(const PeakCandidates& moments, const std::vector<Bytes>& chunks
   return peak;
 }
 
-void expect_most_at_fullest(const Schedule& schedule) {
+void expect_candidates_contain_peak(const Schedule& schedule) {
   for (int rank = 0; rank < schedule.ranks; ++rank) {
     const PeakCandidates moments = find_peak_candidates(schedule, rank);
     for (int trial = 0; trial < 10; ++trial) {
-      const std::vector<Bytes> chunks = made_up_chunks(trial, schedule.chunks_per_rank);
-      EXPECT_EQ(at_fullest(moments, chunks), walked(schedule, rank, chunks)) << "rank " << rank << ", trial " << trial;
+      const std::vector<Bytes> chunks = random_chunks(trial, schedule.chunks_per_rank);
+      EXPECT_EQ(peaks_of_candidates(moments, chunks), simulated_peaks(schedule, rank, chunks))
+          << "rank " << rank << ", trial " << trial;
     }
   }
 }
@@ -87,12 +89,12 @@ TEST(PeakCandidatesTest, ContainPeakOfEverySchedule) {
       for (const int microbatches : {4, 12})
         for (int chunks = row.min_chunks; chunks <= (row.allows_more_chunks ? 4 : row.min_chunks); ++chunks) {
           SCOPED_TRACE(str(row.name, ", ranks ", ranks, ", microbatches ", microbatches, ", chunks ", chunks));
-          expect_most_at_fullest(row.build({.ranks = ranks, .microbatches = microbatches, .chunks = chunks}));
+          expect_candidates_contain_peak(row.build({.ranks = ranks, .microbatches = microbatches, .chunks = chunks}));
         }
 }
 
-/// The moments are evaluated for many byte counts, so there must be few of them.
-TEST(PeakCandidatesTest, AreFew) {
+/// Candidates are evaluated for many byte counts, so there must be few of them.
+TEST(PeakCandidatesTest, NumberIsSmall) {
   using testing::ElementsAre;
   for (int rank = 0; rank < 4; ++rank) {
     const PeakCandidates moments = find_peak_candidates(one_f_one_b(4, 16), rank);

@@ -32,7 +32,7 @@ void on_two_ranks(bool sequence_parallel, const std::function<void(const ModelCo
 }
 
 /// Layer that fails to sum over the ranks.
-class WithoutSum final : public Module {
+class LayerWithoutSum final : public Module {
  public:
   Tensor forward(const Tensor& x, MicrobatchContext&) override { return x; }
   Tensor backward(const Tensor& dy, MicrobatchContext&) override { return dy; }
@@ -41,7 +41,7 @@ class WithoutSum final : public Module {
 };
 
 template <class... Modules>
-std::string refusal(A x, std::unique_ptr<Modules>... modules) {
+std::string placement_error(A x, std::unique_ptr<Modules>... modules) {
   std::vector<std::unique_ptr<Module>> list;
   (list.push_back(std::move(modules)), ...);
   const RecomputedLayers chain(std::move(list));
@@ -63,14 +63,16 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
       const auto norm = [&] { return std::make_unique<Norm>("norm", context); };
       const A stream = context.stream();
       EXPECT_EQ(stream, sequence_parallel ? A::SequenceSharded : A::Replicated);
-      EXPECT_EQ(refusal(stream, norm(), column(context, sequence_parallel), row(context, sequence_parallel), norm()),
-                "");
-      EXPECT_CONTAINS(refusal(stream, std::make_unique<WithoutSum>(), norm()),
+      EXPECT_EQ(
+          placement_error(stream, norm(), column(context, sequence_parallel), row(context, sequence_parallel), norm()),
+          "");
+      EXPECT_CONTAINS(placement_error(stream, std::make_unique<LayerWithoutSum>(), norm()),
                       "norm.weight expects full rows, but receives activations that are partial");
-      EXPECT_CONTAINS(refusal(stream, norm(), std::make_unique<WithoutSum>(), column(context, sequence_parallel)),
-                      "fc1.weight expects activations that are ");
-      EXPECT_CONTAINS(refusal(stream, column(context, sequence_parallel), norm()), "are column-sharded");
-      EXPECT_CONTAINS(refusal(stream, row(context, sequence_parallel)),
+      EXPECT_CONTAINS(
+          placement_error(stream, norm(), std::make_unique<LayerWithoutSum>(), column(context, sequence_parallel)),
+          "fc1.weight expects activations that are ");
+      EXPECT_CONTAINS(placement_error(stream, column(context, sequence_parallel), norm()), "are column-sharded");
+      EXPECT_CONTAINS(placement_error(stream, row(context, sequence_parallel)),
                       "fc2.weight expects activations that are column-sharded");
     });
   }
@@ -78,10 +80,10 @@ TEST(ModulePlacementTest, ModulesAcceptPlacementOfPreviousOutput) {
 
 TEST(ModulePlacementTest, LayersMustAgreeOnSequenceParallelism) {
   on_two_ranks(true, [](const ModelContext& context) {
-    EXPECT_CONTAINS(refusal(A::SequenceSharded, column(context, false)),
+    EXPECT_CONTAINS(placement_error(A::SequenceSharded, column(context, false)),
                     "that are replicated, but receives activations that are sequence-sharded");
     EXPECT_CONTAINS(
-        refusal(A::SequenceSharded, column(context, true), row(context, false), column(context, true)),
+        placement_error(A::SequenceSharded, column(context, true), row(context, false), column(context, true)),
         "fc1.weight expects activations that are sequence-sharded, but receives activations that are replicated");
     const auto norm = std::make_unique<Norm>("norm", context);
     EXPECT_CONTAINS(test::error_of([&] { norm->output_placement(A::Replicated); }),
@@ -94,7 +96,7 @@ TEST(ModulePlacementTest, LayersMustAgreeOnSequenceParallelism) {
 }
 
 /// Builds the model, changes the placement along tp of the last parameter of this name, and checks the model again.
-std::string refusal_with(const ModelContext& context, const std::string& name, const AlongAxis& tp) {
+std::string placement_error_with(const ModelContext& context, const std::string& name, const AxisPlacement& tp) {
   GPTModel gpt(context);
   Param* found = nullptr;
   gpt.visit([&](Param& param, int) {
@@ -106,27 +108,30 @@ std::string refusal_with(const ModelContext& context, const std::string& name, c
 }
 
 TEST(ModulePlacementTest, ParameterPlacementsMatchTheirUse) {
-  const AlongAxis replicate{Spread::Replicate}, partial{Spread::Partial}, shard{Spread::Shard};
+  const AxisPlacement replicate{Spread::Replicate}, partial{Spread::Partial}, shard{Spread::Shard};
   const std::string attention = "decoder.layers.1.self_attention.", mlp = "decoder.layers.1.mlp.";
   for (const bool sequence_parallel : {false, true}) {
     on_two_ranks(sequence_parallel, [&](const ModelContext& context) {
-      const AlongAxis &right = sequence_parallel ? partial : replicate,
-                      &wrong = sequence_parallel ? replicate : partial;
+      const AxisPlacement &right = sequence_parallel ? partial : replicate,
+                          &wrong = sequence_parallel ? replicate : partial;
       for (const char* norm : {"decoder.layers.1.input_layernorm.weight", "decoder.final_layernorm.weight"}) {
-        EXPECT_EQ(refusal_with(context, norm, right), "");
-        EXPECT_CONTAINS(refusal_with(context, norm, wrong), norm);
-        EXPECT_CONTAINS(refusal_with(context, norm, shard), norm);  // this parameter must also be unsharded
+        EXPECT_EQ(placement_error_with(context, norm, right), "");
+        EXPECT_CONTAINS(placement_error_with(context, norm, wrong), norm);
+        EXPECT_CONTAINS(placement_error_with(context, norm, shard), norm);  // this parameter must also be unsharded
       }
-      EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc2.bias", partial), "linear_fc2.bias is placed Partial");
-      EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc2.bias", shard), "make up 64 elements, but it has 32");
-      EXPECT_CONTAINS(refusal_with(context, mlp + "linear_fc1.weight", replicate),
+      EXPECT_CONTAINS(placement_error_with(context, mlp + "linear_fc2.bias", partial),
+                      "linear_fc2.bias is placed Partial");
+      EXPECT_CONTAINS(placement_error_with(context, mlp + "linear_fc2.bias", shard),
+                      "make up 64 elements, but it has 32");
+      EXPECT_CONTAINS(placement_error_with(context, mlp + "linear_fc1.weight", replicate),
                       "linear_fc1.weight is placed Replicate");
       // The last parameter of this name: keys and values, which both ranks hold and use with different query heads.
-      EXPECT_EQ(refusal_with(context, attention + "linear_qkv.weight", partial), "");
+      EXPECT_EQ(placement_error_with(context, attention + "linear_qkv.weight", partial), "");
       EXPECT_CONTAINS(
-          refusal_with(context, attention + "linear_qkv.weight", replicate),
+          placement_error_with(context, attention + "linear_qkv.weight", replicate),
           "linear_qkv.weight is placed Replicate along tp, but is used for activations that are column-sharded");
-      EXPECT_CONTAINS(refusal_with(context, "embedding.word_embeddings.weight", partial), "word_embeddings.weight");
+      EXPECT_CONTAINS(placement_error_with(context, "embedding.word_embeddings.weight", partial),
+                      "word_embeddings.weight");
     });
   }
 }
@@ -144,7 +149,7 @@ TEST(ModulePlacementTest, TiedEmbeddingsFollowPipelinePlacement) {
   GPTModel stage(context, last, nullptr);
   int held = 0;
   stage.visit([&](Param& param, int) {
-    if (param.placement.pp == AlongAxis{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 1}}) ++held;
+    if (param.placement.pp == AxisPlacement{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 1}}) ++held;
   });
   EXPECT_EQ(held, 1);
 }

@@ -10,8 +10,8 @@
 namespace mcpp::router_golden_test {
 namespace {
 
-using test::numbers;
 using test::Numbers;
+using test::to_doubles;
 
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = test::tiny_llama();
@@ -43,7 +43,7 @@ TEST_P(RouterGoldenTest, ChoicesWeightsLossesAndGradientsMatchPyTorch) {
   const auto tensor = [&](const std::string& path) {
     const auto array = golden.read<double>(path);
     Tensor t = Tensor::empty(Shape(array.shape.begin(), array.shape.end()), DType::F64, m.device);
-    test::set_numbers(t, array.values);
+    test::set_values(t, array.values);
     return t;
   };
   Param* weight = nullptr;
@@ -51,7 +51,7 @@ TEST_P(RouterGoldenTest, ChoicesWeightsLossesAndGradientsMatchPyTorch) {
     if (param.name.ends_with("router.weight")) weight = &param;
   });
   ASSERT_NE(weight, nullptr);
-  test::set_numbers(weight->value, golden.read<double>("weight").values);
+  test::set_values(weight->value, golden.read<double>("weight").values);
   m.memory->clear_grads();
 
   const Tensor x = tensor("x");
@@ -63,11 +63,11 @@ TEST_P(RouterGoldenTest, ChoicesWeightsLossesAndGradientsMatchPyTorch) {
   router.backward(tensor("d_weights"), x, rows, dx, microbatch);
 
   EXPECT_EQ(read_values<i32>(routed.experts), golden.read<i32>(name + "/experts").values);
-  expect_near(numbers(routed.weights), golden.read<double>(name + "/weights").values, "weights");
+  expect_near(to_doubles(routed.weights), golden.read<double>(name + "/weights").values, "weights");
   expect_near({router.tally().balance_loss}, golden.read<double>(name + "/balance_loss").values, "balance loss");
   expect_near({router.tally().z_loss}, golden.read<double>(name + "/z_loss").values, "z loss");
-  expect_near(numbers(dx), golden.read<double>(name + "/dx").values, "dx");
-  expect_near(numbers(weight->main_grad), golden.read<double>(name + "/d_weight").values, "d_weight");
+  expect_near(to_doubles(dx), golden.read<double>(name + "/dx").values, "dx");
+  expect_near(to_doubles(weight->main_grad), golden.read<double>(name + "/d_weight").values, "d_weight");
 }
 
 }  // namespace

@@ -80,14 +80,14 @@ void prepare(TinyModel& m, bool is_packed = false) {
 /// Returns the gradients on one rank by name.
 std::map<std::string, Numbers> full_gradients(TinyModel& m) {
   std::map<std::string, Numbers> result;
-  m.model.visit([&](Param& param, int) { result[param.name] = test::numbers(param.main_grad); });
+  m.model.visit([&](Param& param, int) { result[param.name] = test::to_doubles(param.main_grad); });
   return result;
 }
 
 /// Returns the gradients of the parameters of this rank, in order.
 std::vector<Numbers> own_gradients(TinyModel& m) {
   std::vector<Numbers> result;
-  m.model.visit([&](Param& param, int) { result.push_back(test::numbers(param.main_grad)); });
+  m.model.visit([&](Param& param, int) { result.push_back(test::to_doubles(param.main_grad)); });
   return result;
 }
 
@@ -181,7 +181,7 @@ TEST_P(TensorParallelTest, CachedGenerationMatchesLogitsOfSingleRank) {
   prepare(single_rank);
   MicrobatchContext all = single_rank.pass(false);
   const Tensor expected = single_rank.model.logits(single_rank.tokens, all);
-  const Numbers logits = test::numbers(expected);
+  const Numbers logits = test::to_doubles(expected);
   run_local_ranks(ranks(), [&](Communicator& tp, int) {
     TinyModel m(config(), DType::F64, {}, 1, &tp);
     prepare(m);
@@ -295,12 +295,12 @@ TEST(TensorParallelOutputTest, AddsSharedGradientOnceAfterBackward) {
     shared_output.add_shared_gradient();  // nothing is left to add
     EXPECT_TRUE(test::same_bits(words.main_grad, separate_output.own_weight()->main_grad));
   }
-  Numbers twice = test::numbers(words.main_grad);
+  Numbers twice = test::to_doubles(words.main_grad);
   for (double& x : twice) x *= 2;
   separate_output.visit([](Param& param) { param.clear_grad(); });
   for (const u64 seed : {1, 2, 3}) microbatch(shared_output, seed);
   shared_output.add_shared_gradient();  // added to the gradient of the embedding's backward
-  EXPECT_EQ(test::numbers(words.main_grad), twice);
+  EXPECT_EQ(test::to_doubles(words.main_grad), twice);
 }
 
 }  // namespace

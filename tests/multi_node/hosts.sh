@@ -59,7 +59,7 @@ kill_host() { # <host>
   while [ -d "/proc/${host_pids[$1]}" ]; do sleep 0.02; done
 }
 
-# Pulls the cable: both sides notice only silence.
+# Disconnects the cable: both sides only stop receiving data.
 unplug_host() { ip link set "to_$1" down; }
 plug_host() { ip link set "to_$1" up; }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Trains on several real hosts: network namespaces on one physical host, each with an ssh server, two with two ranks and one
-# that only starts them. Hosts die and cables are pulled, and scripts/launch.sh must complete every run correctly.
+# Trains on several real hosts: network namespaces on one physical host, each with an ssh server, two with two ranks and
+# one that only starts them. Hosts fail and cables are disconnected, and scripts/launch.sh must complete every run
+# correctly.
 #   tests/multi_node/run.sh [test ...]; exit code 77, with the reason, if namespaces are not available
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -171,14 +171,14 @@ TEST(FileStatesSnapshotTest, KeepsValuesThroughUpdates) {
   store.reserve();
   const auto set = [&](std::size_t segment, double to) {
     std::vector<Tensor> vectors = store.fetch(segment);
-    for (Tensor& t : vectors) test::set_numbers(t, test::Numbers(static_cast<std::size_t>(t.numel()), to));
+    for (Tensor& t : vectors) test::set_values(t, test::Numbers(static_cast<std::size_t>(t.numel()), to));
     store.drop(segment);
   };
   const auto expect_values = [](const StoredArray& storage, double value) {
     CpuDevice device;
     Tensor read = Tensor::empty({storage.numel()}, DType::F32, device);
     storage.read(read);
-    EXPECT_THAT(test::numbers(read), testing::Each(value));
+    EXPECT_THAT(test::to_doubles(read), testing::Each(value));
   };
   for (int round = 0; round < 3; ++round) {
     const double before = 10 * round, after = before + 1;

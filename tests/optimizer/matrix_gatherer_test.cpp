@@ -17,13 +17,13 @@ namespace mcpp {
 namespace {
 
 using test::Numbers;
-using test::numbers;
+using test::to_doubles;
 
 constexpr i64 kGroups = 2, kQueries = 6, kHead = 2, kHidden = 5, kFfn = 8;
 const Shape kQkv{kGroups, kQueries + 2 * kHead, kHidden}, kUp{2, kFfn, kHidden}, kDown{kHidden, kFfn};
 
 /// Returns element i of a gradient.
-double made_up(const std::string& name, i64 i) {
+double gradient_value(const std::string& name, i64 i) {
   return static_cast<double>(philox_key(2, name, static_cast<u64>(i)) % 1000);
 }
 
@@ -53,29 +53,30 @@ struct Slice {
 };
 
 /// Processes a matrix: every element becomes the sum of its row and column, weighted by its position.
-void rework(Tensor& matrix) {
+void add_row_and_column_sums(Tensor& matrix) {
   const i64 rows = matrix.dim(0), columns = matrix.dim(1);
-  Numbers x = numbers(matrix), row_sums(static_cast<std::size_t>(rows)), column_sums(static_cast<std::size_t>(columns));
+  Numbers x = to_doubles(matrix), row_sums(static_cast<std::size_t>(rows)),
+          column_sums(static_cast<std::size_t>(columns));
   for (std::size_t i = 0; i < x.size(); ++i) {
     row_sums[i / column_sums.size()] += x[i];
     column_sums[i % column_sums.size()] += x[i];
   }
   for (std::size_t i = 0; i < x.size(); ++i)
     x[i] = row_sums[i / column_sums.size()] - 3 * column_sums[i % column_sums.size()] + static_cast<double>(i);
-  test::set_numbers(matrix, x);
+  test::set_values(matrix, x);
 }
 
-/// Returns the full gradient of a parameter after rework().
+/// Returns the full gradient of a parameter after add_row_and_column_sums().
 Numbers expected(const Param& param) {
   CpuDevice device;
   const Box all = slab(param.box.global, 0, 0, param.box.global[0]);
   Numbers full(static_cast<std::size_t>(numel(all.shape)));
-  for (std::size_t i = 0; i < full.size(); ++i) full[i] = made_up(param.name, static_cast<i64>(i));
+  for (std::size_t i = 0; i < full.size(); ++i) full[i] = gradient_value(param.name, static_cast<i64>(i));
   for (const Box& box : param.matrices) {
     Tensor matrix = test::tensor_of(test::part_of(full, box), {numel(box.shape) / box.shape.back(), box.shape.back()},
                                     DType::F64, device);
-    rework(matrix);
-    const Numbers transformed = numbers(matrix);
+    add_row_and_column_sums(matrix);
+    const Numbers transformed = to_doubles(matrix);
     for (std::size_t i = 0; i < transformed.size(); ++i)
       full[static_cast<std::size_t>(test::global_index(box, static_cast<i64>(i)))] = transformed[i];
   }
@@ -99,19 +100,19 @@ TEST_P(MatrixGathererTest, MatchesResultOfSingleRank) {
     memory->visit_grads([&](const Param& param, i64 first, Tensor values) {
       Numbers part(static_cast<std::size_t>(values.numel()));
       for (std::size_t i = 0; i < part.size(); ++i)
-        part[i] = made_up(param.name, test::global_index(param.box, first + static_cast<i64>(i)));
-      test::set_numbers(values, part);
+        part[i] = gradient_value(param.name, test::global_index(param.box, first + static_cast<i64>(i)));
+      test::set_values(values, part);
     });
     ParamAndGradBuffer* const buffers[]{memory.get()};
     MatrixGatherer matrices(
         buffers, [](const Param& param) { return !param.matrices.empty(); }, &world);
     matrices.transform([&](Tensor& matrix) {
-      rework(matrix);
+      add_row_and_column_sums(matrix);
       const std::lock_guard lock(mutex);
       workers.insert(rank);
     });
     memory->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
-      const Numbers full = expected(param), part = numbers(values);
+      const Numbers full = expected(param), part = to_doubles(values);
       for (std::size_t i = 0; i < part.size(); ++i)
         EXPECT_EQ(part[i], full[static_cast<std::size_t>(test::global_index(param.box, first + static_cast<i64>(i)))])
             << param.name << " " << i;

@@ -14,8 +14,8 @@ namespace mcpp::muon_test {
 namespace {
 
 using test::Numbers;
-using test::numbers;
-using test::set_numbers;
+using test::set_values;
+using test::to_doubles;
 
 /// Matrix [rows, columns] in double precision.
 struct Matrix {
@@ -90,7 +90,7 @@ Matrix random_matrix(i64 rows, i64 columns, u64 seed) {
 double error_of(const Matrix& x, DType type, DType product_type, CpuDevice& device) {
   Tensor y = test::tensor_of(x.values, {x.rows, x.columns}, type, device);
   orthogonalize(y, 5, product_type);
-  return distance(numbers(y), orthogonalized(x, 5).values);
+  return distance(to_doubles(y), orthogonalized(x, 5).values);
 }
 
 TEST(MuonTest, OrthogonalizeMatchesDoublePrecisionIteration) {
@@ -125,7 +125,7 @@ TEST(MuonTest, OrthogonalizeMakesSingularValuesAboutOne) {
   constexpr i64 kRows = 16, kColumns = 40;
   Tensor x = test::random_tensor({kRows, kColumns}, DType::F32, device, 9, 1e-3);
   orthogonalize(x, 5, DType::F32);
-  const Matrix y{kRows, kColumns, numbers(x)};
+  const Matrix y{kRows, kColumns, to_doubles(x)};
   const Matrix gram = product(y, transposed(y));
   double trace = 0;
   for (i64 i = 0; i < kRows; ++i) {
@@ -139,7 +139,7 @@ TEST(MuonTest, OrthogonalizeKeepsZeroMatrix) {
   CpuDevice device;
   Tensor x = Tensor::zeros({3, 4}, DType::F32, device);
   orthogonalize(x, 5, DType::F32);
-  EXPECT_EQ(frobenius(numbers(x)), 0);
+  EXPECT_EQ(frobenius(to_doubles(x)), 0);
 }
 
 /// Two linear layers, one with two fused maps [2, 6, 5], with a bias, an embedding, and Muon.
@@ -156,7 +156,7 @@ struct MuonModel {
     add("fc2.weight", {4, 12}).matrices = {slab({4, 12}, 0, 0, 4)};
     memory = make_param_and_grad_buffer(list, dtype, device, {*self, *self}, {.bucket_size = 0});
     u64 seed = 0;
-    for (Param& param : params) set_numbers(param.value, test::normals(param.numel(), ++seed));
+    for (Param& param : params) set_values(param.value, test::normals(param.numel(), ++seed));
     ParamAndGradBuffer* const buffers[]{memory.get()};
     optimizer = std::make_unique<Optimizer>(buffers, config);
   }
@@ -165,7 +165,7 @@ struct MuonModel {
     memory->clear_grads();
     for (Param& param : params) {
       param.add_grad(
-          [&](Tensor& sum, float) { set_numbers(sum, test::normals(param.numel(), ++seed * 100, DType::F32)); });
+          [&](Tensor& sum, float) { set_values(sum, test::normals(param.numel(), ++seed * 100, DType::F32)); });
     }
     memory->finish();
   }
@@ -227,7 +227,7 @@ TEST_P(MuonStepsTest, MatchesFormulaInDoublePrecision) {
 
   std::map<std::string, Numbers> weights, momenta;
   for (const Param& param : model.params) {
-    weights[param.name] = numbers(param.value);
+    weights[param.name] = to_doubles(param.value);
     momenta[param.name].resize(static_cast<std::size_t>(param.numel()));
   }
   for (u64 i = 1; i <= 3; ++i) {
@@ -236,19 +236,19 @@ TEST_P(MuonStepsTest, MatchesFormulaInDoublePrecision) {
     for (const Param& param : model.params) {
       if (param.matrices.empty()) continue;
       const Shape& shape = param.box.shape;
-      reference_update(weights[param.name], momenta[param.name], numbers(param.main_grad), shape[shape.size() - 2],
+      reference_update(weights[param.name], momenta[param.name], to_doubles(param.main_grad), shape[shape.size() - 2],
                        shape.back(), step, config);
     }
     for (MuonModel* m : {&model, &with_adam})
       EXPECT_FALSE(m->optimizer->step(step.lr, step.weight_decay, step.clip).is_skipped);
     for (const Param& param : model.params) {
       if (param.matrices.empty()) continue;
-      EXPECT_LE(distance(numbers(param.value), weights[param.name]), GetParam().tolerance) << param.name << " " << i;
+      EXPECT_LE(distance(to_doubles(param.value), weights[param.name]), GetParam().tolerance) << param.name << " " << i;
     }
   }
   for (auto a = model.params.begin(), b = with_adam.params.begin(); a != model.params.end(); ++a, ++b) {
     if (!a->matrices.empty()) continue;
-    EXPECT_EQ(numbers(a->value), numbers(b->value)) << a->name;
+    EXPECT_EQ(to_doubles(a->value), to_doubles(b->value)) << a->name;
   }
 }
 

@@ -19,16 +19,16 @@ namespace {
 
 using test::Numbers;
 
-struct Way {
+struct Case {
   const char* name;
   CpCommType type;
   i64 heads, rings;  ///< SequencePartition
 
   int ranks() const { return static_cast<int>(heads * rings); }
-  friend void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
 
-constexpr Way kWays[]{
+constexpr Case kCases[]{
     {"p2p_2", CpCommType::P2p, 1, 2},          {"p2p_3", CpCommType::P2p, 1, 3},
     {"p2p_4", CpCommType::P2p, 1, 4},          {"gather_2", CpCommType::AllGather, 1, 2},
     {"gather_3", CpCommType::AllGather, 1, 3}, {"a2a_2", CpCommType::A2a, 2, 1},
@@ -117,7 +117,7 @@ SamplePartition make_partition(Cut kind, const Problem& p, const SequencePartiti
 
 /// Copies the rows of a tensor, at positions `at`, into the full tensor.
 void scatter(const Tensor& part, const PositionRanges& at, Numbers& full, i64 seq) {
-  const Numbers values = test::numbers(part);
+  const Numbers values = test::to_doubles(part);
   full.resize(values.size() / static_cast<std::size_t>(part.dim(0)) * static_cast<std::size_t>(seq));
   const i64 row = part.numel() / part.dim(0);
   for (i64 i = 0; i < part.numel(); ++i)
@@ -134,13 +134,13 @@ struct Numeric {
   }
 };
 
-Numeric on_ranks(const Problem& p, const Types& t, const Way& way, Cut kind) {
+Numeric on_ranks(const Problem& p, const Types& t, const Case& c, Cut kind) {
   Numeric result;
   std::mutex mutex;
-  run_local_ranks(way.ranks(), [&](Communicator& world, int) {
+  run_local_ranks(c.ranks(), [&](Communicator& world, int) {
     CpuDevice device;
     const ParallelState state = make_parallel_state(
-        world, {.cp = way.ranks(), .cp_comm_type = way.type, .cp_hierarchy = {way.heads, way.ranks() / way.heads}});
+        world, {.cp = c.ranks(), .cp_comm_type = c.type, .cp_hierarchy = {c.heads, c.ranks() / c.heads}});
     const ContextParallel cp = state.context_parallel();
     const FullTensors full(p, t, device);
     const i64 rows = p.seq / cp.size();
@@ -182,10 +182,10 @@ double distance(const Numeric& a, const Numeric& b) {
   return std::max({distance(a.out, b.out), distance(a.queries, b.queries), distance(a.keys_values, b.keys_values)});
 }
 
-class ContextParallelAttentionTest : public testing::TestWithParam<std::tuple<DType, Way>> {};
+class ContextParallelAttentionTest : public testing::TestWithParam<std::tuple<DType, Case>> {};
 INSTANTIATE_TEST_SUITE_P(Variants, ContextParallelAttentionTest,
                          testing::Combine(testing::Values(DType::F64, DType::F32, DType::BF16),
-                                          testing::ValuesIn(kWays)),
+                                          testing::ValuesIn(kCases)),
                          [](const auto& p) {
                            return str(name_of(std::get<0>(p.param)), "_", std::get<1>(p.param).name);
                          });
@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, ContextParallelAttentionTest,
 /// In fp64, results must agree to the last digits. In the other types, the distance from fp64 must be no larger than
 /// that of one rank, within random rounding, because partial results are merged in the accumulate type.
 TEST_P(ContextParallelAttentionTest, MatchesSingleRank) {
-  const auto& [type, way] = GetParam();
+  const auto& [type, c] = GetParam();
   const Problem kProblems[]{
       {96, 2, 4, 2, 16, true, 0, 0},     {96, 1, 8, 1, 24, true, 5, 0.2},  {96, 2, 2, 4, 16, true, 3, 0},
       {96, 1, 1, 8, 16, true, 0, 0.1},   {96, 2, 1, 4, 16, false, 4, 0},   {480, 1, 4, 1, 32, true, 0, 0},
@@ -205,8 +205,8 @@ TEST_P(ContextParallelAttentionTest, MatchesSingleRank) {
     const Numeric& truth = on_one_rank(p, {DType::F64, type});
     const double tolerance = type == DType::F64 ? 1e-14 : 1.1 * distance(on_one_rank(p, {type, type}), truth);
     for (const Cut kind : {Cut::Zigzag, Cut::Consecutive, Cut::Swapped, Cut::Random}) {
-      if (kind == Cut::Swapped && way.rings == 1) continue;
-      EXPECT_LT(distance(on_ranks(p, {type, type}, way, kind), truth), tolerance) << static_cast<int>(kind);
+      if (kind == Cut::Swapped && c.rings == 1) continue;
+      EXPECT_LT(distance(on_ranks(p, {type, type}, c, kind), truth), tolerance) << static_cast<int>(kind);
     }
   }
 }

@@ -46,7 +46,7 @@ struct Rank {
   Numbers errors() const {
     Numbers all;
     for (const PowerSgdState& state : buffer->power_sgd_states()) {
-      const Numbers error = test::numbers(state.error);
+      const Numbers error = test::to_doubles(state.error);
       all.insert(all.end(), error.begin(), error.end());
     }
     return all;
@@ -95,9 +95,9 @@ struct Reference {
           for (std::size_t k = 0; k < r; ++k) p[i * r + k] += errors[w][i * m + j] * factor[j * r + k];
     }
     Tensor columns_of_p = Tensor::empty({rows, kRank}, DType::F64, device);
-    test::set_numbers(columns_of_p, p);
+    test::set_values(columns_of_p, p);
     ops::orthonormalize(columns_of_p);
-    p = test::numbers(columns_of_p);
+    p = test::to_doubles(columns_of_p);
     for (const Numbers& sent : errors) {
       for (std::size_t i = 0; i < n; ++i)
         for (std::size_t j = 0; j < m; ++j)
@@ -118,7 +118,7 @@ struct Reference {
 Numbers directions(i64 columns, Device& device) {
   Tensor factor = Tensor::zeros({columns, kRank}, DType::F64, device, MemoryClass::Other);
   ops::orthonormalize(factor);
-  return test::numbers(factor);
+  return test::to_doubles(factor);
 }
 
 Numbers made_up_grads(const Param& param, int step, int rank) {
@@ -146,13 +146,13 @@ TEST(PowerSgdTest, MatchesPublishedAlgorithm) {
                                    .first->second;
         std::vector<Numbers> gradients;
         for (int w = 0; w < kRanks; ++w) gradients.push_back(made_up_grads(param, step, w));
-        const Numbers expected = reference.step(gradients, r.device), sum = test::numbers(param.main_grad);
+        const Numbers expected = reference.step(gradients, r.device), sum = test::to_doubles(param.main_grad);
         for (std::size_t i = 0; i < sum.size(); ++i)
           ASSERT_NEAR(sum[i], expected[i], 2e-5) << param.name << " " << step;
       }
       r.end_step();
       for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
-        const Numbers error = test::numbers(state.error),
+        const Numbers error = test::to_doubles(state.error),
                       &expected = references.at(state.param->name).errors[static_cast<std::size_t>(rank)];
         for (std::size_t i = 0; i < error.size(); ++i) ASSERT_NEAR(error[i], expected[i], 2e-5) << state.param->name;
       }
@@ -174,7 +174,7 @@ TEST(PowerSgdTest, DeferredErrorsAndSumsAddUpToGradients) {
         training.run_step(step);
         for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
           Numbers& sum = sums[state.param->name];
-          const Numbers grads = test::numbers(state.param->main_grad);  // replicated on every rank
+          const Numbers grads = test::to_doubles(state.param->main_grad);  // replicated on every rank
           sum.resize(grads.size());
           for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += grads[i];
         }
@@ -185,7 +185,7 @@ TEST(PowerSgdTest, DeferredErrorsAndSumsAddUpToGradients) {
         Tensor left = Tensor::like(state.error);
         ops::copy(state.error, left);
         world.all_reduce(left, ReduceOp::Sum).wait();
-        const Numbers errors = test::numbers(left);
+        const Numbers errors = test::to_doubles(left);
         for (std::size_t i = 0; i < errors.size(); ++i) {
           double expected = 0;
           for (int step = 0; step < kSteps; ++step) expected += all(step, *state.param, static_cast<i64>(i));
@@ -238,7 +238,7 @@ TEST(PowerSgdTest, RecoversLowRankSumsExactly) {
       });
       r.end_step();
       for (const PowerSgdState& state : r.buffer->power_sgd_states()) {
-        const Numbers sum = test::numbers(state.param->main_grad);
+        const Numbers sum = test::to_doubles(state.param->main_grad);
         const i64 columns = state.param->box.shape.back();
         for (std::size_t i = 0; i < sum.size(); ++i) {
           const auto at = static_cast<i64>(i);
@@ -264,7 +264,7 @@ TEST(PowerSgdTest, IsBitwiseIdenticalOnAllRanksAndStages) {
       r.buffer->visit_grads([&](const Param& param, i64 begin, const Tensor& values) {
         Numbers& whole = first[param.name];
         whole.resize(static_cast<std::size_t>(param.numel()), std::nan(""));
-        const Numbers part = test::numbers(values);
+        const Numbers part = test::to_doubles(values);
         for (std::size_t i = 0; i < part.size(); ++i) {
           double& known = whole[static_cast<std::size_t>(begin) + i];
           if (std::isnan(known)) known = part[i];

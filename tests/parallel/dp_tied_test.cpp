@@ -16,7 +16,7 @@ namespace {
 using test::made_up_grad;
 
 constexpr i64 kTied = 101;
-const AlongAxis kTwoStages{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 1}};
+const AxisPlacement kTwoStages{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 1}};
 
 /// The first stage holds the tied parameter and two layers, the last stage a layer and the tied parameter.
 struct Stage {

@@ -104,7 +104,7 @@ TEST(QuantizedWeightsTest, AreIdenticalOnAllRanksAndKeptInFullPrecision) {
 }
 
 /// Returns the compressed part of a parameter's gradient sum, computed from the definition.
-Floats narrow_sum(GradReduceFormat format, const std::vector<Floats>& parts) {
+Floats low_precision_sum(GradReduceFormat format, const std::vector<Floats>& parts) {
   Floats sum;
   for (const Floats& part : parts) {
     const Floats decoded = format == GradReduceFormat::Int8 ? test::packed_and_back(part) : test::rounded_to_bf16(part);
@@ -127,9 +127,9 @@ Floats expected_sum(GradReduceFormat format, const DpLayout& layout, int replica
         return ToyModel::is_used(param) ? test::made_up_grad(step, 0, rank, 0, param.name, i) : 0;
       }));
     }
-    of_nodes.push_back(layout.node > 1 ? narrow_sum(format, of_ranks) : of_ranks.front());
+    of_nodes.push_back(layout.node > 1 ? low_precision_sum(format, of_ranks) : of_ranks.front());
   }
-  return narrow_sum(format, of_nodes);
+  return low_precision_sum(format, of_nodes);
 }
 
 TEST(CompressedGradientsTest, AreSummedInFullPrecisionByRankAndNode) {

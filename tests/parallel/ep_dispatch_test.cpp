@@ -14,7 +14,7 @@ namespace {
 
 using test::integers_of;
 using test::Numbers;
-using test::numbers;
+using test::to_doubles;
 using testing::Test;
 
 TEST(DispatchPlanTest, SendsNothingWithOneRank) {
@@ -45,8 +45,8 @@ TEST(DispatchPlanTest, SortsReceivedRowsByExpert) {
   EXPECT_THROW(plan_dispatch(counts, 3, 1, 1, 0), Error);
 }
 
-/// The output of experts is known without computing them: expert e multiplies by e + 1. All dispatchers must give
-/// the sums and gradients that one rank computes by itself.
+/// Expert e multiplies by e + 1, so outputs are known. All dispatchers must return the sums and gradients of a single
+/// rank.
 struct Case {
   const char* name;
   int ep, tp;
@@ -71,14 +71,14 @@ constexpr i64 kExperts = 4, kTopk = 2, kRankTokens = 5, kWidth = 3;
 
 /// Input of a rank: its tokens [kRankTokens, kWidth], their experts and weights [kRankTokens, kTopk], and the gradients
 /// of the output.
-struct Brought {
+struct RankInput {
   std::vector<i32> experts;
   Numbers x, weights, dy;
 };
 
 /// All tokens of the last rank choose one expert first; one choice was dropped.
-Brought brought_by(int rank, int ranks) {
-  Brought own;
+RankInput make_rank_input(int rank, int ranks) {
+  RankInput own;
   for (i64 t = 0; t < kRankTokens; ++t) {
     for (i64 j = 0; j < kTopk; ++j) {
       const i64 expert = j == 0 && rank == ranks - 1 ? 3 : (t + 2 * j + rank) % 3;
@@ -95,7 +95,7 @@ Brought brought_by(int rank, int ranks) {
 
 /// Applies this rank's experts to their rows [n, kWidth], in the order of experts. Each rank of an expert's
 /// tensor-parallel group contributes an equal part of the sum.
-Tensor through_experts(const Tensor& from, std::span<const i64> rows, const ExpertParallel& parallel) {
+Tensor apply_experts(const Tensor& from, std::span<const i64> rows, const ExpertParallel& parallel) {
   Tensor y = Tensor::like(from);
   i64 row = 0;
   for (std::size_t e = 0; e < rows.size(); ++e) {
@@ -111,7 +111,7 @@ Tensor through_experts(const Tensor& from, std::span<const i64> rows, const Expe
 
 /// Checks `out` and `dx` [kRankTokens, kWidth] and `d_weights` [kRankTokens, kTopk] against values computed from this
 /// rank's input alone.
-void expect_as_without_ranks(const Brought& own, const Numbers& out, const Numbers& dx, const Numbers& d_weights) {
+void expect_matches_one_rank(const RankInput& own, const Numbers& out, const Numbers& dx, const Numbers& d_weights) {
   for (i64 t = 0; t < kRankTokens; ++t) {
     double factor = 0;
     for (i64 j = 0; j < kTopk; ++j) {
@@ -143,10 +143,10 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
                                   .tp = c.tp,
                                   .tp_rank = rank % c.tp,
                                   .exchange = &world};
-    const Brought own = brought_by(rank, world.size());
+    const RankInput own = make_rank_input(rank, world.size());
     const auto tensor = [&](const Numbers& values, const Shape& shape) {
       Tensor t = Tensor::empty(shape, DType::F64, device);
-      test::set_numbers(t, values);
+      test::set_values(t, values);
       return t;
     };
     const Tensor tokens = tensor(own.x, {kRankTokens, kWidth}), weights = tensor(own.weights, {kRankTokens, kTopk}),
@@ -157,19 +157,19 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
     int calls = 0;
     const Tensor rows = dispatcher->dispatch(tokens, [&] { ++calls; });
     for (const i64 count : dispatcher->rows()) EXPECT_TRUE(c.padded_rows == 0 || count == c.padded_rows);
-    const auto combined = dispatcher->combine(through_experts(rows, dispatcher->rows(), parallel), weights);
-    const Numbers out = numbers(combined.out);
+    const auto combined = dispatcher->combine(apply_experts(rows, dispatcher->rows(), parallel), weights);
+    const Numbers out = to_doubles(combined.out);
     const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // rebuilt, as in backward
     const auto gradients = again->combine_backward(d_out, combined.kept, weights);
-    const Numbers d_weights = numbers(gradients.weights),
-                  dx = numbers(again->dispatch_backward(through_experts(gradients.rows, dispatcher->rows(), parallel),
-                                                        [&] { ++calls; }));
+    const Numbers d_weights = to_doubles(gradients.weights),
+                  dx = to_doubles(again->dispatch_backward(apply_experts(gradients.rows, dispatcher->rows(), parallel),
+                                                           [&] { ++calls; }));
     EXPECT_EQ(calls, 2);
-    expect_as_without_ranks(own, out, dx, d_weights);
+    expect_matches_one_rank(own, out, dx, d_weights);
   });
 }
 
-/// Ranks exchange what they need to know in one message, and backward does not ask again.
+/// Ranks exchange counts in one message, and backward does not repeat the exchange.
 TEST(TokenDispatcherExchangeTest, ExchangesCountsOnce) {
   for (const TokenDispatcherType type : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
@@ -224,7 +224,7 @@ TEST(ExpertCapacityTest, DropsLowestWeightsOrLastTokens) {
                                            all.begin() + static_cast<std::ptrdiff_t>(first + own));
       };
       Tensor own_weights = Tensor::empty({static_cast<i64>(own), 1}, DType::F64, device);
-      test::set_numbers(own_weights, part(weights));
+      test::set_values(own_weights, part(weights));
       const std::vector<i32> own_order = part(order);
       CapacityRule rule{.experts = integers_of(part(experts), device).view({-1, 1}),
                         .weights = own_weights,
@@ -251,7 +251,7 @@ TEST(ExpertCapacityTest, KeepsNaNWeightsFirst) {
     if (is_broken || is_high) wanted[static_cast<std::size_t>(i)] = 0;
   }
   Tensor all = Tensor::empty({kTokens, 1}, DType::F32, device);
-  test::set_numbers(all, weights);
+  test::set_values(all, weights);
   const CapacityRule rule{.experts = integers_of(std::vector<i32>(kTokens, 0), device).view({-1, 1}),
                           .weights = all,
                           .order = order,
@@ -267,9 +267,9 @@ TEST(SequenceShardTest, ScattersAndGathersRows) {
       Numbers values(static_cast<std::size_t>(rows * 2));
       std::iota(values.begin(), values.end(), 1);
       Tensor x = Tensor::empty({rows, 2}, DType::F32, device);
-      test::set_numbers(x, values);
+      test::set_values(x, values);
       const SequenceShard part(&world);
-      EXPECT_EQ(numbers(part.gather(part.scatter(x), rows)), values) << rows << " rows";
+      EXPECT_EQ(to_doubles(part.gather(part.scatter(x), rows)), values) << rows << " rows";
     });
   }
 }

@@ -19,7 +19,7 @@ struct Rules {
   std::vector<std::string> conflicts() const { return layout_conflicts(model, layout, world_size, global_batch_size); }
 };
 
-Rules good_rules() {
+Rules valid_rules() {
   return {.model = {.num_layers = 24,
                     .num_attention_heads = 16,
                     .num_query_groups = 8,
@@ -30,11 +30,11 @@ Rules good_rules() {
 }
 
 TEST(LayoutTest, HasNoConflictsWhenValid) {
-  EXPECT_THAT(good_rules().conflicts(), IsEmpty());
+  EXPECT_THAT(valid_rules().conflicts(), IsEmpty());
 }
 
 TEST(LayoutTest, ReportsAllConflictsWithNearestValidValues) {
-  Rules rules = good_rules();
+  Rules rules = valid_rules();
   rules.layout.tp = 3;
   rules.model.num_layers = 22;
   rules.global_batch_size = 33;
@@ -54,7 +54,7 @@ TEST(LayoutTest, ReportsAllConflictsWithNearestValidValues) {
 }
 
 TEST(LayoutTest, UnevenStagesReplaceDivisibilityRule) {
-  Rules rules = good_rules();
+  Rules rules = valid_rules();
   rules.model.num_layers = 22;
   rules.layout.first_layers = 4;
   EXPECT_THAT(rules.conflicts(), IsEmpty());
@@ -63,7 +63,7 @@ TEST(LayoutTest, UnevenStagesReplaceDivisibilityRule) {
 }
 
 TEST(LayoutTest, OptimizerInstancesMustDivideDataParallelRanks) {
-  Rules rules = good_rules();
+  Rules rules = valid_rules();
   rules.world_size = 32;
   rules.layout.zero_stage = 1, rules.layout.instances = 3;
   EXPECT_THAT(
@@ -73,7 +73,7 @@ TEST(LayoutTest, OptimizerInstancesMustDivideDataParallelRanks) {
 }
 
 TEST(LayoutTest, HpzPartitionMustDivideRanksThatShareWeights) {
-  Rules rules = good_rules();
+  Rules rules = valid_rules();
   rules.layout = {.zero_stage = 3, .instances = 2, .node_ranks = 4};
   rules.world_size = 16, rules.global_batch_size = 0;
   EXPECT_THAT(rules.conflicts(), IsEmpty());
@@ -89,7 +89,7 @@ TEST(LayoutTest, HpzPartitionMustDivideRanksThatShareWeights) {
 }
 
 TEST(LayoutTest, RanksMayShareQueryGroups) {
-  Rules rules = good_rules();
+  Rules rules = valid_rules();
   rules.layout = {.tp = 8};
   for (const i64 groups : {1, 2, 4, 8, 16}) {
     rules.model.num_query_groups = groups;
@@ -104,7 +104,7 @@ TEST(LayoutTest, RanksMayShareQueryGroups) {
 }
 
 TEST(LayoutTest, ChecksSequenceAndExpertRules) {
-  Rules rules = good_rules();
+  Rules rules = valid_rules();
   rules.layout = {.tp = 4, .cp = 2, .ep = 2};
   rules.model.seq_length = 1026;
   rules.layout.sequence_parallel = true;
@@ -125,7 +125,7 @@ TEST(LayoutTest, ChecksSequenceAndExpertRules) {
 }
 
 TEST(LayoutTest, ChecksOtherRulesWhenWorldSizeIsUnknown) {
-  Rules rules = good_rules();
+  Rules rules = valid_rules();
   rules.world_size = 0, rules.layout.zero_stage = 1, rules.layout.instances = 4;
   EXPECT_THAT(rules.conflicts(), IsEmpty());
   rules.layout.cp = 3, rules.global_batch_size = 33;
@@ -136,7 +136,7 @@ TEST(LayoutTest, ChecksOtherRulesWhenWorldSizeIsUnknown) {
 }
 
 TEST(LayoutTest, HeadExchangeMustDivideHeadsOfTensorParallelRank) {
-  Rules rules = good_rules();  // 8 heads of 4 groups on each rank
+  Rules rules = valid_rules();  // 8 heads of 4 groups on each rank
   rules.layout = {.tp = 2, .cp = 8, .cp_comm_type = CpCommType::A2a};
   EXPECT_THAT(rules.conflicts(), IsEmpty()) << "two ranks get the same group";
   rules.model.num_attention_heads = 24, rules.model.num_query_groups = 12;
@@ -148,7 +148,7 @@ TEST(LayoutTest, HeadExchangeMustDivideHeadsOfTensorParallelRank) {
 }
 
 TEST(LayoutTest, ReportsSizesBelowOneFirst) {
-  Rules rules = good_rules();
+  Rules rules = valid_rules();
   rules.layout.pp = 0;
   EXPECT_THAT(rules.conflicts(), ElementsAre("pipeline_model_parallel_size = 0 must be at least 1"));
 }

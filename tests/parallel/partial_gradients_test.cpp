@@ -18,7 +18,7 @@ namespace {
 struct Chunk {
   Chunk(int units, DType dtype, Device& device, const DataParallelGroups& dp, int zero_stage, int tp_rank) {
     std::vector<UnitParam> list;
-    const auto add = [&](int unit, i64 count, const AlongAxis& tp) {
+    const auto add = [&](int unit, i64 count, const AxisPlacement& tp) {
       Param& param = params.emplace_back(str("p", params.size()), Shape{count}, Init::Zeros);
       param.placement.tp = tp;
       list.push_back({&param, unit});
@@ -56,7 +56,7 @@ void expect_sums(const Chunk& chunk, int tp_rank, int tp_size, float dp_size) {
   chunk.memory->visit_grads([&](const Param& param, i64 first, const Tensor& grads) {
     float sum = 0;  // 1, 10, 100 ... summed over the ranks with a copy
     for (int rank = 0; rank < tp_size; ++rank) {
-      const AlongAxis& tp = param.placement.tp;
+      const AxisPlacement& tp = param.placement.tp;
       const bool counts =
           tp.spread == Spread::Partial ? tp.is_first(rank / tp.copies(tp_size) * tp.copies(tp_size)) : rank == tp_rank;
       if (counts) sum += static_cast<float>(std::pow(10, rank));
@@ -110,15 +110,15 @@ std::string refusal(const Placement& placement, Communicator& tp, Communicator* 
 
 TEST(PartialGradientsTest, RejectParametersWithoutReductionGroup) {
   run_local_ranks(2, [](Communicator& tp, int) {
-    const AlongAxis partial{Spread::Partial}, two_stages{Spread::Partial, Holders{.first = 0, .count = 2}};
+    const AxisPlacement partial{Spread::Partial}, two_stages{Spread::Partial, Holders{.first = 0, .count = 2}};
     EXPECT_EQ(refusal({.tp = partial}, tp), "");
     EXPECT_CONTAINS(refusal({.ep = partial}, tp), "decoder.some.weight is placed Partial along ep");
     EXPECT_CONTAINS(refusal({.pp = two_stages}, tp), "Partial along pp on 2 ranks");
     EXPECT_EQ(refusal({.pp = two_stages}, tp, &tp), "");
-    const AlongAxis three{Spread::Partial, Holders{.first = 0, .count = 3}};
+    const AxisPlacement three{Spread::Partial, Holders{.first = 0, .count = 3}};
     EXPECT_CONTAINS(refusal({.tp = three}, tp), "held by 3 of 2 ranks");
     EXPECT_CONTAINS(refusal({.pp = three}, tp, &tp), "but gradients are summed over 2");
-    const AlongAxis others{Spread::Partial, Holders{.first = 2, .count = 2}};
+    const AxisPlacement others{Spread::Partial, Holders{.first = 2, .count = 2}};
     EXPECT_CONTAINS(refusal({.tp = others}, tp), "not neighbors of rank");
   });
 }

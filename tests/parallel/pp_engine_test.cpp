@@ -33,7 +33,7 @@ class ToyStage : public PipelineStage {
 
   Tensor forward(int microbatch, const Tensor& x) override {
     EXPECT_EQ(x.defined(), !is_first);
-    const test::Numbers in = is_first ? test::normals(kWidth, 300 + static_cast<u64>(microbatch)) : test::numbers(x);
+    const test::Numbers in = is_first ? test::normals(kWidth, 300 + static_cast<u64>(microbatch)) : test::to_doubles(x);
     test::Numbers y(kWidth);
     for (std::size_t i = 0; i < kWidth; ++i) y[i] = w_[i] * in[i] + b_[i];
     inputs_[microbatch] = in;
@@ -49,7 +49,7 @@ class ToyStage : public PipelineStage {
   }
   Tensor backward_input(int microbatch, const Tensor& dy) override {
     EXPECT_EQ(dy.defined(), !is_last);
-    if (!is_last) output_grads_[microbatch] = test::numbers(dy);
+    if (!is_last) output_grads_[microbatch] = test::to_doubles(dy);
     if (is_first) return {};
     test::Numbers dx = output_grads_.at(microbatch);
     for (std::size_t i = 0; i < kWidth; ++i) dx[i] *= w_[i];

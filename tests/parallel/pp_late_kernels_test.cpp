@@ -47,7 +47,7 @@ class LazyKernelLoading {
  private:
   struct Message {
     bool sent = false, received = false;  // both sides are queued
-    bool has_come() const { return sent && received; }
+    bool is_complete() const { return sent && received; }
   };
   /// Message key: true for an activation, the stage that receives it, and the microbatch.
   using Key = std::tuple<bool, int, int>;
@@ -65,7 +65,7 @@ class LazyKernelLoading {
   }
 
   bool is_idle(const Rank& rank) {
-    return std::ranges::all_of(rank.queued, [&](const Key& key) { return messages_[key].has_come(); });
+    return std::ranges::all_of(rank.queued, [&](const Key& key) { return messages_[key].is_complete(); });
   }
 
   void post_receives(std::size_t r) {
@@ -91,7 +91,7 @@ class LazyKernelLoading {
     int& computed = rank.computed[{a.kind, a.stage}];
     if (computes(a.kind) && computed < loads_ && !is_idle(rank)) return false;
     ++computed;
-    if (receives(a.kind) && one_at_a_time_ && !messages_[key_of(a)].has_come()) return false;
+    if (receives(a.kind) && one_at_a_time_ && !messages_[key_of(a)].is_complete()) return false;
     if (sends(a.kind)) {
       messages_[key_of(a)].sent = true;
       rank.queued.push_back(key_of(a));
@@ -143,7 +143,7 @@ TEST(LazyKernelLoadingTest, RanksThatWaitForEachOtherDeadlock) {
       << "both have sent what the other does not take yet";
 }
 
-/// If each rank has one stage, messages go one way and no rank waits for an answer, as in evaluate and generate.
+/// If each rank has one stage, messages have one direction and no rank waits for a reply, as in evaluate and generate.
 TEST(LazyKernelLoadingTest, ForwardOnlySchedulesCompleteWithPostedReceives) {
   for (int ranks = 1; ranks <= 6; ++ranks) {
     for (int microbatches = 1; microbatches <= 12; ++microbatches)

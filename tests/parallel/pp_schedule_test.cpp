@@ -248,7 +248,7 @@ TEST(SimulateTest, DetectsActionsOfWrongMicrobatchOrStage) {
         }
 }
 
-TEST(SimulateTest, NamesMistake) {
+TEST(SimulateTest, NamesRankStepAndActionOfError) {
   const Schedule good = lower(one_f_one_b(2, 2));
   // Rank 0: F0 sF0 F1 sF1 rB0 B0 rB1 B1 R. Rank 1: rF0 F0 B0 sB0 rF1 F1 B1 sB1 R.
   const auto swapped = [&](int rank, int a, int b) {

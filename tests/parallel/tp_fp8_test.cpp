@@ -65,7 +65,7 @@ Truth product(const Numbers& a, i64 a_row, i64 a_step, const Numbers& b, i64 b_c
 }
 
 void expect_part(const Tensor& actual, const Truth& truth, const Box& box, double tolerance, const char* what) {
-  const Numbers result = test::numbers(actual), value = test::part_of(truth.value, box),
+  const Numbers result = test::to_doubles(actual), value = test::part_of(truth.value, box),
                 magnitude = test::part_of(truth.magnitude, box);
   ASSERT_EQ(result.size(), value.size()) << what;
   for (std::size_t i = 0; i < result.size(); ++i)

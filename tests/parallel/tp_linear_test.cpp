@@ -57,15 +57,15 @@ Tensor part(const Numbers& whole, const Box& box, Device& device) {
   return test::tensor_of(test::part_of(whole, box), box.shape, DType::F64, device);
 }
 
-struct Passed {
+struct PassResult {
   Tensor y, dx;
   std::map<std::string, Param*> params;
 };
 
-Passed run(Module& module, const Tensor& x, const Tensor& dy, bool delay_wgrad_compute) {
+PassResult run(Module& module, const Tensor& x, const Tensor& dy, bool delay_wgrad_compute) {
   MicrobatchContext context;
   context.delay_wgrad_compute = delay_wgrad_compute;
-  Passed result;
+  PassResult result;
   result.y = module.forward(x, context);
   result.dx = module.backward(dy, context);
   context.run_delayed_wgrads();
@@ -86,8 +86,8 @@ void expect_same(int ranks, const Variant& v, const std::function<std::unique_pt
   const Box x_box = split_box({kSeq, kBatch, kIn}, 0, *self), y_box = split_box({kSeq, kBatch, kOut}, 0, *self);
   const auto whole = make(*self);
   allocate(*whole, device);
-  const Passed expected = run(*whole, part(kX, x_box, device), part(kDy, y_box, device), false);
-  const Numbers y = test::numbers(expected.y), dx = test::numbers(expected.dx);
+  const PassResult expected = run(*whole, part(kX, x_box, device), part(kDy, y_box, device), false);
+  const Numbers y = test::to_doubles(expected.y), dx = test::to_doubles(expected.dx);
 
   run_local_ranks(ranks, [&](Communicator& tp, int) {
     CpuDevice own_device;
@@ -95,14 +95,15 @@ void expect_same(int ranks, const Variant& v, const std::function<std::unique_pt
     const Box own_y = y_axis < 0 ? y_box : split_box(y_box.shape, y_axis, tp);
     const auto layer = make(tp);
     allocate(*layer, own_device);
-    const Passed actual = run(*layer, part(kX, own_x, own_device), part(kDy, own_y, own_device), v.delay_wgrad_compute);
+    const PassResult actual =
+        run(*layer, part(kX, own_x, own_device), part(kDy, own_y, own_device), v.delay_wgrad_compute);
     EXPECT_EQ(actual.y.shape(), own_y.shape);
     test::expect_part(actual.y, y, own_y, kTolerance, "y " + name_of(v));
     test::expect_part(actual.dx, dx, own_x, kTolerance, "dx " + name_of(v));
     EXPECT_EQ(actual.params.size(), expected.params.size());
     for (const auto& [name, param] : actual.params) {
       EXPECT_NE(param->placement.tp.spread, Spread::Partial) << name;
-      test::expect_part(param->main_grad, test::numbers(expected.params.at(name)->main_grad), param->box, kTolerance,
+      test::expect_part(param->main_grad, test::to_doubles(expected.params.at(name)->main_grad), param->box, kTolerance,
                         name + " " + name_of(v));
     }
   });
@@ -155,8 +156,8 @@ TEST_P(ParallelLinearTest, VocabParallelEmbeddingMatchesUnshardedTable) {
   const auto tokens_on = [&](Device& d) { return test::integers_of(tokens, d).view({kSeq, kBatch}); };
   VocabParallelEmbedding expected("words", kVocab, kOut, *self, 0.1);
   allocate(expected, device);
-  const Numbers y = test::numbers(run(expected, tokens_on(device), part(kDy, whole, device), false).y);
-  const Numbers gradient = test::numbers(expected.weight().main_grad);
+  const Numbers y = test::to_doubles(run(expected, tokens_on(device), part(kDy, whole, device), false).y);
+  const Numbers gradient = test::to_doubles(expected.weight().main_grad);
 
   for (const Variant& v : variants()) {
     run_local_ranks(GetParam(), [&](Communicator& tp, int) {
@@ -164,7 +165,7 @@ TEST_P(ParallelLinearTest, VocabParallelEmbeddingMatchesUnshardedTable) {
       VocabParallelEmbedding words("words", kVocab, kOut, tp, 0.1, v.sequence_parallel);
       allocate(words, own_device);
       const Box box = v.sequence_parallel ? split_box(whole.shape, 0, tp) : whole;
-      const Passed actual = run(words, tokens_on(own_device), part(kDy, box, own_device), v.delay_wgrad_compute);
+      const PassResult actual = run(words, tokens_on(own_device), part(kDy, box, own_device), v.delay_wgrad_compute);
       test::expect_part(actual.y, y, box, kTolerance, "y " + name_of(v));
       test::expect_part(words.weight().main_grad, gradient, words.weight().box, kTolerance, "gradient " + name_of(v));
     });

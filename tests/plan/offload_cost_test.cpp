@@ -92,14 +92,14 @@ TEST(OffloadCostTest, RequiresDiskBandwidth) {
   Hardware hardware = hardware_with(0);
   const Layout disk{.activations_tier = OffloadTier::File};
   EXPECT_THAT(missing_rates(hardware, disk),
-              testing::ElementsAre(testing::HasSubstr("host.nvme_bandwidth: is not known of test")));
+              testing::ElementsAre(testing::HasSubstr("host.nvme_bandwidth: is unknown for test")));
   EXPECT_THAT(missing_rates(hardware, {.activations_tier = OffloadTier::Host}), testing::IsEmpty());
   hardware.host.nvme_bandwidth = 3;
   EXPECT_THAT(missing_rates(hardware, disk), testing::IsEmpty());
 }
 
 // On CPUs the device is the host: offloading copies within its memory.
-TEST(OffloadCostTest, CpuCopiesWithinItsMemory) {
+TEST(OffloadCostTest, CpuOffloadUsesMemoryBandwidth) {
   Hardware hardware = hardware_with(5);
   hardware.host = {.memory = 100};
   const Layout layout{.activations_tier = OffloadTier::Host};

@@ -1,4 +1,4 @@
-// HTML page of a step: its marks represent the predicted times. tests/report/run.sh checks it in a browser.
+// HTML page of a step: its boxes represent the predicted times. tests/report/run.sh checks it in a browser.
 #include "plan/report/step_html.h"
 
 #include <gmock/gmock.h>
@@ -55,21 +55,21 @@ TEST(StepPageTest, HasBoxForEachPartOfEachPass) {
   EXPECT_THAT(passes, testing::HasSubstr("tensor-parallel communication"));
 }
 
-/// Marks of a chart by part of the time; seconds are widths over `scale`.
-struct Marks {
+/// Number and width of the boxes of a chart by part of the time; seconds are widths over `scale`.
+struct ChartBoxes {
   std::map<std::string, int> count;
   std::map<std::string, double> width;
 };
-Marks marks_of(const std::string& page, const std::string& chart) {
+ChartBoxes boxes_of(const std::string& page, const std::string& chart) {
   const std::size_t begin = page.find("data-chart=\"" + chart + "\"");
   const std::string drawn = page.substr(begin, page.find("</svg>", begin) - begin);
   const std::regex box("width=\"([0-9.]+)\"[^>]*data-part=\"([a-z_]+)\"");
-  Marks marks;
+  ChartBoxes boxes;
   for (auto i = std::sregex_iterator(drawn.begin(), drawn.end(), box); i != std::sregex_iterator(); ++i) {
-    ++marks.count[(*i)[2]];
-    marks.width[(*i)[2]] += std::stod((*i)[1]);
+    ++boxes.count[(*i)[2]];
+    boxes.width[(*i)[2]] += std::stod((*i)[1]);
   }
-  return marks;
+  return boxes;
 }
 
 // Every schedule, dense and with experts, with and without context parallelism: each pass shows its parts with their
@@ -89,14 +89,14 @@ TEST(StepPageTest, CoversEverySchedule) {
         const std::string page = step_html(job, step), what = layout.describe();
         for (const char* bad : {"nan", "inf\"", "-inf"})
           EXPECT_THAT(page, testing::Not(testing::HasSubstr(bad))) << what;
-        const Marks marks = marks_of(page, "passes");
+        const ChartBoxes boxes = boxes_of(page, "passes");
         const i64 microbatches = std::min<i64>(16, layout.microbatches(64)), passes = row.splits_backward ? 3 : 2;
-        EXPECT_EQ(marks.count.at("products"), 4 * layout.chunks * passes * microbatches) << what;
-        EXPECT_EQ(marks.count.contains("context_parallel"), cp > 1) << what;
-        EXPECT_EQ(marks.count.contains("expert_parallel"), work == &mixture) << what;
-        EXPECT_TRUE(marks.count.contains("tensor_parallel")) << what;
+        EXPECT_EQ(boxes.count.at("products"), 4 * layout.chunks * passes * microbatches) << what;
+        EXPECT_EQ(boxes.count.contains("context_parallel"), cp > 1) << what;
+        EXPECT_EQ(boxes.count.contains("expert_parallel"), work == &mixture) << what;
+        EXPECT_TRUE(boxes.count.contains("tensor_parallel")) << what;
         // Time per part over all ranks, relative to that of the products.
-        const auto share = [&](const char* part) { return marks.width.at(part) / marks.width.at("products"); };
+        const auto share = [&](const char* part) { return boxes.width.at(part) / boxes.width.at("products"); };
         double products = 0, tensor_parallel = 0, attention = 0;
         for (const StepTime& rank : step_time_by_rank(job)) {
           products += rank.work.products, tensor_parallel += rank.work.tensor_parallel;

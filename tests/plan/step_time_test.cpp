@@ -1,4 +1,4 @@
-// Predicted step times, where they follow from simpler facts.
+// Predicted step times in cases with a known result.
 #include "plan/step/step_time.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(StepTimeTest, RingAttentionIsComputedInPieces) {
 }
 
 // Keys and values of a rank take k bytes, their fp32 gradients w, its queries q, as in docs/context_parallelism.md.
-// Attention takes no time and hides nothing.
+// Attention takes no time and does not overlap with communication.
 TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   Hardware hardware = hardware_with(1);
   hardware.device.attention_attained = hardware.device.memory_attained = 1e12;

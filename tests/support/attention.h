@@ -25,7 +25,7 @@ struct AttentionCase {
 
 /// Values of heads on the host.
 struct HeadNumbers {
-  explicit HeadNumbers(const Heads& x) : heads(x), all(numbers(x.base)) {}
+  explicit HeadNumbers(const Heads& x) : heads(x), all(to_doubles(x.base)) {}
   double operator()(i64 s, i64 b, i64 head, i64 d) const {
     return all[static_cast<std::size_t>(heads.offset + s * heads.seq_stride + b * heads.batch_stride +
                                         head / heads.group_size * heads.group_stride +
@@ -99,7 +99,7 @@ struct AttentionTruth {
   std::vector<double> out, lse, dq, dk, dv;  // in the layout of the dense tensors
 
   explicit AttentionTruth(const AttentionCall& c)
-      : q_(c.x.q), k_(c.x.k), v_(c.x.v), dout_(numbers(c.dout)), starts_(starts_of(c)) {
+      : q_(c.x.q), k_(c.x.k), v_(c.x.v), dout_(to_doubles(c.dout)), starts_(starts_of(c)) {
     const i64 dim = c.x.q.head_dim, b = c.x.q.batch;
     const Heads &q = c.x.q, &k = c.x.k;
     out.resize(static_cast<std::size_t>(q.seq * b * q.heads * dim));
@@ -189,7 +189,7 @@ inline double attention_error(const std::vector<double>& truth, const auto& valu
   return largest;
 }
 inline double attention_error(const std::vector<double>& truth, const Tensor& value) {
-  const Numbers all = numbers(value);
+  const Numbers all = to_doubles(value);
   return attention_error(truth, [&](i64 i) { return all[static_cast<std::size_t>(i)]; });
 }
 inline double attention_error(const std::vector<double>& truth, const Heads& x) {

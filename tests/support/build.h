@@ -1,5 +1,5 @@
-// Properties of the build that tests need. They are compiled into one source file, so that all others compile to the
-// same objects in every build folder.
+// Properties of the build that tests need. One source file contains them, so that all other sources compile to
+// identical objects in every build folder.
 #pragma once
 #include "base/file.h"
 

@@ -10,7 +10,7 @@
 
 namespace mcpp::test {
 
-/// Returns why make_gpu() cannot return a GPU, or "" if it can.
+/// Returns the reason why make_gpu() cannot return a GPU, or "" if it can.
 std::string why_no_gpu();
 struct GpuOptions {
   bool any_order = false;  ///< kernels may use a different summation order in each run

@@ -1,4 +1,4 @@
-// Asynchronous copies that are made as late as possible, so that code which does not wait for them reads wrong values.
+// Asynchronous copies that are made as late as possible, so that code without the necessary wait reads wrong values.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 
 namespace mcpp::test {
 
-/// Copies between CPU tensors, one device acting as the accelerator. Reports host memory that is not pinned, or pinned
-/// twice, as a test failure.
+/// Engine for copies between CPU tensors, where one device acts as the accelerator. Reports host memory that is not
+/// pinned, or pinned twice, as a test failure.
 class LazyCopies final : public AsyncCopyEngine {
  public:
   explicit LazyCopies(Device& device) : AsyncCopyEngine(device) {}

@@ -1,5 +1,6 @@
 // Fixture for tests of ops with every element type on every available device: at each instruction level of the CPU with
-// one, two and three threads, whose results must be bitwise identical, and on a GPU, where two runs must be.
+// one, two and three threads, whose results must be bitwise identical, and on a GPU, where two runs must be bitwise
+// identical.
 #pragma once
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
@@ -59,7 +60,7 @@ class Ops : public testing::TestWithParam<std::tuple<DType, OpsTarget>> {
 
   Numbers normals(i64 count, u64 seed, double scale = 1) const { return test::normals(count, seed, dtype(), scale); }
 
-  // Functions of tests/support/tensors.h, with the alignment of the target.
+  // Call the functions of tests/support/tensors.h with the alignment of the target.
   Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& device) const {
     return test::tensor_of(x, shape, t, device, target().first);
   }

@@ -76,7 +76,7 @@ struct PositionCase {
     return result;
   }
 };
-/// Returns one range, two and several, each also with documents.
+/// Returns cases with one, two and several ranges, each with and without documents.
 inline std::vector<PositionCase> every_position_case(i64 rows) {
   const PositionRanges two{.first = 1, .split = rows / 2, .second = rows / 2 + 4};
   PositionRanges several{.first = 1, .split = 2, .second = 3, .length = 1, .more = 2};

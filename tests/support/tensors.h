@@ -42,7 +42,7 @@ inline Numbers normals(i64 count, u64 seed, DType t = DType::F64, double scale =
 }
 
 /// Copies x into t, rounded to the type of t.
-inline void set_numbers(Tensor& t, const Numbers& x) {
+inline void set_values(Tensor& t, const Numbers& x) {
   on_float(t.dtype(), [&]<class T>() {
     std::vector<T> values(x.size());
     std::transform(x.begin(), x.end(), values.begin(), from_double<T>);
@@ -54,11 +54,11 @@ inline void set_numbers(Tensor& t, const Numbers& x) {
 /// `first` 0 it is aligned.
 inline Tensor tensor_of(const Numbers& x, const Shape& shape, DType t, Device& device, i64 first = 1) {
   Tensor result = Tensor::empty({first + numel(shape)}, t, device).flat(first, numel(shape)).view(shape);
-  set_numbers(result, x);
+  set_values(result, x);
   return result;
 }
 
-/// Same as integers(), but also accepts a braced list.
+/// Returns integers() of a vector or a braced list.
 inline Tensor integers_of(const std::vector<i32>& x, Device& device) {
   return integers(x, device);
 }
@@ -72,7 +72,7 @@ inline Tensor random_tensor(const Shape& shape, DType t, Device& device, u64 see
   return tensor_of(normals(numel(shape), seed, t, scale), shape, t, device, first);
 }
 
-inline Numbers numbers(const Tensor& x) {
+inline Numbers to_doubles(const Tensor& x) {
   Numbers result(static_cast<std::size_t>(x.numel()));
   on_float(x.dtype(), [&]<class T>() {
     const HostValues<T> values(x);
@@ -107,7 +107,7 @@ inline double tolerance(DType t) {
 /// matches NaN, and infinities match themselves.
 inline void expect_close(const Tensor& actual, const Numbers& expected, double relative, double magnitude,
                          const std::string& what) {
-  const Numbers x = numbers(actual);
+  const Numbers x = to_doubles(actual);
   ASSERT_EQ(x.size(), expected.size()) << what;
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (x[i] == expected[i] || (std::isnan(x[i]) && std::isnan(expected[i]))) continue;

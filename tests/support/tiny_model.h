@@ -57,7 +57,7 @@ inline void set_num_layers(ModelConfig& config, i64 layers) {
   config.num_layers = layers;
 }
 
-/// Features of families other than GPT-2 and Llama, which together cover everything in between.
+/// Model with features of families other than GPT-2 and Llama; together these models cover all features.
 struct NamedModel {
   const char* name;
   ModelConfig config;
@@ -197,7 +197,7 @@ struct TinyModel {
   Numbers gradients() {
     Numbers all;
     model.visit([&](Param& param, int) {
-      const Numbers x = numbers(param.main_grad);
+      const Numbers x = to_doubles(param.main_grad);
       all.insert(all.end(), x.begin(), x.end());
     });
     return all;

@@ -122,7 +122,7 @@ TEST_P(ActivationOpsTest, PropagatesNaN) {
       ops::activation_backward(a, dy, t, nullptr, dx);
       return std::vector{y, dx};
     });
-    const Numbers y = numbers(outputs[0]), dx = numbers(outputs[1]);
+    const Numbers y = to_doubles(outputs[0]), dx = to_doubles(outputs[1]);
     EXPECT_TRUE(std::isnan(y.front()) && std::isnan(y.back()) && std::isnan(dx.front()));
   }
 }

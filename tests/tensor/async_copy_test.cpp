@@ -29,7 +29,7 @@ class AsyncCopyTest : public testing::TestWithParam<DeviceType> {
 INSTANTIATE_TEST_SUITE_P(Devices, AsyncCopyTest, testing::ValuesIn(device_types()),
                          [](const auto& p) { return name_of(p.param); });
 
-TEST_P(AsyncCopyTest, CopyResultsOfEarlierOps) {
+TEST_P(AsyncCopyTest, CopiesResultsOfEarlierOps) {
   constexpr i64 kCount = 4 << 20;
   for (i32 round = 1; round < 5; ++round) {
     Tensor x = random_tensor({kCount}, DType::F32, *device_, 1, 1, 0),
@@ -60,7 +60,7 @@ TEST_P(AsyncCopyTest, LaterOpsWaitForCopy) {
 }
 
 // Tensors (for instance activations) are released while their copy is in flight, and their memory is reused.
-TEST_P(AsyncCopyTest, KeepReleasedMemoryUntilDone) {
+TEST_P(AsyncCopyTest, KeepsReleasedMemoryUntilDone) {
   constexpr i64 kCount = 1 << 20;
   std::vector<std::shared_ptr<const Tensor>> buffers;
   std::vector<AsyncCopy> pending;
@@ -77,7 +77,7 @@ TEST_P(AsyncCopyTest, KeepReleasedMemoryUntilDone) {
   }
 }
 
-TEST_P(AsyncCopyTest, ReuseHostBuffers) {
+TEST_P(AsyncCopyTest, ReusesHostBuffers) {
   const void* first = buffers_->take({1000}, DType::I32)->raw();
   const i64 peak = buffers_->peak();
   for (i32 i = 0; i < 10; ++i) {
@@ -88,7 +88,7 @@ TEST_P(AsyncCopyTest, ReuseHostBuffers) {
   EXPECT_EQ(buffers_->peak(), peak);
 }
 
-TEST_P(AsyncCopyTest, AcceptEmptyTensors) {
+TEST_P(AsyncCopyTest, AcceptsEmptyTensors) {
   const auto buffer = buffers_->take({0}, DType::F32);
   const Tensor none = Tensor::empty({0}, DType::F32, *device_);
   copies_->to_host(none, *buffer).wait();

@@ -37,7 +37,7 @@ class DeviceWaitTimerDeviceTest : public testing::TestWithParam<DeviceType> {};
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceWaitTimerDeviceTest, testing::ValuesIn(device_types()),
                          [](const auto& p) { return name_of(p.param); });
 
-TEST_P(DeviceWaitTimerDeviceTest, MeasureTimeBetweenBeginAndEnd) {
+TEST_P(DeviceWaitTimerDeviceTest, MeasuresTimeBetweenBeginAndEnd) {
   if (const std::string why = why_missing(GetParam()); !why.empty()) GTEST_SKIP() << why;
   const std::unique_ptr<Device> gpu = make_device(GetParam());
   const std::unique_ptr<DeviceWaitTimer> waits = make_device_wait_timer(*gpu);

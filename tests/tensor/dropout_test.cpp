@@ -93,7 +93,7 @@ TEST_P(DropoutOpsTest, DropoutIsIndependentOfLayout) {
     ops::dropout(part, shard, part);
     return std::vector{all, part};
   });
-  const Numbers all = numbers(outputs[0]), part = numbers(outputs[1]);
+  const Numbers all = to_doubles(outputs[0]), part = to_doubles(outputs[1]);
   const i64 column_of_sample[]{2, 0};
   for (i64 s = 0; s < 4; ++s)
     for (i64 b = 0; b < 2; ++b)
@@ -111,7 +111,7 @@ TEST_P(DropoutOpsTest, DropoutKeepsExpectedFraction) {
     return std::vector{x};
   });
   double sum = 0, pairs = 0, previous = 0;
-  for (double v : numbers(outputs[0])) {
+  for (double v : to_doubles(outputs[0])) {
     const double is_kept = v > 0 ? 1 : 0;
     sum += is_kept;
     pairs += is_kept * previous;

@@ -39,7 +39,7 @@ TEST_P(ElementwiseOpsTest, SoftCapMatchesReference) {
       ops::soft_cap(t, cap);
       return std::vector{t};
     });
-    const Numbers capped = numbers(outputs[0]);
+    const Numbers capped = to_doubles(outputs[0]);
     for (std::size_t i = 0; i + 1 < x.size(); ++i) {
       const double expected = cap * std::tanh(x[i] / cap);
       ASSERT_NEAR(capped[i], expected, 4 * tolerance(dtype()) * std::abs(expected) + 1e-300) << x[i];
@@ -60,11 +60,11 @@ TEST_P(ElementwiseOpsTest, CopyConvertsLikeScalarTypes) {
       Tensor src = tensor_of(x, {count}, dtype(), device), dst = garbage({count}, to, device);
       ops::copy(src, dst);
       // The reference goes through double, to which both types convert exactly.
-      return std::vector{dst, tensor_of(numbers(src), {count}, to, device)};
+      return std::vector{dst, tensor_of(to_doubles(src), {count}, to, device)};
     });
     // A GPU maps every NaN to the same one.
     if (target().device == DeviceType::Cuda)
-      expect_close(outputs[0], numbers(outputs[1]), 0, 0, "copy");
+      expect_close(outputs[0], to_doubles(outputs[1]), 0, 0, "copy");
     else
       EXPECT_TRUE(same_bits(outputs[0], outputs[1])) << "to " << name_of(to);
   }

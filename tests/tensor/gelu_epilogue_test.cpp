@@ -58,7 +58,7 @@ TEST_P(GeluEpilogueOpsTest, MatchDoublePrecision) {
     // kSteepest.
     constexpr double kSteepest = 1.13, kSums = 1e-5;
     const auto expect = [&](const Tensor& output, const char* what, const auto& truth, const auto& rounded) {
-      const Numbers actual = numbers(output);
+      const Numbers actual = to_doubles(output);
       for (std::size_t i = 0; i < actual.size(); ++i) {
         const double limit = tolerance(dtype()) * (rounded(i) + std::abs(truth(i))) + kSums;
         ASSERT_NEAR(actual[i], truth(i), limit) << what << " " << i;

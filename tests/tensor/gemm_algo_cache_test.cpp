@@ -122,7 +122,7 @@ TEST(GemmAlgoCacheTest, RejectsMalformedText) {
   EXPECT_THROW(gemm_choices_from_text("something else\n", "gpu", "file"), Error);
 }
 
-TEST(GemmAlgoCacheTest, AlignmentIsThatOfWorstAddress) {
+TEST(GemmAlgoCacheTest, AlignmentIsLimitedByLeastAlignedAddress) {
   const auto at = [](u64 address) { return reinterpret_cast<const char*>(address); };
   EXPECT_EQ(gemm_alignment(at(64), at(128), at(4096)), 16);
   EXPECT_EQ(gemm_alignment(at(64), at(136), at(4096)), 8);

@@ -24,7 +24,7 @@ class LowRankTest : public testing::TestWithParam<std::tuple<DType, DeviceType>>
   static DType dtype() { return std::get<0>(GetParam()); }
   Tensor tensor(const Shape& shape, const Numbers& values) {
     Tensor t = Tensor::empty(shape, dtype(), *device_);
-    test::set_numbers(t, values);
+    test::set_values(t, values);
     return t;
   }
   Tensor random(i64 rows, i64 columns) { return tensor({rows, columns}, test::normals(rows * columns, 3, dtype())); }
@@ -32,7 +32,7 @@ class LowRankTest : public testing::TestWithParam<std::tuple<DType, DeviceType>>
 
   /// Returns X^T Y in double precision.
   static Numbers products(const Tensor& x, const Tensor& y) {
-    const Numbers a = test::numbers(x), b = test::numbers(y);
+    const Numbers a = test::to_doubles(x), b = test::to_doubles(y);
     const auto n = static_cast<std::size_t>(x.dim(0)), r = static_cast<std::size_t>(x.dim(1)),
                s = static_cast<std::size_t>(y.dim(1));
     Numbers result(r * s);
@@ -71,20 +71,20 @@ TEST_P(LowRankTest, OrthonormalizeReplacesDependentColumns) {
   Tensor zeros = tensor({40, 3}, Numbers(120, 0.0));
   ops::orthonormalize(zeros);
   expect_orthonormal(zeros);
-  Numbers same = test::numbers(random(40, 3));
+  Numbers same = test::to_doubles(random(40, 3));
   for (std::size_t i = 0; i < 40; ++i) same[3 * i + 1] = same[3 * i], same[3 * i + 2] = 0;
   Tensor x = tensor({40, 3}, same), again = tensor({40, 3}, same);
   ops::orthonormalize(x);
   ops::orthonormalize(again);
   expect_orthonormal(x);
-  EXPECT_EQ(test::numbers(x), test::numbers(again));
+  EXPECT_EQ(test::to_doubles(x), test::to_doubles(again));
   Tensor square = tensor({3, 3}, Numbers(9, 1.0));
   ops::orthonormalize(square);
   expect_orthonormal(square);
 }
 
 TEST_P(LowRankTest, OrthonormalizePropagatesNonFiniteValues) {
-  Numbers values = test::numbers(random(40, 3));
+  Numbers values = test::to_doubles(random(40, 3));
   values[7] = std::numeric_limits<double>::infinity();
   Tensor x = tensor({40, 3}, values);
   ops::orthonormalize(x);
@@ -96,13 +96,13 @@ TEST_P(LowRankTest, CopyIfFiniteCopiesOnlyWithFiniteFactor) {
   const Tensor from = tensor({2}, {3, 4});
   Tensor factor = Tensor::empty({1}, DType::F64, *device_);
   for (const double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
-    test::set_numbers(factor, {bad});
+    test::set_values(factor, {bad});
     ops::copy_if_finite(from, to, factor);
-    EXPECT_EQ(test::numbers(to), (Numbers{1, 2}));
+    EXPECT_EQ(test::to_doubles(to), (Numbers{1, 2}));
   }
-  test::set_numbers(factor, {0.5});
+  test::set_values(factor, {0.5});
   ops::copy_if_finite(from, to, factor);
-  EXPECT_EQ(test::numbers(to), (Numbers{3, 4}));
+  EXPECT_EQ(test::to_doubles(to), (Numbers{3, 4}));
 }
 
 TEST_P(LowRankTest, OrthonormalizeRejectsWideMatrices) {

@@ -54,7 +54,8 @@ struct Matrix {
   }
   /// Returns true if the rows of NaN are unchanged.
   bool is_padding_intact() const {
-    const Numbers before = numbers(padded.slice(0, 1)), after = numbers(padded.slice(padded.dim(0) - 1, padded.dim(0)));
+    const Numbers before = to_doubles(padded.slice(0, 1)),
+                  after = to_doubles(padded.slice(padded.dim(0) - 1, padded.dim(0)));
     const auto is_nan = [](double x) { return std::isnan(x); };
     return std::ranges::all_of(before, is_nan) && std::ranges::all_of(after, is_nan);
   }
@@ -78,9 +79,9 @@ Numbers transposed(const Numbers& x, i64 rows) {
 
 Truth truth(const Tensor& a, const Tensor& b, const Tensor& c, const ops::MatmulOptions& o) {
   const i64 m = c.dim(0), n = c.dim(1), k = a.dim(o.transpose_a ? 0 : 1);
-  const Numbers x = o.transpose_a ? transposed(numbers(a), k) : numbers(a);
-  const Numbers y = o.transpose_b ? transposed(numbers(b), n) : numbers(b);
-  Truth t{o.beta == 0 ? Numbers(static_cast<std::size_t>(m * n)) : numbers(c), {}};
+  const Numbers x = o.transpose_a ? transposed(to_doubles(a), k) : to_doubles(a);
+  const Numbers y = o.transpose_b ? transposed(to_doubles(b), n) : to_doubles(b);
+  Truth t{o.beta == 0 ? Numbers(static_cast<std::size_t>(m * n)) : to_doubles(c), {}};
   for (const double v : t.value) t.magnitude.push_back(std::abs(v));
   for (i64 i = 0; i < m; ++i) {
     double *sums = t.value.data() + i * n, *magnitudes = t.magnitude.data() + i * n;
@@ -124,11 +125,11 @@ std::vector<std::byte> product(Device& device, const Types& t, const Case& x, co
   const Matrix a(o.transpose_a ? x.k : x.m, o.transpose_a ? x.m : x.k, t.in, device, 1);
   const Matrix b(o.transpose_b ? x.n : x.k, o.transpose_b ? x.k : x.n, t.in, device, 2);
   Matrix c(x.m, x.n, t.out, device, 3);
-  if (o.beta == 0) set_numbers(c.inner, Numbers(static_cast<std::size_t>(x.m * x.n), std::nan("")));
+  if (o.beta == 0) set_values(c.inner, Numbers(static_cast<std::size_t>(x.m * x.n), std::nan("")));
   Truth expected;
   if (check_values) expected = truth(a.inner, b.inner, c.inner, o);
   ops::matmul(a.inner, b.inner, c.inner, o);
-  const Numbers got = check_values ? numbers(c.inner) : Numbers{};
+  const Numbers got = check_values ? to_doubles(c.inner) : Numbers{};
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_LE(std::abs(got[i] - expected.value[i]), tolerance(t, x.k, expected.value[i], expected.magnitude[i]))
         << describe(x, o) << " at " << i;

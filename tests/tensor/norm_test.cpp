@@ -9,7 +9,7 @@ INSTANTIATE_TEST_SUITE_P(Types, NormOpsTest, every_type(), ops_name);
 
 constexpr double kEps = 1e-5;
 
-/// Either norm of one row and its derivatives in double precision. RMSNorm is the one without a mean.
+/// Either norm of one row and its derivatives in double precision. RMSNorm has no mean.
 struct NormReference {
   i64 rows, n;
   bool has_mean;
@@ -229,7 +229,7 @@ TEST_P(NormOpsTest, PropagateNaN) {
     return std::vector{y, z};
   });
   for (const Tensor& y : outputs) {
-    const Numbers values = numbers(y);
+    const Numbers values = to_doubles(y);
     for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i / 33 == 1) << i;
   }
 }

@@ -31,7 +31,7 @@ TEST_P(OptimizerOpsTest, AdamWMatchesFormula) {
       Tensor m2 = tensor_of(m0, {count}, accumulate_dtype(), device),
              v2 = tensor_of(v0, {count}, accumulate_dtype(), device);
       ops::adamw(master_only, m2, v2, g, step, nullptr);
-      return std::vector{w, m, v, model, master_only, tensor_of(numbers(w), {count}, dtype(), device)};
+      return std::vector{w, m, v, model, master_only, tensor_of(to_doubles(w), {count}, dtype(), device)};
     });
     Numbers w = w0, m = m0, v = v0;
     for (std::size_t i = 0; i < w.size(); ++i) {
@@ -59,7 +59,7 @@ TEST_P(OptimizerOpsTest, SgdMatchesFormula) {
              buffer = tensor_of(b0, {count}, accumulate_dtype(), device);
       Tensor model = garbage({count}, dtype(), device);
       ops::sgd(w, buffer, tensor_of(grad, {count}, accumulate_dtype(), device), step, &model);
-      return std::vector{w, buffer, model, tensor_of(numbers(w), {count}, dtype(), device)};
+      return std::vector{w, buffer, model, tensor_of(to_doubles(w), {count}, dtype(), device)};
     });
     Numbers w = w0, buffer = b0;
     for (std::size_t i = 0; i < w.size(); ++i) {
@@ -103,7 +103,7 @@ TEST_P(OptimizerOpsTest, ApplyUpdateMatchesFormula) {
       Tensor w = tensor_of(w0, {count}, accumulate_dtype(), device), model = garbage({count}, dtype(), device);
       ops::apply_update(w, tensor_of(direction, {count}, accumulate_dtype(), device), {.lr = 0.1, .weight_decay = 0.01},
                         &model);
-      return std::vector{w, model, tensor_of(numbers(w), {count}, dtype(), device)};
+      return std::vector{w, model, tensor_of(to_doubles(w), {count}, dtype(), device)};
     });
     Numbers w = w0;
     for (std::size_t i = 0; i < w.size(); ++i) w[i] -= 0.1 * (direction[i] + 0.01 * w[i]);
@@ -122,8 +122,8 @@ TEST_P(OptimizerOpsTest, MomentumAndApplyUpdateChangeNothingWhenFactorIsNotFinit
     ops::apply_update(w, grad, {.lr = 1, .factor = factor}, nullptr);
     return std::vector{buffer, w};
   });
-  EXPECT_EQ(numbers(outputs[0]), (Numbers{1, 2}));
-  EXPECT_EQ(numbers(outputs[1]), (Numbers{5, 6}));
+  EXPECT_EQ(to_doubles(outputs[0]), (Numbers{1, 2}));
+  EXPECT_EQ(to_doubles(outputs[1]), (Numbers{5, 6}));
 }
 
 TEST_P(OptimizerOpsTest, NormalizeDividesByNorm) {
@@ -147,7 +147,7 @@ TEST_P(OptimizerOpsTest, PropagateNaN) {
   Tensor w = Tensor::zeros({3}, accumulate_dtype(), device), m = Tensor::zeros({3}, accumulate_dtype(), device),
          v = Tensor::zeros({3}, accumulate_dtype(), device), model = Tensor::zeros({3}, dtype(), device);
   ops::adamw(w, m, v, tensor_of({1, std::nan(""), 1}, {3}, accumulate_dtype(), device), {.lr = 1e-3}, &model);
-  EXPECT_TRUE(std::isnan(numbers(w)[1]) && std::isnan(numbers(model)[1]) && std::isfinite(numbers(w)[0]));
+  EXPECT_TRUE(std::isnan(to_doubles(w)[1]) && std::isnan(to_doubles(model)[1]) && std::isfinite(to_doubles(w)[0]));
 }
 
 TEST(OptimizerTypeTest, RejectsModelsWiderThanMasterWeights) {

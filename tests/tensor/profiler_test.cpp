@@ -19,7 +19,7 @@ std::vector<std::string> names_of(const Profiler::Trace& trace) {
   return names;
 }
 
-void some_ranges(Profiler* profiler) {
+void record_ranges(Profiler* profiler) {
   CpuDevice device;
   const ProfileRange phase(device, profiler, "phase", Detail::Phase);
   const TimedRange pass(profiler, "pass", Detail::Microbatch, {.microbatch = 3, .chunk = 1});
@@ -27,10 +27,10 @@ void some_ranges(Profiler* profiler) {
 }
 
 TEST(ProfilerTest, RecordsNothingByDefault) {
-  some_ranges(nullptr);
+  record_ranges(nullptr);
   Profiler profiler;
   EXPECT_FALSE(profiler.is_enabled(Detail::Phase));
-  some_ranges(&profiler);
+  record_ranges(&profiler);
   EXPECT_TRUE(profiler.take_seconds().empty());
   EXPECT_TRUE(profiler.stop().ranges.empty());
 }
@@ -42,21 +42,21 @@ TEST(ProfilerTest, TimersSumRangesOfTheirDetail) {
     const TimedRange pass(&profiler, "pass", Detail::Microbatch);
     std::this_thread::sleep_for(5ms);
   }
-  some_ranges(&profiler);
+  record_ranges(&profiler);
   const std::map<std::string, double> seconds = profiler.take_seconds();
   EXPECT_EQ(seconds.size(), 2u);
   EXPECT_GE(seconds.at("pass"), 0.010);
   EXPECT_TRUE(seconds.contains("phase"));
   EXPECT_TRUE(profiler.take_seconds().empty());
   profiler.enable_timers(Detail::Phase);
-  some_ranges(&profiler);
+  record_ranges(&profiler);
   EXPECT_THAT(profiler.take_seconds(), ElementsAre(Pair("phase", testing::Ge(0))));
 }
 
 TEST(ProfilerTest, TraceHasAllDetailsInOrderOfEnd) {
   Profiler profiler;
   profiler.start(nullptr);
-  some_ranges(&profiler);
+  record_ranges(&profiler);
   const Profiler::Trace trace = profiler.stop();
   EXPECT_THAT(names_of(trace), ElementsAre("layer", "pass", "phase"));
   EXPECT_EQ(trace.ranges[1].facts.microbatch, 3);
@@ -64,7 +64,7 @@ TEST(ProfilerTest, TraceHasAllDetailsInOrderOfEnd) {
     EXPECT_LE(trace.ranges[i].begin, trace.ranges[i - 1].begin);
     EXPECT_GE(trace.ranges[i].end, trace.ranges[i - 1].end);
   }
-  some_ranges(&profiler);
+  record_ranges(&profiler);
   EXPECT_TRUE(profiler.stop().ranges.empty());
 }
 
@@ -109,7 +109,7 @@ TEST(ProfilerTest, RecordsHostAndDeviceRanges) {
   LateClock clock;
   Profiler profiler;
   profiler.start(&clock);
-  some_ranges(&profiler);
+  record_ranges(&profiler);
   const Profiler::Trace trace = profiler.stop();
   EXPECT_THAT(names_of(trace), ElementsAre("layer", "pass", "phase", "layer", "pass", "phase"));
   for (std::size_t i = 0; i < 3; ++i) {
@@ -118,7 +118,7 @@ TEST(ProfilerTest, RecordsHostAndDeviceRanges) {
     EXPECT_GE(trace.ranges[i + 3].begin - trace.ranges[i].begin, 999ms);
   }
   EXPECT_EQ(clock.times.size(), 6u);
-  some_ranges(&profiler);
+  record_ranges(&profiler);
   EXPECT_EQ(clock.times.size(), 6u);
 }
 

@@ -40,7 +40,7 @@ TEST(StagingRingTest, RejectsMoreThanCapacity) {
 }
 
 /// Tracks the owner of every byte, for many sizes in any order.
-TEST(StagingRingTest, PiecesInUseNeverOverlap) {
+TEST(StagingRingTest, PiecesInUseDoNotOverlap) {
   std::mt19937 random(7);
   for (const i64 capacity : {1, 7, 64, 1000}) {
     StagingRing ring(capacity);

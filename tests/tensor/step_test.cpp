@@ -27,7 +27,7 @@ class StepOpsTest : public testing::TestWithParam<DeviceType> {
   Numbers decide(double loss_sum, double targets, double squares, const StepRule& rule = {}) {
     Tensor result = garbage({StepScalars::kCount}, DType::F64, device());
     ops::compute_update_scale(f64({loss_sum, targets}), f64({squares}), rule, result);
-    return numbers(result);
+    return to_doubles(result);
   }
   static StepStatus verdict(const Numbers& x) { return static_cast<StepStatus>(x[StepScalars::kStatus]); }
 
@@ -43,7 +43,7 @@ TEST_P(StepOpsTest, AddsSumOfSquaresToExistingValue) {
   ops::add_sum_of_squares(tensor_of({1, -2, 3}, {3}, DType::BF16, device()), sum);
   ops::add_sum_of_squares(tensor_of({0.5, 0.5}, {2}, DType::F32, device()), sum);
   ops::add_sum_of_squares(Tensor::empty({0}, DType::F32, device()), sum);
-  EXPECT_EQ(numbers(sum)[0], 100 + 14 + 0.5);
+  EXPECT_EQ(to_doubles(sum)[0], 100 + 14 + 0.5);
 }
 
 TEST_P(StepOpsTest, FiniteStepIsNormalizedAndClipped) {
@@ -95,12 +95,12 @@ TEST_P(StepOpsTest, UpdatesReadFactorFromDevice) {
            v = tensor_of(Numbers(100, 0.5), {100}, DType::F32, device()),
            model = tensor_of(w0, {100}, DType::BF16, device());
     ops::adamw(w, m, v, tensor_of(g0, {100}, DType::F32, device()), step, &model);
-    return std::vector{numbers(w), numbers(m), numbers(v), numbers(model)};
+    return std::vector{to_doubles(w), to_doubles(m), to_doubles(v), to_doubles(model)};
   };
   const auto sgd = [&](const SgdStep& step) {
     Tensor w = tensor_of(w0, {100}, DType::F32, device()), buffer = tensor_of(w0, {100}, DType::F32, device());
     ops::sgd(w, buffer, tensor_of(g0, {100}, DType::F32, device()), step, nullptr);
-    return std::vector{numbers(w), numbers(buffer)};
+    return std::vector{to_doubles(w), to_doubles(buffer)};
   };
   EXPECT_EQ(adamw({.lr = 0.1, .grad_scale = 0.5, .factor = f64({0.25})}), adamw({.lr = 0.1, .grad_scale = 0.125}));
   EXPECT_EQ(sgd({.lr = 0.1, .momentum = 0.9, .factor = f64({0.25})}),
@@ -110,7 +110,7 @@ TEST_P(StepOpsTest, UpdatesReadFactorFromDevice) {
     EXPECT_EQ(after[0], w0);
     EXPECT_EQ(after[1], w0);
     EXPECT_EQ(after[2], Numbers(100, 0.5));
-    EXPECT_EQ(after[3], numbers(tensor_of(w0, {100}, DType::BF16, device())));
+    EXPECT_EQ(after[3], to_doubles(tensor_of(w0, {100}, DType::BF16, device())));
     EXPECT_EQ(sgd({.lr = 0.1, .weight_decay = 0.1, .factor = f64({none})}), (std::vector{w0, w0}));
   }
 }
@@ -136,9 +136,9 @@ TEST_P(StepOpsTest, LossesOfRowsAndTotalsMatchReference) {
     expect_close(out, losses, tolerance(type), 3, "losses");
     expect_close(totals, {total, count}, tolerance(type), 50, "totals");
     double sum = 0;
-    for (const double loss : numbers(out)) sum += loss;
+    for (const double loss : to_doubles(out)) sum += loss;
     if (GetParam() == DeviceType::Cpu) {
-      EXPECT_EQ(numbers(totals)[0], sum) << "in the order of rows";
+      EXPECT_EQ(to_doubles(totals)[0], sum) << "in the order of rows";
     }
   }
 }

@@ -32,7 +32,7 @@ TEST_P(TransferTest, WritesAndReadsSliceOfTensor) {
   EXPECT_EQ(read_values<i32>(full), (std::vector<i32>{1, 2, 7, 8, 9, 6}));
 }
 
-TEST_P(TransferTest, WrittenValuesMayChangeImmediately) {
+TEST_P(TransferTest, SourceMayChangeImmediatelyAfterWrite) {
   std::vector<i32> values(1 << 20, 1);
   Tensor t = integers_of(values, device());
   for (i32 i = 2; i < 10; ++i) {

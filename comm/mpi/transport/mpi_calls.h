@@ -19,14 +19,14 @@ namespace mcpp {
 /// Throws PeerLost with MPI's message unless `code` is MPI_SUCCESS.
 void check_mpi(int code, const char* call);
 
-/// Waiting policy of a thread: how often it polls before yielding its core, how often it yields before sleeping between
-/// polls, and how it is canceled.
+/// Waiting policy of a thread: number of polls before it yields its core, number of yields before it sleeps between
+/// polls, and its cancellation.
 struct WaitPolicy {
   int spins = 0;
   int yields = 2000;  ///< a few hundred microseconds, enough for typical messages
   std::stop_token stop = {};
-  /// Number of threads with nothing else to do. The waiting thread sleeps immediately while it is 0. Null counts the
-  /// calling thread as idle.
+  /// Number of idle threads. The waiting thread sleeps immediately while this number is 0. Null counts the calling
+  /// thread as idle.
   std::shared_ptr<const std::atomic<int>> idle = {};
   /// Called before each poll, because the peer may be waiting for work of this rank. May be null.
   std::function<void()> progress_callback = nullptr;
@@ -41,7 +41,7 @@ class PollLoop {
   enum class Step { Poll, Yield, Sleep };
 
   explicit PollLoop(const WaitPolicy& wait_policy) : wait_policy_(wait_policy) {}
-  /// Returns what to do before the next poll, in addition to `progress_callback`.
+  /// Returns the step before the next poll, in addition to `progress_callback`.
   Step next();
   /// Performs the next step. Throws as WaitPolicy::check() does.
   void pause();
@@ -51,7 +51,7 @@ class PollLoop {
   int poll_count_ = 0;
 };
 
-/// Lets MPI make progress and returns true if all requests are complete.
+/// Progresses MPI and returns true if all requests are complete.
 bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_STATUSES_IGNORE);
 /// Waits until all requests are complete.
 void wait_all(std::span<MPI_Request> requests, const WaitPolicy& wait_policy,
@@ -65,16 +65,16 @@ void complete(const char* name, const WaitPolicy& wait_policy, const Call& call)
   wait_all({&request, 1}, wait_policy);
 }
 
-/// Lets MPI make progress. MPI moves large messages only inside its own calls, and the awaited peer may itself wait for
-/// a message from this rank.
+/// Progresses MPI. MPI moves large messages only inside its own calls, and the awaited peer may itself wait for a
+/// message from this rank.
 void drive_mpi_progress();
 
 /// Return the rank of this process in the group, and the size of the group.
 int rank_in(MPI_Comm comm);
 int ranks_of(MPI_Comm comm);
 
-/// Returns true if MPI objects may be freed, which is collective: not after MPI_Finalize and not while an exception
-/// unwinds the stack.
+/// Returns true if MPI objects may be freed. Freeing is collective, so it is not allowed after MPI_Finalize or while an
+/// exception unwinds the stack.
 inline bool can_free() {
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -126,8 +126,8 @@ namespace mcpp::mpi_tag {
 // Message tags of MPI, one for each kind of message of a group.
 
 constexpr int kMessage = 0, kExchange = 1, kSum = 2, kBroadcast = 3;
-/// Offers use rotating tags, more than are ever in flight, so that they can be accepted in any order. Answers use the
-/// next kOffers tags.
+/// Tags of offers, used in rotation. There are more tags than offers in flight, so offers can be accepted in any order.
+/// Answers use the next kOffers tags.
 constexpr int kFirstOffer = 16, kOffers = 2040;
 /// Tag of part 0 of a gather; part r uses kFirstGather + r.
 constexpr int kFirstGather = 4096;

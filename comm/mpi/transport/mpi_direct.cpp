@@ -80,7 +80,8 @@ bool DirectCollectives::all_to_all_v(const Tensor& in, std::span<const Part> sen
   const int ranks = window_.size(), me = window_.rank();
   const i64 item = size_of(in.dtype());
   const auto table = [this](int rank) { return reinterpret_cast<Part*>(window_.slot(rank)); };
-  MCPP_CHECK(ranks * static_cast<i64>(sizeof(Part)) <= SharedWindow::kSlotBytes, ranks, " ranks on one node");
+  MCPP_CHECK(ranks * static_cast<i64>(sizeof(Part)) <= SharedWindow::kSlotBytes, "all_to_all_v supports fewer than ",
+             ranks, " ranks per node");
   std::ranges::copy(send, table(me));
   const bool is_direct = peers_.exchange(in);
   for (int r = 0; r < ranks; ++r) {

@@ -5,8 +5,8 @@
 
 namespace mcpp {
 
-/// Collectives for groups whose ranks are all on the node of `window`. Each operation returns false and does nothing if
-/// some rank's tensor is not in memory that all ranks can map. The return value is the same on all ranks.
+/// Collectives for groups whose ranks are all on the node of `window`. Each operation returns false without effect, on
+/// all ranks, if some rank's tensor is not in memory that all ranks can map.
 class DirectCollectives {
  public:
   DirectCollectives(SharedWindow& window, PeerArenas& arenas) : window_(window), peers_(window, arenas) {}
@@ -16,7 +16,7 @@ class DirectCollectives {
   bool reduce_scatter(const Tensor& full, Tensor& shard);
   bool broadcast(Tensor& t, int root);
   bool all_to_all(const Tensor& in, Tensor& out);
-  /// Throws on mismatched counts, even if it would return false.
+  /// Throws if counts do not match, even if the tensors cannot be mapped.
   bool all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor& out, std::span<const Part> receive);
 
  private:

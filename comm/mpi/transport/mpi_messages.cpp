@@ -99,8 +99,8 @@ void request_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& req
 
 namespace {
 
-/// Messages of at least this size within a node are sent as letters: saving a copy outweighs the lookup.
-constexpr i64 kMinLetterBytes = 32 << 10;
+/// Minimum size of messages within a node that are sent through shared memory: saving a copy outweighs the lookup.
+constexpr i64 kMinSharedBytes = 32 << 10;
 
 /// Messages of at least this size between nodes are offered to the receiver before they are copied.
 constexpr i64 kMinOfferBytes = i64{1} << 20;
@@ -127,14 +127,14 @@ MpiMessages::MpiMessages(const MpiComm& comm, const std::vector<int>& nodes, con
 
 Work MpiMessages::send(const Tensor& t, int destination) {
   if (t.bytes() == 0) return {};
-  if (is_sent_as_letter(t.bytes(), destination)) return post(t, destination);
+  if (is_sent_through_slot(t.bytes(), destination)) return post(t, destination);
   if (is_offered(t.bytes(), destination)) return send_offer(t, destination);
   send_copy(t.raw(), t.bytes(), destination);
   return {};
 }
 
 Work MpiMessages::recv(const Tensor& t, int source) {
-  if (is_sent_as_letter(t.bytes(), source)) return await_letter(t, source);
+  if (is_sent_through_slot(t.bytes(), source)) return receive_from_slot(t, source);
   if (is_offered(t.bytes(), source)) return receive_offer(t, source);
   return Work([in = start_receive(t, source, mpi_tag::kMessage, wait_policy_)]() mutable { in.finish(); });
 }
@@ -178,7 +178,7 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
 
 void MpiMessages::finish() {
   for (InFlightSend& message : in_flight_sends_) wait_all(message.requests, wait_policy_);
-  for (PollLoop poll_loop(wait_policy_); !posted_letters_.empty(); release_letters()) {
+  for (PollLoop poll_loop(wait_policy_); !posted_messages_.empty(); release_slots()) {
     drive_mpi_progress();
     poll_loop.pause();
   }
@@ -193,9 +193,9 @@ i64 MpiMessages::exchange_piece(int peer) const {
   return is_same_node(peer) ? kMaxMessageBytes : kEagerBytes;
 }
 
-/// Returns true if the message is sent as a letter. Sender and receiver agree.
-bool MpiMessages::is_sent_as_letter(i64 bytes, int peer) const {
-  return bytes >= kMinLetterBytes && world_.messages && is_same_node(peer);
+/// Returns true if the message is sent through shared memory. Sender and receiver agree.
+bool MpiMessages::is_sent_through_slot(i64 bytes, int peer) const {
+  return bytes >= kMinSharedBytes && world_.messages && is_same_node(peer);
 }
 
 /// Returns true if the message is sent as an offer. Sender and receiver agree.
@@ -206,9 +206,9 @@ bool MpiMessages::is_offered(i64 bytes, int peer) const {
 /// Sends the size first, in message order, so that the receiver detects a mismatch.
 Work MpiMessages::send_offer(const Tensor& t, int destination) {
   const i64 bytes = t.bytes();
-  OfferCard card{};
-  std::memcpy(card.data(), &bytes, sizeof(bytes));
-  send_copy(card.data(), card.size(), destination);
+  OfferHeader header{};
+  std::memcpy(header.data(), &bytes, sizeof(bytes));
+  send_copy(header.data(), header.size(), destination);
   const OfferTags tags = tags_of_offer(offers_to_[destination]++);
   return offer(std::make_shared<OfferedMessage>(t, destination, tags, comm_.get()), world_.progress, wait_policy_);
 }
@@ -216,11 +216,11 @@ Work MpiMessages::send_offer(const Tensor& t, int destination) {
 Work MpiMessages::receive_offer(const Tensor& t, int source) {
   const OfferTags tags = tags_of_offer(offers_from_[source]++);
   auto in = std::make_shared<Incoming>(start_receive(t, source, tags.message, wait_policy_));
-  OfferCard& card = in->card.emplace();
-  in->expected.insert(in->expected.begin(), sizeof(card));
+  OfferHeader& header = in->header.emplace();
+  in->expected.insert(in->expected.begin(), sizeof(header));
   in->requests.insert(in->requests.begin(), MPI_REQUEST_NULL);
   check_mpi(
-      MPI_Irecv(card.data(), sizeof(card), MPI_BYTE, source, mpi_tag::kMessage, comm_.get(), &in->requests.front()),
+      MPI_Irecv(header.data(), sizeof(header), MPI_BYTE, source, mpi_tag::kMessage, comm_.get(), &in->requests.front()),
       "MPI_Irecv");
   request_message(source, tags, comm_.get(), in->answer);
   return Work([in] {
@@ -289,56 +289,56 @@ void MpiMessages::Incoming::finish() {
 }
 
 void MpiMessages::Incoming::check_size(std::size_t request, i64 received) const {
-  const bool is_offer = request == 0 && card, has_card = request == 0 && received == sizeof(OfferCard);
+  const bool is_offer = request == 0 && header, has_header = request == 0 && received == sizeof(OfferHeader);
   const i64 expected_bytes = is_offer ? to.bytes() : expected[request];
   i64 sent = received;
-  if (has_card) std::memcpy(&sent, is_offer ? card->data() : to.raw(), sizeof(sent));
-  MCPP_CHECK(sent == expected_bytes && has_card == is_offer, "rank ", source, " sent ", sent, " bytes, expected ",
+  if (has_header) std::memcpy(&sent, is_offer ? header->data() : to.raw(), sizeof(sent));
+  MCPP_CHECK(sent == expected_bytes && has_header == is_offer, "rank ", source, " sent ", sent, " bytes, expected ",
              expected_bytes, " of ", to.bytes());
 }
 
 Work MpiMessages::post(const Tensor& t, int destination) {
-  release_letters();
+  release_slots();
   const SharedArena* arena = static_cast<const CpuDevice&>(t.device()).arena();
   const ArenaName own = arena && arena->contains(t.raw()) ? arena->name() : ArenaName();
   const bool is_in_place = own.id != 0 && is_mappable_[{own.id, destination}];
   PeerMessages& messages = *world_.messages;
-  Letter& letter = messages.post(t, is_in_place);
-  posted_letters_.push_back({&letter, own.id, destination});
-  const LetterCard card = messages.card_of(letter, own);
-  send_copy(&card, sizeof(card), destination);
+  MessageSlot& slot = messages.post(t, is_in_place);
+  posted_messages_.push_back({&slot, own.id, destination});
+  const MessageHeader header = messages.header_of(slot, own);
+  send_copy(&header, sizeof(header), destination);
   if (!is_in_place) return {};
-  // A taken letter may be reused for another message; its number distinguishes them.
-  const auto is_reused = [&letter, number = letter.number.load()] { return letter.number.load() != number; };
+  // A received slot may be reused for a different message; its number distinguishes them.
+  const auto is_reused = [&slot, number = slot.number.load()] { return slot.number.load() != number; };
   return Work(
-      [&letter, t, is_reused, messages = world_.messages] {
-        if (!is_reused()) messages->detach(letter, t);
+      [&slot, t, is_reused, messages = world_.messages] {
+        if (!is_reused()) messages->detach(slot, t);
       },
-      [&letter, is_reused, messages = world_.messages] { return is_reused() || PeerMessages::is_taken(letter); });
+      [&slot, is_reused, messages = world_.messages] { return is_reused() || PeerMessages::is_received(slot); });
 }
 
-/// Releases the letters that were taken.
-void MpiMessages::release_letters() {
-  std::erase_if(posted_letters_, [this](const Posted& posted) {
-    if (!PeerMessages::is_taken(*posted.letter)) return false;
-    if (posted.arena != 0) is_mappable_[{posted.arena, posted.destination}] = posted.letter->is_next_arena_mappable;
-    world_.messages->release(*posted.letter);
+/// Releases the slots of received messages.
+void MpiMessages::release_slots() {
+  std::erase_if(posted_messages_, [this](const PostedMessage& posted) {
+    if (!PeerMessages::is_received(*posted.slot)) return false;
+    if (posted.arena != 0) is_mappable_[{posted.arena, posted.destination}] = posted.slot->is_next_arena_mappable;
+    world_.messages->release(*posted.slot);
     return true;
   });
 }
 
-Work MpiMessages::await_letter(const Tensor& t, int source) const {
+Work MpiMessages::receive_from_slot(const Tensor& t, int source) const {
   struct Awaited {
-    LetterCard card;
+    MessageHeader header;
     MPI_Request request = MPI_REQUEST_NULL;
   };
   const auto awaited = std::make_shared<Awaited>();
-  check_mpi(MPI_Irecv(&awaited->card, sizeof(LetterCard), MPI_BYTE, source, mpi_tag::kMessage, comm_.get(),
+  check_mpi(MPI_Irecv(&awaited->header, sizeof(MessageHeader), MPI_BYTE, source, mpi_tag::kMessage, comm_.get(),
                       &awaited->request),
             "MPI_Irecv");
   return Work([awaited, to = Tensor(t), source, messages = world_.messages, wait_policy = wait_policy_]() mutable {
     wait_all({&awaited->request, 1}, wait_policy);
-    messages->take(awaited->card, to, source);
+    messages->receive(awaited->header, to, source);
   });
 }
 

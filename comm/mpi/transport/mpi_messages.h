@@ -1,5 +1,5 @@
-// Messages between the ranks of an MPI group: sent by MPI or, if large, as letters within a node (peer_messages.h) and
-// as offers between nodes.
+// Messages between the ranks of an MPI group: sent by MPI or, if large, through shared memory within a node
+// (peer_messages.h) and as offers between nodes.
 #pragma once
 #include <array>
 #include <functional>
@@ -26,8 +26,8 @@ struct OfferTags {
 };
 
 /// Message sent by rendezvous: the sender offers it, and once the receiver requests it, it is sent directly from the
-/// tensor. If the request takes longer than a copy would, the tensor is copied, because a send must not wait for its
-/// receive. Thread-safe.
+/// tensor. If the request takes longer than a copy, the tensor is copied, because a send must not wait for its receive.
+/// Thread-safe.
 class OfferedMessage {
  public:
   OfferedMessage(const Tensor& t, int destination, OfferTags tags, MPI_Comm comm);
@@ -36,7 +36,7 @@ class OfferedMessage {
   bool make_progress();
   /// Waits until the tensor may be modified: the message has left, or was copied before it was requested.
   void wait(ProgressThread& progress, const WaitPolicy& wait_policy);
-  /// Drops the tensor once this rank no longer makes progress.
+  /// Releases the tensor without sending it. Call it after progress has stopped.
   void cancel() noexcept { tensor_ = {}; }
 
  private:
@@ -67,7 +67,7 @@ struct MpiWorld {
   std::shared_ptr<PeerMessages> messages;    ///< null if the ranks of the node cannot map one another's memory
   std::shared_ptr<ProgressThread> progress;  ///< null on a single node, or if MPI does not allow a second thread
 
-  /// Returns the progress callback for all waits.
+  /// Returns the callback that makes progress while a thread waits.
   std::function<void()> progress_callback() const { return progress ? progress->progress_callback() : nullptr; }
   /// Returns the waiting policy for messages.
   WaitPolicy wait_policy() const {
@@ -92,14 +92,14 @@ class MpiMessages {
   void finish();
 
  private:
-  /// Letter whose receiver copies the message out of this rank's memory.
-  struct Posted {
-    Letter* letter;
+  /// Message that the receiver copies out of this rank's memory.
+  struct PostedMessage {
+    MessageSlot* slot;
     u64 arena;  ///< arena of its tensor; 0: not mappable by peers
     int destination;
   };
   /// Header sent before an offer: the number of bytes. Its odd size distinguishes it from any tensor message.
-  using OfferCard = std::array<std::byte, sizeof(i64) + 1>;
+  using OfferHeader = std::array<std::byte, sizeof(i64) + 1>;
   /// Keeps an inter-node message progressing until it has arrived. If destroyed earlier, while an exception unwinds the
   /// stack, it stops all progress, because tensors and devices are destroyed next.
   struct ProgressHold {
@@ -116,7 +116,7 @@ class MpiMessages {
     std::vector<MPI_Request> requests = {};
     std::vector<i64> expected = {};  ///< expected bytes, by request
     // Offers only: the header, and the MPI request of the answer.
-    std::optional<OfferCard> card = {};
+    std::optional<OfferHeader> header = {};
     MPI_Request answer = MPI_REQUEST_NULL;
     std::shared_ptr<ProgressHold> progress_hold = {};  ///< null within a node
 
@@ -125,7 +125,7 @@ class MpiMessages {
   };
 
   bool is_same_node(int peer) const;
-  bool is_sent_as_letter(i64 bytes, int peer) const;
+  bool is_sent_through_slot(i64 bytes, int peer) const;
   bool is_offered(i64 bytes, int peer) const;
   Work send_offer(const Tensor& t, int destination);
   Work receive_offer(const Tensor& t, int source);
@@ -135,8 +135,8 @@ class MpiMessages {
   void start_send(InFlightSend& message, const void* from, i64 bytes, int destination) const;
   InFlightSend& acquire_send_buffer(i64 bytes);
   Work post(const Tensor& t, int destination);
-  Work await_letter(const Tensor& t, int source) const;
-  void release_letters();
+  Work receive_from_slot(const Tensor& t, int source) const;
+  void release_slots();
 
   const MpiComm& comm_;
   const std::vector<int>& nodes_;
@@ -144,7 +144,7 @@ class MpiMessages {
   int rank_;
   WaitPolicy wait_policy_;
   std::list<InFlightSend> in_flight_sends_;
-  std::list<Posted> posted_letters_;
+  std::list<PostedMessage> posted_messages_;
   std::map<int, i64> offers_to_, offers_from_;       // number of offers by rank
   std::map<std::pair<u64, int>, bool> is_mappable_;  // by arena and rank: whether that rank can map the arena
 };

@@ -26,7 +26,7 @@ void pause() {
 }
 
 constexpr i64 kBarrierBytes = 64;  // in the memory of rank 0
-constexpr i64 kHeaderBytes = kBarrierBytes + SharedWindow::kCardBytes;
+constexpr i64 kHeaderBytes = kBarrierBytes + SharedWindow::kMetadataBytes;
 
 /// Waits on a shared futex, at most one millisecond. (The futex of std::atomic::wait is process-private.)
 void futex_wait(std::atomic<u32>& word, u32 value) {
@@ -45,7 +45,7 @@ void check_shared_memory(i64 needed) {
   if (available >= static_cast<double>(needed)) return;
   fail(ExitCode::OutOfMemory, "/dev/shm has ", human_bytes(available), " left, and the ranks of this node need ",
        human_bytes(static_cast<double>(needed)),
-       " of shared memory; remove what fills it, or make it larger (mount -o remount,size=1G /dev/shm, or the "
+       " of shared memory; remove files from it, or enlarge it (mount -o remount,size=1G /dev/shm, or the "
        "container's --shm-size)");
 }
 

@@ -1,4 +1,4 @@
-// Shared memory of the ranks of one node, with a barrier. Reductions through it are several times faster than
+// Shared memory of the ranks of one node, with a barrier. Reductions through this memory are several times faster than
 // MPI_Allreduce on a CPU, and their summation order is defined.
 #pragma once
 #include <atomic>
@@ -8,8 +8,8 @@
 
 namespace mcpp {
 
-/// Shared-memory window with a card (small metadata block) and two slots of kSlotBytes per rank. Alternating between
-/// the two halves lets a rank fill the next one while a slower rank still reads the last.
+/// Shared-memory window with a metadata block and two slots of kSlotBytes per rank. Alternating between the two halves
+/// lets a rank fill one half while a slower rank still reads the other.
 class SharedWindow {
  public:
   static constexpr i64 kSlotBytes = i64{1} << 20;  ///< about the size of an L2 cache; 64 ranks share 128 MiB
@@ -24,14 +24,14 @@ class SharedWindow {
   int size() const { return static_cast<int>(slots_.size()); }
   /// Returns the slot of a rank of the node in the current half.
   std::byte* slot(int rank) const { return slots_[rank] + half_ * kSlotBytes; }
-  /// Returns how many elements of `bytes` bytes of each of `parts` parts fit in a slot. Throws if not even one fits.
+  /// Returns the number of elements of `bytes` bytes per part that fit in a slot with `parts` parts. Throws if it is 0.
   static i64 elements_in_slot(i64 bytes, int parts) {
     MCPP_CHECK(bytes * parts <= kSlotBytes, parts, " ranks are too many for the shared memory window");
     return kSlotBytes / bytes / parts;
   }
-  /// Size of a card. Each rank of the node has one, the same in both halves.
-  static constexpr i64 kCardBytes = 64;
-  void* card(int rank) const { return slots_[rank] - kCardBytes; }
+  /// Size of the metadata block of a rank, which both halves share.
+  static constexpr i64 kMetadataBytes = 64;
+  void* metadata(int rank) const { return slots_[rank] - kMetadataBytes; }
   /// Waits for all ranks of the node and makes their earlier writes visible. Sleeps in the kernel, waking periodically
   /// to progress the messages of this rank.
   void barrier();

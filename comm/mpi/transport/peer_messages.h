@@ -29,20 +29,20 @@ class PeerTensors {
  public:
   PeerTensors(SharedWindow& window, PeerArenas& arenas);
 
-  /// Publishes the location of `local_tensor`. Returns true, on all ranks, if every rank can map the tensors of all;
-  /// they must then not be moved until the next barrier of the window. Collective.
+  /// Publishes the location of `local_tensor`. Returns true, on all ranks, if every rank can map the tensors of all
+  /// ranks; these must then stay in place until the next barrier of the window. Collective.
   bool exchange(const Tensor& local_tensor);
   /// Returns the address of the tensor of a rank of the node.
   std::byte* operator[](int rank) const { return tensors_[rank]; }
 
  private:
-  /// Metadata that a rank publishes in the window.
-  struct Card {
+  /// Tensor location that a rank publishes in the window.
+  struct TensorLocation {
     ArenaName arena;
     i64 offset;
     bool has_mapped_all;
   };
-  Card& card(int rank) const { return *static_cast<Card*>(window_.card(rank)); }
+  TensorLocation& location(int rank) const { return *static_cast<TensorLocation*>(window_.metadata(rank)); }
   bool find_tensors(const Tensor& local_tensor);
   bool map_new_arenas();
 
@@ -52,59 +52,58 @@ class PeerTensors {
   std::vector<std::byte*> tensors_;
 };
 
-/// Message in flight, in shared memory of the sender.
-struct Letter {
+/// Descriptor of a message in flight, in shared memory of the sender.
+struct MessageSlot {
   enum class State : u32 {
     Posted,   ///< neither side is accessing it
-    Moving,   ///< the sender is copying it to its outbox
+    Copying,  ///< the sender is copying it to its send buffer
     Reading,  ///< the receiver is copying it
-    Taken     ///< the receiver has copied it
+    Received  ///< the receiver has copied it
   };
   std::atomic<State> state;
   std::atomic<u64> number;      ///< counts the messages it was used for, to detect reuse
-  bool is_next_arena_mappable;  ///< once taken: the receiver can map the arena in LetterCard::next_arena
+  bool is_next_arena_mappable;  ///< once received: the receiver can map MessageHeader::next_arena
   ArenaName arena;              ///< arena that contains the bytes
   i64 offset, bytes;
 };
 
-/// Notification sent by MPI: the location of the letter, and the arena from which the sender wants to send in place
-/// next.
-struct LetterCard {
-  ArenaName outbox;
-  i64 letter;
+/// Header sent by MPI: the location of the slot, and the arena from which the sender wants to send in place next.
+struct MessageHeader {
+  ArenaName send_buffer;
+  i64 slot;
   ArenaName next_arena;
 };
 
-/// Letters of one process, shared by all groups of a world. The sender publishes the address of its tensor; nothing is
-/// copied until the receiver copies it, unless the sender needs to modify the tensor first. A send therefore never
-/// waits for its receive.
+/// Messages of one process, shared by all groups of a world. The sender publishes the address of its tensor, and the
+/// receiver copies the tensor. If the sender needs to modify the tensor earlier, it copies the tensor itself, so a send
+/// never waits for its receive.
 class PeerMessages {
  public:
-  /// Returns null on all ranks if some rank of `node` cannot map the memory of a different one. Collective.
+  /// Returns null on all ranks if any rank of `node` cannot map the memory of every other rank. Collective.
   static std::shared_ptr<PeerMessages> create(const MpiComm& node, std::shared_ptr<PeerArenas> arenas);
 
   /// Posts a message. If `is_in_place` (the receiver can map the tensor's arena), the tensor must not change until
-  /// detach(); otherwise it is copied immediately. The letter must be passed to release().
-  Letter& post(const Tensor& t, bool is_in_place);
-  LetterCard card_of(const Letter& letter, const ArenaName& next_arena) const;
-  /// Allows `t`, posted in place, to be modified afterwards. Waits for the receiver as long as
-  /// a copy would take, then copies the tensor.
-  void detach(Letter& letter, const Tensor& t);
-  static bool is_taken(const Letter& letter) { return letter.state.load() == Letter::State::Taken; }
-  /// Recycles a letter that was taken.
-  void release(Letter& letter);
+  /// detach(); otherwise it is copied immediately. The slot must be passed to release().
+  MessageSlot& post(const Tensor& t, bool is_in_place);
+  MessageHeader header_of(const MessageSlot& slot, const ArenaName& next_arena) const;
+  /// Allows `t`, posted in place, to be modified afterwards. Waits for the receiver for the duration of a copy, then
+  /// copies the tensor.
+  void detach(MessageSlot& slot, const Tensor& t);
+  static bool is_received(const MessageSlot& slot) { return slot.state.load() == MessageSlot::State::Received; }
+  /// Recycles the slot of a received message.
+  void release(MessageSlot& slot);
 
   /// Copies the message from rank `source` to `t`. Throws if the sizes differ.
-  void take(const LetterCard& card, Tensor& t, int source);
+  void receive(const MessageHeader& header, Tensor& t, int source);
 
  private:
-  PeerMessages(std::unique_ptr<SharedArena> outbox, std::shared_ptr<PeerArenas> arenas);
-  void copy_to_outbox(Letter& letter, const Tensor& t);
+  PeerMessages(std::unique_ptr<SharedArena> send_buffer, std::shared_ptr<PeerArenas> arenas);
+  void copy_to_send_buffer(MessageSlot& slot, const Tensor& t);
   std::byte* find(const ArenaName& arena, i64 offset, int owner);
 
-  std::unique_ptr<SharedArena> outbox_;  // letters and copied messages
+  std::unique_ptr<SharedArena> send_buffer_;  // slots and copied messages
   std::shared_ptr<PeerArenas> arenas_;
-  std::vector<Letter*> free_;
+  std::vector<MessageSlot*> free_;
 };
 
 }  // namespace mcpp

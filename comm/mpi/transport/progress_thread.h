@@ -1,4 +1,4 @@
-// Progress thread for inter-node communication. MPI makes progress only inside its own calls, so this thread makes them
+// Progress thread for inter-node communication. MPI makes progress only inside its own calls, so this thread calls MPI
 // while the rank computes.
 #pragma once
 #include <atomic>
@@ -32,19 +32,19 @@ struct InFlightSend {
 };
 
 /// Executor of inter-node operations, one for all groups of a world. Operations run one at a time in the order in which
-/// they were started, which is the same on all ranks (Communicator), so they cannot deadlock. The thread sleeps between
-/// polls to leave its core to computation. A thread that waits for an operation runs it itself if it has not started;
-/// then both poll continuously. Requires MPI_THREAD_MULTIPLE.
+/// they were started, which is identical on all ranks (Communicator), so they cannot deadlock. The thread sleeps
+/// between polls to leave its core to computation. A thread that waits for an operation runs it itself if it has not
+/// started; then both poll continuously. Requires MPI_THREAD_MULTIPLE.
 class ProgressThread {
  public:
   /// `spins` applies to threads that wait for an operation and run it themselves.
   explicit ProgressThread(int spins);
-  /// Waits until all messages in flight have left. All Works must have been waited for.
+  /// Waits until all messages in flight have been sent. Call wait() of every Work first.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  /// Enqueues `operation`, which is destroyed with its tensors right after it ran. wait() rethrows its exception.
+  /// Enqueues `operation`, which is destroyed with its tensors immediately after it ran. wait() rethrows its exception.
   Work start(std::function<void()> operation);
   /// Returns a buffer of at least `bytes` bytes, reused from a sent message if possible, because new pages cost more
   /// than a copy.
@@ -56,7 +56,7 @@ class ProgressThread {
   /// Returns a callback for every wait for other ranks (WaitPolicy::progress_callback), also within a node. It
   /// progresses the messages in flight, unless another thread is doing so.
   std::function<void()> progress_callback() const;
-  /// Keeps messages to this rank progressing while the returned token is held.
+  /// Progresses messages to this rank while the returned token is held.
   std::shared_ptr<void> expect_message();
   /// Makes the thread poll less often while the returned token is held, because its holder calls MPI itself.
   std::shared_ptr<void> hold_polling();

@@ -40,8 +40,8 @@ class IndexRanks {
   enum class RankScope : u8 { First, FirstOfNode, All };
   virtual ~IndexRanks() = default;
   /// Runs f, which may take hours, on the given ranks while the others wait. Collective. Returns, once all are done,
-  /// the result of f on the first rank of the node, or false if it did not run there. An exception on one rank is
-  /// thrown on all.
+  /// the result of f on the first rank of the node, or false if f did not run there. An exception on one rank is thrown
+  /// on all.
   virtual bool run(RankScope scope, const std::function<bool(const IndexBuildOptions&)>& f) const = 0;
 };
 

@@ -183,8 +183,8 @@ void IndexedDataset::read_as(i64 sequence, i64 offset, std::span<i32> out) const
 
 void IndexedDataset::read(i64 sequence, i64 offset, std::span<i32> out) const {
   const i64 end = offset + static_cast<i64>(out.size());
-  MCPP_CHECK(offset >= 0 && end <= length(sequence), "tokens ", offset, " to ", end, " of sequence ", sequence,
-             " with ", length(sequence), " in ", prefix_.string());
+  MCPP_CHECK(offset >= 0 && end <= length(sequence), "tokens [", offset, ", ", end, ") are not in sequence ", sequence,
+             " of ", length(sequence), " tokens in ", prefix_.string());
   switch (type_) {
     case TokenType::U8:
       return read_as<u8>(sequence, offset, out);

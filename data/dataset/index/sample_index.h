@@ -17,7 +17,7 @@
 
 namespace mcpp {
 
-/// Bit-exact subset of numpy.random.RandomState that Megatron-LM's data order needs: seeding and shuffle.
+/// Bit-exact subset of numpy.random.RandomState for Megatron-LM's data order: seeding and shuffle.
 class RandomState {
  public:
   /// Seeds the generator. Throws BadInput unless 0 <= seed < 2^32, as in numpy.

@@ -20,7 +20,7 @@ class KeyAssembler {
 
   /// Adds the part of the next unit.
   void add(const PartContent& part);
-  /// Makes all tokens durable after the last part. Throws BadInput if there is no text at all.
+  /// Makes all tokens durable after the last part. Throws BadInput if there is no text.
   void finish();
   /// Renames the dataset files to their final names.
   PreprocessOutput publish() const;
@@ -46,11 +46,11 @@ class PartAssembler {
   /// `folder` and `units` must outlive the object.
   PartAssembler(const PartsFolder& folder, const std::vector<WorkUnit>& units);
 
-  /// Reports that the part of this unit exists and has output ranges. Once per unit, in any order.
+  /// Reports that the part of this unit exists and has output ranges. Call once per unit, in any order.
   void add(std::size_t unit);
   /// Rethrows an error of the thread, if any.
   void check();
-  /// Waits until all tokens are durable. Call after all units were added. Throws as KeyAssembler.
+  /// Waits until all tokens are durable. Call after all units were added. Throws as KeyAssembler::finish().
   void finish();
   /// Renames the dataset files to their final names.
   std::vector<PreprocessOutput> publish() const;

@@ -22,12 +22,12 @@ class TokenMemory {
 
   explicit TokenMemory(i64 limit = kDefaultLimit) : limit_(limit) {}
 
-  /// Reserves `bytes`. If memory is exhausted, waits while a write is in progress, which will release some; returns
-  /// false if none is.
+  /// Reserves `bytes`. If memory is exhausted, waits for a write in progress to release some; returns false if no write
+  /// is in progress.
   bool reserve(i64 bytes);
   void release(i64 bytes);
 
-  /// Returns an empty vector, reusing a kept one, whose pages are already mapped, if possible.
+  /// Returns an empty vector. Reuses a kept buffer if possible, because its pages are already mapped.
   std::vector<std::byte> buffer();
   /// Keeps a buffer for the next unit; frees it if many are kept already.
   void keep(std::vector<std::byte> buffer);

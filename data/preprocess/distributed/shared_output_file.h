@@ -8,9 +8,9 @@
 
 namespace mcpp {
 
-/// Range of full blocks within bytes [first, last) of a file. The process that made these bytes writes these blocks;
-/// process 0 writes the remaining ones, which contain bytes of neighbors. No two processes write to the same page,
-/// which would corrupt data when the page caches of two hosts differ.
+/// Range of full blocks within bytes [first, last) of a file. The process that produced the bytes writes these blocks;
+/// process 0 writes the partial blocks, which also contain bytes of neighboring units. No two processes write to the
+/// same page, which would corrupt data when the page caches of two hosts differ.
 struct AlignedBlockRange {
   static constexpr i64 kBytes = i64{64} << 10;  ///< at least the page size of any host
 

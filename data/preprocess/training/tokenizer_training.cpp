@@ -252,7 +252,7 @@ void check_has_text(bool has_text, const TokenizerOptions& options) {
   check_input(has_text, "tokenizer: no text in ", join(options.input, ", "));
 }
 
-void say_training(const TokenizerOptions& options, const Log& log) {
+void log_training_start(const TokenizerOptions& options, const Log& log) {
   log.info(str("training a ", enum_name(options.model_type), " tokenizer of ", options.vocab_size, " pieces"));
 }
 
@@ -261,7 +261,7 @@ std::string sentencepiece_model(const TokenizerOptions& options, InputFiles& fil
   const auto text = options.model_type == TokenizerModel::Bpe ? make_word_iterator(files, options.num_threads, progress)
                                                               : make_block_iterator(files, progress);
   check_has_text(!text->done(), options);
-  say_training(options, log);
+  log_training_start(options, log);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), text.get(), &model);
   if (!status.ok()) explain(status.ToString(), options);
@@ -278,7 +278,7 @@ void check_special_tokens(const TokenizerOptions& options) {
   }
   const auto min_size = static_cast<i64>(256 + options.special_tokens.size());
   check_input(options.vocab_size >= min_size, "vocab_size ", options.vocab_size, " is too small: the 256 bytes and ",
-              options.special_tokens.size(), " special tokens are ", min_size);
+              options.special_tokens.size(), " special tokens need ", min_size);
 }
 
 std::string byte_level_model(const TokenizerOptions& options, InputFiles& files, TokenizerTrainingProgress& progress,
@@ -286,7 +286,7 @@ std::string byte_level_model(const TokenizerOptions& options, InputFiles& files,
   check_special_tokens(options);
   const WordCounts words = count_byte_words(files, options.pre_tokenizer, options.num_threads, progress);
   check_has_text(!words.empty(), options);
-  say_training(options, log);
+  log_training_start(options, log);
   BpeDescription description = train_byte_bpe(words, options.special_tokens, options.vocab_size, options.min_frequency);
   const auto max_size = static_cast<i64>(description.pieces.size());
   check_input(max_size >= options.vocab_size, "vocab_size ", options.vocab_size,

@@ -45,9 +45,8 @@ struct TokenizerOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("input", self.input,
-          "text or JSONL files, optionally compressed with gzip or zstd, or patterns of their names such as "
-          "data/*.txt; read into memory "
-          "as a whole or, for bpe and bpe-bytes, as word counts");
+          "text or JSONL files, optionally compressed with gzip or zstd, or glob patterns such as data/*.txt; held in "
+          "memory completely or, for bpe and bpe-bytes, as word counts");
     visit("input_format", self.input_format, kInputFormatHelp);
     visit("output", self.output, "file to write, usually tokenizer.model, for bpe-bytes tokenizer.json");
     visit("vocab_size", self.vocab_size, "number of pieces, including <unk>, <eod> and the 256 bytes", between(3, 1e7));
@@ -55,7 +54,7 @@ struct TokenizerOptions {
           "unigram or bpe (sentencepiece model), or bpe-bytes, as for models on the Hugging Face Hub "
           "(tokenizer.json)");
     visit("character_coverage", self.character_coverage,
-          "share of the characters of the text that become pieces; not for bpe-bytes", between(0.9, 1));
+          "fraction of the characters of the text that become pieces; not for bpe-bytes", between(0.9, 1));
     visit("byte_fallback", self.byte_fallback,
           "encode characters that are not pieces as bytes instead of <unk>; always on for bpe-bytes");
     visit("pre_tokenizer", self.pre_tokenizer, "for bpe-bytes: pre-tokenization rules");

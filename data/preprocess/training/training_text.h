@@ -58,7 +58,7 @@ using WordCounts = std::unordered_map<std::string, i64, TextHash, std::equal_to<
 std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles& files,
                                                                      TokenizerTrainingProgress& progress);
 
-/// Returns each distinct word of `files` as "word<TAB>count", which is all that BPE learns from; the library would
+/// Returns each distinct word of `files` as "word<TAB>count". BPE training needs only the counts; the library would
 /// otherwise process every occurrence. A word includes the spaces before it and ends at its line end. A line ending
 /// such as ",\n" or "!\n\n" is a separate word, because training time depends on the number of distinct words and
 /// "word", "word,\n" and "word\nNext" would be three. Reads all input immediately on `threads` threads; the result does

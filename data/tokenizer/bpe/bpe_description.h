@@ -23,7 +23,7 @@ struct AddedToken {
   bool rstrip = false;            ///< absorbs the white space after it
   bool normalized = false;        ///< searched in the normalized text
   bool special = true;            ///< decodes to nothing
-  bool is_in_vocabulary = false;  ///< also a piece of the model: text may become it in other ways
+  bool is_in_vocabulary = false;  ///< also a piece of the model, so merges may also produce it
 };
 
 /// Merge of a pair of pieces. Merges of the lowest rank come first, and of these the leftmost.
@@ -62,7 +62,7 @@ struct MarkStep {
 };
 using PreTokenizerStep = std::variant<SplitStep, PrefixStep, MarkStep>;
 
-/// Kind of position at which a text that a step is applied to begins.
+/// Kind of position at which the text of a step begins.
 enum class SegmentStart {
   Document,   ///< the beginning of a document
   Split,      ///< a position where an earlier step has split the document

@@ -14,7 +14,7 @@ std::string byte_characters(std::string_view bytes);
 /// Returns the bytes that `text` represents; std::nullopt if a character represents no byte.
 std::optional<std::string> bytes_of_characters(std::string_view text);
 
-/// Returns all bytes in the order of their characters, in which trainers number them.
+/// Returns all bytes in the order of their characters, which is the order of their ids in trainers.
 std::string bytes_by_character();
 
 }  // namespace mcpp

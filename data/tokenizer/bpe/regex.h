@@ -12,9 +12,9 @@ struct pcre2_real_jit_stack_8;
 
 namespace mcpp {
 
-/// Translates `pattern` from the Ruby syntax of Oniguruma, which `tokenizers` uses, to PCRE2, so that it matches the
-/// same. The two differ in the definition of spaces and words, in line ends, and in some escapes. Throws BadInput,
-/// naming `source` and the construct, if PCRE2 has no equivalent.
+/// Translates `pattern` from the Ruby syntax of Oniguruma, which `tokenizers` uses, to PCRE2, with identical matches.
+/// The two differ in the definition of spaces and words, in line ends, and in some escapes. Throws BadInput, naming
+/// `source` and the construct, if PCRE2 has no equivalent.
 std::string to_pcre2(std::string_view pattern, const std::string& source);
 
 /// Working memory of a search, for one search at a time.
@@ -57,7 +57,7 @@ class Regex {
   std::string pattern_, source_;
 };
 
-/// Iterator over all matches in a text. No match is empty where the previous one ended.
+/// Iterator over all matches in a text. Skips empty matches at the end of the previous match.
 class RegexMatches {
  public:
   /// All arguments must outlive the object.

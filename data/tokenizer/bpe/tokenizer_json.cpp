@@ -22,7 +22,7 @@ void add_piece(i64 id, const std::string& piece, const std::string& source, BpeD
   const auto index = static_cast<std::size_t>(id);
   check_input(!piece.empty(), source, ": the piece of id ", id, " is empty");
   check_input(id >= 0 && index < pieces.size() + kMaxUnused, source, ": the id of \"", piece, "\" is ", id,
-              ", far above all others");
+              ", which is far above all other ids");
   if (index >= pieces.size()) pieces.resize(index + 1);
   check_input(pieces[index].empty() || pieces[index] == piece, source, ": the id ", id, " belongs to two pieces, \"",
               pieces[index], "\" and \"", piece, "\"");

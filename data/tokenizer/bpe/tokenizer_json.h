@@ -11,11 +11,11 @@ namespace mcpp {
 
 // Pieces and merges of a vocabulary in JSON and text form.
 
-/// Sets the pieces from an object {"piece": id}. Throws BadInput for an invalid id, or one that two pieces have.
+/// Sets the pieces from an object {"piece": id}. Throws BadInput for an invalid or duplicate id.
 void read_pieces(const Json& vocab, const std::string& source, BpeDescription& description);
 
-/// Assigns the id to a further piece, such as an added token. Throws BadInput if the piece or the id conflicts with an
-/// existing one.
+/// Assigns the id to an additional piece, such as an added token. Throws BadInput if the piece or the id conflicts with
+/// an existing one.
 void add_piece(i64 id, const std::string& piece, const std::string& source, BpeDescription& description);
 
 /// Throws BadInput if an id below `end` has no piece.

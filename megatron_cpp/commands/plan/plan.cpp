@@ -173,8 +173,8 @@ void compare_world_sizes(const PlanOptions& options, const PredictionInput& any,
 void plan_for_deadline(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
                        const Log& log) {
   check_limits_of_model(any, limits);
-  const FewestDevices devices =
-      find_fewest_devices(any.hardware, any.program, any.work, limits, options.deadline, options.failures);
+  const MinDevices devices =
+      find_min_devices(any.hardware, any.program, any.work, limits, options.deadline, options.failures);
   const std::string text = deadline_text(any, devices, options.deadline);
   check_input(devices.found.has_value(), text);
   log.info(text);
@@ -232,7 +232,7 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
   const std::optional<TrainingCost> cost = estimate_training_cost(options, input, step);
   const bool fits = memory <= make_search_limits(options, any.hardware).memory_bytes;
   if (options.json) return log.info(step_json(input, step, {.bytes = memory, .fits = fits}, cost));
-  log.info(str(step_text(input, step), "  ", human_bytes(memory), " of memory on the rank that needs most",
+  log.info(str(step_text(input, step), "  ", human_bytes(memory), " of memory on the rank with the highest memory use",
                over_limit_text(memory, make_search_limits(options, any.hardware)), "\n"));
   if (cost) log.info(training_text(options, *cost));
 }
@@ -357,7 +357,7 @@ ExitCode plan_command(Arguments args, Log& log) {
   if (!config) return ExitCode::Done;
   if (scales && options.scale.empty()) {
     check_input(options.world_size > 0,
-                "plan scale: needs --world_size, up to which ranks double, or --scale=64,96,128");
+                "plan scale: needs --world_size (compares 1, 2, 4, ... ranks) or --scale=64,96,128");
     options.scale = powers_of_two_up_to(std::exchange(options.world_size, 0));
   }
   check_options(options);

@@ -38,13 +38,14 @@ struct CalibrateOptions {
           "device to measure: cpu = the processors of this host; cuda is not supported; auto = cpu if the program was "
           "built without CUDA");
     visit("add", self.add,
-          "keep measurements of this host for other numbers of ranks in the file: plan then selects those for its "
-          "number of ranks");
+          "keep the file's measurements of this host for other numbers of ranks; plan selects the ones for its number "
+          "of ranks");
     visit("num_threads", self.num_threads, "threads of a rank, as in later runs; 0 = all usable cores",
           between(0, 4096));
-    visit("rounds", self.rounds, "rounds of all measurements; the median of each is used", between(1, 100));
+    visit("rounds", self.rounds, "number of times that all measurements are repeated; the median of each is used",
+          between(1, 100));
     visit("offload_folder", self.offload_folder,
-          "folder on the disk for offloading in later runs, to measure that disk; \"\" = none");
+          "folder on the disk that later runs offload to, for measuring that disk; \"\" = none");
   }
 };
 

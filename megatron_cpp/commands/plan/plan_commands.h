@@ -11,7 +11,7 @@ namespace mcpp {
 
 ExitCode plan_command(Arguments args, Log& log, const World& world);
 ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world);
-/// Returns why `file`, the value of an option, cannot be written; empty if it can.
+/// Returns the reason why `file`, the value of an option, cannot be written; empty if it can be written.
 std::string output_problem(const std::string& option, const std::string& file);
 
 }  // namespace mcpp

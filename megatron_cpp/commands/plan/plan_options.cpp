@@ -28,8 +28,8 @@ void check_answers(const PlanOptions& options, std::vector<std::string>& problem
                                            {!options.emit.empty(), "--emit"},
                                            {!options.html.empty() && !has_page, "--html"}})
     if (is_requested)
-      problems.push_back(str(name, ": is a detail of the best layout for one number of ranks, which ", instead.front(),
-                             " does not compute"));
+      problems.push_back(
+          str(name, ": needs the best layout for one number of ranks, which ", instead.front(), " does not compute"));
   if (options.world_size > 0 && !has_page && options.from_run.empty())
     problems.push_back(str("--world_size: is not used with ", instead.front(), ", which has its own numbers of ranks"));
 }

@@ -32,7 +32,7 @@ struct PlanOptions {
   Deadline deadline;
   std::string from_run, emit_hardware;
 
-  /// Returns true if the smallest number of devices that trains in time is requested, without specified candidates.
+  /// Returns true if the minimum number of devices that meets the deadline is requested without specified candidates.
   bool should_minimize_devices() const {
     return scale.empty() && (objective == Objective::Deadline || deadline.hours > 0);
   }
@@ -48,10 +48,10 @@ struct PlanOptions {
     visit("pp", self.pp, "only layouts with this pipeline_model_parallel_size; 0 = any", between(0, 4096));
     visit("ep", self.ep, "only layouts with this expert_model_parallel_size; 0 = any", between(0, 4096));
     visit("expert_imbalance", self.expert_imbalance,
-          "tokens of the experts of the busiest rank, relative to an even share", between(1, 100));
+          "tokens routed to the experts of the busiest rank, relative to the mean", between(1, 100));
     visit("document_tokens", self.document_tokens,
-          "mean tokens of a document, to which data.reset_attention_mask limits attention; 0 = from the datasets' "
-          ".json files, if they are accessible",
+          "mean number of tokens per document, with data.reset_attention_mask; 0 = from the datasets' .json files, if "
+          "they are accessible",
           between(0, 1e15));
     visit("micro_batch_size", self.micro_batch_size, "only layouts with this micro_batch_size; 0 = any",
           between(0, 4096));
@@ -64,7 +64,7 @@ struct PlanOptions {
           between_excluding_max(0, 1));
     visit("allow_lossy_comm", self.allow_lossy_comm,
           "also consider layouts that send weights or gradients with fewer bits than the configuration, which changes "
-          "what is trained");
+          "training results");
     visit("explain", self.explain,
           "also show the rule-of-thumb layout, and a breakdown of the best layout's step time");
     visit("predict", self.predict, "only predict the step time and memory of the configuration's own layout");
@@ -78,7 +78,8 @@ struct PlanOptions {
           "numbers of ranks to compare: a table with the best layout for each; `plan scale` compares 1, 2, 4, ... up "
           "to --world_size",
           between(1, kMaxRanks));
-    visit("weak", self.weak, "with --scale: the batch grows with the number of ranks, from that of the first");
+    visit("weak", self.weak,
+          "with --scale: weak scaling: the batch size grows with the number of ranks, from that of the configuration");
     visit("device_hours", self.failures.device_hours, "mean hours between failures of one device; 0 = ignore failures",
           at_least(0));
     visit("save_seconds", self.failures.save_seconds, "seconds that a run waits for a checkpoint; 0 = as predicted",
@@ -88,20 +89,22 @@ struct PlanOptions {
     visit("tokens", self.deadline.tokens, "tokens to train on: predicts time and device hours of the training",
           between(0, 1e18));
     visit("deadline_hours", self.deadline.hours,
-          "time limit for --tokens: finds the smallest number of devices that meets it, of all or of those of --scale",
+          "time limit for --tokens: finds the smallest number of devices that meets it, among the numbers in --scale "
+          "or, by default, all",
           between(0, 1e9));
-    visit("price", self.deadline.price, "price of a device hour", between(0, 1e9));
+    visit("price", self.deadline.price, "price per device hour", between(0, 1e9));
     visit("from_run", self.from_run,
-          "folder of a run, or its metrics.jsonl: compares its speed with the prediction, and adjusts the hardware to "
-          "it for all other predictions");
-    visit("emit_hardware", self.emit_hardware, "with --from_run: new file for the adjusted hardware, for --hardware");
+          "folder of a run, or its metrics.jsonl: compares its speed with the prediction, and scales the hardware's "
+          "rates to match it in all other predictions");
+    visit("emit_hardware", self.emit_hardware,
+          "with --from_run: new file for the adjusted hardware, to be passed to --hardware");
     visit("emit", self.emit, "file for the complete configuration with the best layout, for pretrain");
   }
 };
 
 /// Returns the default candidates of `plan scale`: 1, 2, 4, ... and `max_world_size`.
 std::vector<i64> powers_of_two_up_to(i64 max_world_size);
-/// Returns the option that the first word after `plan` probably means; "" if it is a configuration.
+/// Returns the option that was probably intended by the first word after `plan`; "" if the word is a configuration.
 std::string find_hint(std::span<const std::string> words);
 
 /// Throws BadInput with every inconsistency of the options.

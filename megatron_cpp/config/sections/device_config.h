@@ -37,12 +37,13 @@ struct DeviceConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("device", self.device, "device that holds the tensors and runs the operations");
-    visit("num_threads", self.num_threads, "threads of a rank on the CPU; 0 = all usable cores", between(0, 4096));
+    visit("num_threads", self.num_threads, "CPU threads per rank; 0 = all usable cores", between(0, 4096));
     visit("cpu_isa", self.cpu_isa,
           "highest instruction set to use; set it to get bitwise identical results on different hosts");
-    visit("gemm_tuning", self.gemm_tuning,
-          "selection of matrix product algorithms on a GPU: off = those in gemm_tuning_file, else the first one that "
-          "the library proposes; time = measure those missing in the file and add the fastest");
+    visit(
+        "gemm_tuning", self.gemm_tuning,
+        "selection of matrix product algorithms on a GPU: off = use gemm_tuning_file, and the library's first proposal "
+        "for products that it lacks; time = measure these products and add the fastest algorithms to the file");
     visit("gemm_tuning_file", self.gemm_tuning_file,
           "file with the algorithms of matrix products; runs with the same file are bitwise identical. Entries of a "
           "different GPU or cuBLAS version are ignored");

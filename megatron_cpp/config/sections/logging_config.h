@@ -1,4 +1,4 @@
-// Logs and metrics of a run. Names are Megatron-LM's where it has one.
+// Logs and metrics of a run. Names are Megatron-LM's if it has the key.
 #pragma once
 #include <array>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Ranks whose times are logged: the maximum, minimum and maximum, or all.
+/// Times that are logged: the maximum over ranks, the minimum and maximum, or those of all ranks.
 enum class TimingLogOption { Max, Minmax, All };
 
 template <>
@@ -55,7 +55,7 @@ struct LoggingConfig {
           "prompt that the model continues at each evaluation of the validation set; the text is written to the "
           "metrics; empty = none");
     visit("sample_tokens", self.sample_tokens,
-          "maximum number of tokens generated for sample_prompt, limited by the sequence length; each costs the "
+          "maximum number of tokens generated for sample_prompt, limited by the sequence length; each token costs the "
           "forward pass of a sample",
           at_least(1));
     visit("tensorboard_dir", self.tensorboard_dir, "folder for TensorBoard event files; empty = none are written");
@@ -68,10 +68,11 @@ struct LoggingConfig {
     visit("timing_log_level", self.timing_log_level,
           "timers shown with a log line: 0 = none; 1 = phases of an iteration; 2 = also passes, waits and collectives",
           between(0, 2));
-    visit("timing_log_option", self.timing_log_option, "ranks whose times are logged: max, minmax, or all");
+    visit("timing_log_option", self.timing_log_option,
+          "times to log: max = maximum over ranks, minmax = minimum and maximum, all = all ranks");
     visit("straggler_factor", self.straggler_factor,
-          "warn about ranks that compute this many times longer than ranks with the same work, and about groups that "
-          "communicate this many times slower; 0 = no warnings",
+          "warn about ranks that take this many times longer to compute than ranks with the same work, and about "
+          "groups whose communication is this many times slower; 0 = no warnings",
           at_least(0));
     visit("log_params_norm", self.log_params_norm, "log the L2 norm of all weights, also to TensorBoard");
     visit("log_num_zeros_in_grad", self.log_num_zeros_in_grad,

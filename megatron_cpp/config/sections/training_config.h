@@ -1,4 +1,4 @@
-// Duration, batch sizes, precision and policies of a run. Names are Megatron-LM's where it has one.
+// Duration, batch sizes, precision and policies of a run. Names are Megatron-LM's if it has the key.
 #pragma once
 #include <array>
 #include <string>
@@ -122,7 +122,7 @@ struct TrainingConfig {
           "E5M2. A GPU needs compute capability 8.9; a CPU emulates it, slower than bf16");
     visit("fp8_recipe", self.fp8_recipe,
           "how scales are computed; tensorwise: one per tensor, from its current largest absolute value");
-    visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: keep the layers at both ends in bf16");
+    visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: keep the first and last layers in bf16");
     visit("num_layers_at_start_in_bf16", self.num_layers_at_start_in_bf16,
           "with first_last_layers_bf16: number of first layers in bf16", at_least(0));
     visit("num_layers_at_end_in_bf16", self.num_layers_at_end_in_bf16,
@@ -142,10 +142,10 @@ struct TrainingConfig {
     visit("recompute_modules", self.recompute_modules,
           "for selective: any of core_attn, layernorm, mlp_act, moe_act; empty = core_attn");
     visit("distribute_saved_activations", self.distribute_saved_activations,
-          "for full: shard the saved inputs across tensor-parallel ranks and gather them in the backward pass; "
-          "parallel.sequence_parallel shards them anyway");
+          "for full: shard the saved inputs across tensor-parallel ranks and gather them in the backward pass; not "
+          "needed with parallel.sequence_parallel, which shards them already");
     visit("offload_activations", self.offload_activations,
-          "where activations saved for the backward pass are kept: on the device, in host memory, or on a disk "
+          "storage of activations saved for the backward pass: the device, host memory, or a disk "
           "(optimizer.offload_folder); bitwise identical");
   }
 
@@ -153,21 +153,21 @@ struct TrainingConfig {
   static void policy_fields(Self& self, Visitor& visit) {
     visit("nan_policy", self.nan_policy,
           "if loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: continue from the "
-          "newest good checkpoint, after the samples read since. Such a step never changes the weights");
+          "newest good checkpoint without the samples read since. Such a step never changes the weights");
     visit("spike_policy", self.spike_policy,
           "if loss or gradient norm is an outlier: warn: log a warning and apply the step; skip, stop and rollback as "
           "for nan_policy");
-    visit("spike_window", self.spike_window, "number of previous steps that a loss or norm is compared with",
-          at_least(2));
-    visit("spike_z_score", self.spike_z_score, "number of standard deviations above their mean that makes a spike",
+    visit("spike_window", self.spike_window,
+          "number of previous steps whose mean and deviation a loss or norm is compared with", at_least(2));
+    visit("spike_z_score", self.spike_z_score, "threshold of a spike: number of standard deviations above the mean",
           greater_than(0));
     visit("max_consecutive_skips", self.max_consecutive_skips,
-          "maximum number of consecutive skipped steps; another one stops the training with exit code 17", at_least(0));
+          "maximum number of consecutive skipped steps; if exceeded, training stops with exit code 17", at_least(0));
     visit("max_rollbacks", self.max_rollbacks,
-          "maximum number of rollbacks of a run; another one stops the training with exit code 17", at_least(0));
+          "maximum number of rollbacks of a run; if exceeded, training stops with exit code 17", at_least(0));
     visit("check_weight_hash_across_dp_replicas_interval", self.check_weight_hash_across_dp_replicas_interval,
-          "iterations between two comparisons of the weights of data-parallel replicas, which also precede every save: "
-          "detects hosts that silently corrupt data; 0 = never",
+          "iterations between comparisons of the weights of data-parallel replicas, which detect silent data "
+          "corruption and also precede every save; 0 = never",
           at_least(0));
   }
 };

@@ -119,7 +119,7 @@ std::vector<HeldOut> unpack(std::string_view bytes) {
 }
 
 std::vector<EvaluationWindow> evaluation_windows(i64 tokens, i64 seq_length, i64 stride) {
-  MCPP_CHECK(stride >= 1 && stride <= seq_length, "stride ", stride, " for windows of ", seq_length);
+  MCPP_CHECK(stride >= 1 && stride <= seq_length, "stride ", stride, " is not in [1, ", seq_length, "]");
   std::vector<EvaluationWindow> windows;
   for (i64 scored_to = 1; scored_to < tokens;) {  // tokens [1, scored_to) are scored
     const i64 step = windows.empty() ? seq_length : stride;

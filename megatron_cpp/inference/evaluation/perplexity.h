@@ -1,4 +1,5 @@
-// Held-out perplexity: every token of a text is scored once, with as much context as the model and the stride allow.
+// Held-out perplexity: every token of a text is scored once, with the longest context that the model and the stride
+// allow.
 #pragma once
 #include <functional>
 #include <span>

@@ -85,7 +85,7 @@ Task read_task(const Path& file) {
         const bool is_choice = item.continuations.size() > 1;
         check_input(task.items.empty() || is_choice == task.is_choice(), "has ", item.continuations.size(),
                     " continuations, line ", task.items.empty() ? 0 : task.items[0].line,
-                    is_choice ? " but one" : " several", "; write items of each kind to a file of their own");
+                    is_choice ? " but one" : " several", "; write items of each kind to a separate file");
         task.items.push_back(std::move(item));
       } catch (const Error& error) {
         fail(error.code(), file.string(), ":", number, ": ", error.what());
@@ -143,7 +143,7 @@ void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, 
       const EncodedPair pair = encode_pair(encoder, item.context, item.target_delimiter + continuation);
       const auto scored = static_cast<i64>(pair.continuation.size());
       check_input(scored > 0, task.location(item), ": the continuation \"", continuation,
-                  "\" has no token of its own: the tokenizer merges it with the end of the context");
+                  "\" has no separate token: the tokenizer merges it with the end of the context");
       check_input(scored <= seq_length, task.location(item), ": a continuation has ", scored,
                   " tokens, the model's seq_length is ", seq_length, " (or --window, if set)");
       const i64 total = static_cast<i64>(pair.context.size()) + scored, length = std::min(total, seq_length + 1);

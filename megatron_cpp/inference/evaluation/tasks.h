@@ -15,15 +15,15 @@ namespace mcpp {
 //
 //   {"context": "The cat sat on the", "continuations": ["mat", "moon"], "answer": 0}
 //
-// With several continuations (HellaSwag, ARC) the model chooses one. `answer` counts from 0; a list names several right
-// ones. With one continuation (LAMBADA) the question is whether the model would generate it, and `answer` is omitted.
-// "target_delimiter" separates context and continuation; the default is a space. Other keys are ignored.
+// With several continuations (HellaSwag, ARC) the model chooses one. `answer` is an index from 0, or a list of several
+// correct indices. With one continuation (LAMBADA) the question is whether the model would generate it, and `answer` is
+// omitted. "target_delimiter" separates context and continuation; the default is a space. Other keys are ignored.
 
 struct TaskItem {
   i64 line = 0;  ///< line in the file, from 1
   std::string context;
   std::vector<std::string> continuations;  ///< at least one; none is empty
-  std::vector<i64> answers;                ///< indices of right continuations; empty if there is only one continuation
+  std::vector<i64> answers;                ///< indices of correct continuations; empty if there is only one
   std::string target_delimiter = " ";
 };
 
@@ -47,7 +47,7 @@ Task read_task(const Path& file);
 /// Tokenization of contexts and continuations.
 struct TaskEncoder {
   std::function<std::vector<i32>(std::string_view)> encode;
-  i32 prefix = 0;            ///< token before a continuation without context: the one that begins texts
+  i32 prefix = 0;            ///< token before a continuation without context: the token that begins texts
   bool adds_prefix = false;  ///< add `prefix` before every context that does not begin with it
 };
 
@@ -72,7 +72,7 @@ TaskRequests unpack_requests(std::string_view bytes);
 
 /// Adds the requests of `task`. Truncates contexts that are too long at the beginning, so that the model predicts at
 /// most seq_length tokens in a window. Throws BadInput, naming the line, for a continuation that is longer than that or
-/// has no token of its own.
+/// has no separate token.
 void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, TaskRequests& requests);
 
 /// Score of one request.
@@ -88,10 +88,10 @@ std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel,
 
 // Metrics of a task, computed from the likelihoods of its continuations as in lm-evaluation-harness.
 
-/// Scores of one item. For tasks without choice only `acc` is used: whether the model would generate the continuation.
+/// Scores of one item. For tasks without choice only `acc` is used: true if the model would generate the continuation.
 struct ItemScores {
   std::vector<Likelihood> continuations;
-  bool acc = false;        ///< the most likely continuation is right
+  bool acc = false;        ///< the most likely continuation is correct
   bool acc_norm = false;   ///< as acc, with likelihoods normalized by characters of the continuation without delimiter
   bool acc_bytes = false;  ///< as acc, with likelihoods normalized by UTF-8 bytes
 };

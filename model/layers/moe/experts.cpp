@@ -16,7 +16,7 @@ constexpr std::size_t kExpertAxis = 0;
 Box shard_box(const Shape& global, std::size_t ffn_axis, const ExpertParallel& parallel) {
   Box box{global, Shape(global.size(), 0), global};
   const auto shard_axis = [&](std::size_t axis, int parts, int part) {
-    MCPP_CHECK(global[axis] % parts == 0, "axis ", axis, " of ", global, " over ", parts, " ranks");
+    MCPP_CHECK(global[axis] % parts == 0, "axis ", axis, " of ", global, " is not divisible by ", parts, " ranks");
     box.shape[axis] = global[axis] / parts;
     box.offset[axis] = box.shape[axis] * part;
   };

@@ -13,7 +13,7 @@
 
 namespace mcpp {
 
-/// x [M, h], rows[e] of them for expert e, in the order of experts -> [M, h]; a partial sum if the width of an expert
+/// x [M, h], with rows[e] rows for expert e in the order of experts -> [M, h]; a partial sum if the width of an expert
 /// is sharded. The matrices are boxes of two global tensors, linear_fc1.weight [num_experts, ffn, h] (gated:
 /// [num_experts, 2, ffn, h]) and linear_fc2.weight [num_experts, h, ffn]; if MLPs have biases, also of linear_fc1.bias
 /// [num_experts, ffn] (gated: [num_experts, 2, ffn]) and linear_fc2.bias [num_experts, h], which the first of the ranks

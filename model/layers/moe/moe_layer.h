@@ -13,8 +13,8 @@
 namespace mcpp {
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]). Each tensor-parallel rank routes its
-/// part of the tokens, even without sequence parallelism. Saves x, what router and experts save, the experts of each
-/// token, and their outputs.
+/// part of the tokens, even without sequence parallelism. Saves x, the tensors of router and experts, the experts of
+/// each token, and their outputs.
 class MoELayer final : public Branch {
  public:
   MoELayer(const std::string& name, i64 layer, const MoeSpec& spec, StoredRef<ModelContext> context);

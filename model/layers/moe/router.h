@@ -1,5 +1,5 @@
 // Router of a mixture of experts: selects the experts of each token and their weights. Scores, weights and losses are
-// fp32 regardless of the model's dtype, and counts are integers, because they drive discrete choices.
+// fp32 regardless of the model's dtype, and counts are integers, because discrete choices depend on them.
 #pragma once
 #include <functional>
 #include <span>
@@ -13,7 +13,7 @@ namespace mcpp {
 
 /// Routing statistics of the microbatches of a step. Additive over ranks.
 struct RoutingCounts {
-  std::vector<double> tokens;  ///< [num_experts]: how often each was chosen, including dropped choices
+  std::vector<double> tokens;  ///< [num_experts]: number of choices of each expert, including dropped ones
   double dropped = 0;          ///< choices dropped because their expert was full
   /// Loss without its coefficient, summed over tokens: 1 per token if experts are perfectly balanced.
   double balance_loss = 0;
@@ -27,8 +27,8 @@ struct RoutingCounts {
 /// Returns the name of the expert bias of the router with this weight name; empty for names of other parameters.
 std::string expert_bias_name(const std::string& weight);
 
-/// Tokens that a router's rows correspond to: `count` tokens starting at `first` of those of `batch` samples, sequence
-/// first. Further rows are padding.
+/// Tokens of a router's rows: `count` tokens of `batch` samples, sequence first, starting at token `first`. Additional
+/// rows are padding.
 struct TokenRows {
   i64 first = 0, count = 0, batch = 1;
   PositionRanges positions = {};  ///< positions of all rows of the sequence
@@ -48,13 +48,13 @@ class Router {
   /// Routes x [T, h]. In training it updates the statistics, except when recomputing. Saves its logits [T, num_experts]
   /// and its decisions.
   Output forward(const Tensor& x, const TokenRows& rows, MicrobatchContext& microbatch);
-  /// Adds to dx [T, h] the gradient from that of the weights [T, k] and from the balancing losses. x and rows are
-  /// forward's arguments.
+  /// Adds to dx [T, h] the gradient that follows from d_weights [T, k] and from the balancing losses. x and rows are
+  /// the arguments of forward().
   void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx,
                 MicrobatchContext& microbatch);
   void visit(const ParamVisitor& f) { f(linear_.weight()); }
-  /// Returns the maximum number of tokens per expert for a microbatch of `batch` samples; 0 = unlimited, as outside of
-  /// training, where a token's result must not depend on the tokens that it is batched with.
+  /// Returns the maximum number of tokens per expert for a microbatch of `batch` samples; 0 = unlimited. Capacity is
+  /// unlimited outside of training, where the result of a token must not depend on other tokens of the batch.
   i64 capacity(i64 batch, const MicrobatchContext& microbatch) const;
   const Param& weight() const { return linear_.weight(); }
 
@@ -62,8 +62,8 @@ class Router {
   RoutingCounts& tally() { return tally_; }
   void clear_counts();
 
-  /// Return the state that steps update without gradients, fp32 [num_experts]; nullptr if the configuration does not
-  /// use it. The bias is part of the model; the token counts of the previous step are not.
+  /// Return state that steps update without gradients, fp32 [num_experts]; nullptr if the configuration does not use
+  /// it. The bias is part of the model; the token counts of the previous step are not.
   Tensor* expert_bias() { return expert_bias_.defined() ? &expert_bias_ : nullptr; }
   Tensor* global_tokens() { return global_tokens_.defined() ? &global_tokens_ : nullptr; }
   std::string bias_name() const { return expert_bias_name(weight().name); }
@@ -73,14 +73,15 @@ class Router {
   void end_step(std::span<const double> tokens);
 
  private:
-  /// Returns the chosen experts, those left after dropping, and the factors of the balancing loss if there is one.
+  /// Returns the chosen experts, the experts that remain after dropping, and the factors of the balancing loss if there
+  /// is one.
   MicrobatchContext::Decisions decide(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch);
   /// Returns p = 0 in evaluation or without jitter.
   Dropout make_jitter(const TokenRows& rows, const MicrobatchContext& microbatch) const;
   /// Returns the router's input for x: with jitter, in the dtype of the logits.
   Tensor router_input(const Tensor& x, const Dropout& jitter) const;
-  /// Returns the scores that experts are chosen by: logits, or random values in training if the configuration forces
-  /// balance.
+  /// Returns the scores that determine the choice of experts: logits, or random values in training if the configuration
+  /// forces balance.
   Tensor routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch) const;
   Tensor expert_weights(const Tensor& logits, const Tensor& chosen) const;
   Tensor drop_padding(const Tensor& chosen, const TokenRows& rows) const;

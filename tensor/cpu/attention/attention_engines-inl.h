@@ -57,7 +57,7 @@ void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 
   std::fill_n(dst, (kTile - count) * padded_dim, P());
 }
 
-/// Stores factor * rows [count, padded_dim], rounded, as the first `count` rows of a head from `first` on.
+/// Stores factor * rows [count, padded_dim], rounded, as rows [first, first + count) of a head.
 template <class T, class R = AccumulateType<T>>
 void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor, const R* rows) {
   const hn::ScalableTag<R> d;
@@ -113,7 +113,7 @@ class VectorTiles {
   i64 dim_, padded_;
 };
 
-/// Units that multiply pairs.
+/// Hardware units that multiply pairs of bf16 elements.
 struct AmxUnit {
   TileSession session;
   static void multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate) {

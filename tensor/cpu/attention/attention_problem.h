@@ -20,7 +20,7 @@ struct AttentionProblem : AttentionArguments<T, AccumulateType<T>> {
   using Arguments = AttentionArguments<T, AccumulateType<T>>;
   using Arguments::queries, Arguments::keys, Arguments::query_at, Arguments::key_at, Arguments::head_dim;
 
-  i64 all_keys = 0;  ///< total number of keys; `keys` covers those from the first to the last that any query sees
+  i64 all_keys = 0;  ///< total number of keys; `keys` spans only the keys that some query sees
   double scale = 1;
   double soft_cap = 0;
   Dropout dropout;
@@ -119,14 +119,14 @@ class Scratch {
   std::byte* next_;
 };
 
-/// Returns the elements of a packed block. The engines, vector units and AMX, take blocks of up to 64 rows of q, k, v
-/// or dout in several forms, each with space for 64 * padded_dim elements of the accumulate type.
+/// Returns the number of elements of a packed block: up to 64 rows of q, k, v or dout in several forms, each with space
+/// for 64 * padded_dim elements of the accumulate type.
 template <class T>
 i64 block_elements(const AttentionProblem<T>& p) {
   return p.rows().block();
 }
 
-// Attention as functions of an AttentionProblem, and their work items. Each item may run on any thread, with its own
+// Attention functions for an AttentionProblem, and their work items. An item may run on any thread, with its own
 // scratch memory.
 
 /// Computes ops::attention (writes out, lse) and ops::attention_backward (writes dq, dk, dv) for the filled-in problem.
@@ -135,13 +135,13 @@ void attention_forward(AttentionProblem<T> p, CpuDevice& device);
 template <class T>
 void attention_backward(const AttentionProblem<T>& p, CpuDevice& device);
 
-/// Processes query blocks item % p.parts, + p.parts, ... of key head item / p.parts % kv_heads in batch column item /
-/// p.parts / kv_heads.
+/// Processes every p.parts-th query block, starting at block item % p.parts, of key head item / p.parts % kv_heads in
+/// batch column item / p.parts / kv_heads.
 void attention_forward_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);
 void attention_forward_item(const AttentionProblem<double>& p, i64 item, std::byte* memory);
 void attention_forward_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory);
 void attention_forward_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory);
-/// Returns the required size of `memory`, which is 64-byte aligned.
+/// Returns the required size of `memory`, which must be 64-byte aligned.
 template <class T>
 i64 attention_forward_bytes(const AttentionProblem<T>& p);
 

@@ -43,7 +43,7 @@ struct Exp2Constants<double> {
                                         0.6931471805599453,     1.0};
 };
 
-/// Computes 2^x for x <= 0, or slightly above. Denormal results are 0; NaN is preserved.
+/// Computes 2^x for x up to slightly above 0. Denormal results are 0; NaN is preserved.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
   using C = Exp2Constants<hn::TFromD<D>>;
@@ -117,7 +117,7 @@ void hide_earlier_keys(const AttentionProblem<T>& p, const TileOrigin& at, const
   });
 }
 
-/// Sets hidden scores to -infinity, in the part to compute according to `v`.
+/// Sets hidden scores to -infinity in the visible part `v` of the tile.
 template <class T, class R = AccumulateType<T>>
 void mask_tile(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   hide_later_keys(p, at, v, s);
@@ -151,8 +151,8 @@ HWY_INLINE PhiloxVectors<D> philox(D d, u64 key, PhiloxVectors<D> c) {
   return c;
 }
 
-/// Dropout of the probabilities of one (batch column, query head), as defined by attention_dropout_key. Independent of
-/// tiles and ranks.
+/// Dropout of the probabilities of one (batch column, query head), as defined by attention_dropout_key. The factors are
+/// independent of tiling and ranks.
 class ProbabilityDropout {
  public:
   template <class T>

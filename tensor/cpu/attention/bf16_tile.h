@@ -1,5 +1,5 @@
-// Products of cached bf16 matrices with strides and fp32 sums, for tiled attention. Requires AVX512_BF16, and for
-// amx_multiply() amx_available() (amx.h).
+// Products of strided bf16 matrices that fit the cache, with fp32 sums, for tiled attention. Requires AVX512_BF16;
+// amx_multiply() also requires amx_available() (amx.h).
 #pragma once
 #include "tensor/cpu/simd/amx.h"
 

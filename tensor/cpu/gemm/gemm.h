@@ -30,14 +30,14 @@ struct GemmSize {
   i64 m = 0, n = 0, k = 0;
 };
 
-/// Returns true if oneDNN's sgemm should be used: with AVX-512, under the current limit. Its AVX kernels (at least in
-/// 2.6) keep a pointer into the operands in the stack pointer, so that a signal on the thread overwrites operand
-/// memory; also, their rows of c depend on the number of rows.
+/// Returns true if oneDNN's sgemm should be used: AVX-512 is available under the current instruction set limit.
+/// oneDNN's AVX kernels (at least in 2.6) store an operand address in the stack pointer, so a signal on the thread
+/// overwrites operand memory. Their results for a row of c also depend on the number of rows.
 bool can_use_sgemm();
 /// Computes fp32 products with oneDNN's sgemm.
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
 /// Computes low-precision products by converting blocks to fp32. C is float or T, rounded once. Used for fp16 with
-/// sgemm, since this oneDNN version does not multiply halves.
+/// sgemm, since this oneDNN version does not support fp16 products.
 template <class T, class C>
 void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c);
 /// Computes bf16 products with AMX tiles; requires can_use(Bf16Path::Amx).
@@ -46,7 +46,7 @@ void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFl
 /// Computes bf16 products with oneDNN primitives; requires can_use(Bf16Path::Dots).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// Computes a b^T for few rows of a (size.m up to kFewRows), both dense. fp32, or low precision with C float or T.
+/// Computes a b^T for up to kFewRows rows of a; a and b are dense. fp32, or low precision with C float or T.
 template <class T, class C>
 void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
 inline constexpr i64 kFewRows = 4;
@@ -91,8 +91,8 @@ struct GemmCache {
   std::optional<bool> sgemm;                  ///< set like bf16_path
   kernel::OneDnnCache onednn;
 
-  /// Selects the bf16 implementation. Called by products only: the choice fixes the instruction set of this process,
-  /// and ranks exchange strings through a device before that is configured.
+  /// Selects the bf16 implementation. Called only by products: the choice fixes the instruction set of the process, but
+  /// ranks use a device to exchange strings before the instruction set is configured.
   kernel::Bf16Path choose_bf16_path() {
     if (!bf16_path) bf16_path = kernel::best_bf16_path();
     return *bf16_path;

@@ -20,7 +20,7 @@ namespace mcpp::kernel {
 /// waiting for them on use would take as long as the sums.
 class Prefetcher {
  public:
-  /// Adds op(x) [rows, columns]: part `part` of `parts` of the rows as stored. At most two calls.
+  /// Adds part `part` of `parts` of the stored rows of op(x) [rows, columns]. Supports at most two calls.
   template <class T>
   void add(Operand<T> x, i64 rows, i64 columns, i64 part = 0, i64 parts = 1) {
     if (x.transposed) std::swap(rows, columns);
@@ -36,10 +36,11 @@ class Prefetcher {
     every_ = left_ = std::max<i64>(1, steps / std::max<i64>(1, lines_));
     prefetches_per_step_ = ceil_div(lines_, steps);
   }
-  /// Sets the offset from the current sums to those computed next from the same rows of a.
+  /// Sets the offset from the current sums to the next sums of the same rows of a.
   void set_next_sums(i64 offset) { next_sums_ = offset; }
 
-  /// Prefetches the destination of the next sums; called when sums of `rows` x `columns` that are written to c begin.
+  /// Prefetches the destination of the next sums. Called before computing `rows` x `columns` sums that are written to
+  /// c.
   template <class R>
   [[gnu::always_inline]] void begin(const R* c, i64 ld, i64 rows, i64 columns) const {
     const char* row = reinterpret_cast<const char*>(c) + next_sums_;
@@ -121,7 +122,7 @@ struct Strip {
   float beta = 0;
 };
 
-/// Returns the part of k summed per copy: k in equal parts, or all of it.
+/// Returns the number of elements along k per copy: all of k, or k divided into equal parts of at most kDepth.
 template <class Kernel>
 i64 depth_of(i64 k) {
   constexpr i64 kStep = 32;
@@ -140,7 +141,7 @@ Operand<T> part_of(const Operand<T>& x, i64 row, i64 column) {
   return {x.at(row, column), x.ld, x.transposed};
 }
 
-/// Prefetches what is copied after the strip at `row` of the part of k at `at`: the next strip, and a fraction of the
+/// Prefetches the sources of the copies that follow the strip at (`row`, `at`): the next strip, and a fraction of the
 /// next panels.
 template <class Kernel, class T, class C>
 void prefetch_next(const BlockTask<T, C>& task, i64 at, i64 row, Prefetcher& prefetcher) {
@@ -268,7 +269,7 @@ std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, i
   return blocks;
 }
 
-/// Returns true if kernels that can sum in c may do so for all blocks of the products, whatever their panel width.
+/// Returns true if kernels of any panel width may accumulate directly in c for all blocks of the products.
 template <class T, class C>
 bool are_direct(std::span<const Product<T, C>> products) {
   return std::is_same_v<C, float> && std::ranges::all_of(products, [](const Product<T, C>& x) {

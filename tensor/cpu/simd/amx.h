@@ -23,7 +23,7 @@ constexpr i64 panel_size(i64 depth) {
   return ceil_div(depth, kPanelStep) * kStepSize;
 }
 
-/// Configures the tiles of the calling thread for its lifetime. Calls into oneDNN in between invalidate the
+/// Configures the AMX tiles of the calling thread while the object exists. Calls into oneDNN invalidate the
 /// configuration.
 class TileSession {
  public:
@@ -50,7 +50,7 @@ struct ATiles {
   static ATiles in_place(const BFloat16* x, i64 ld) { return {x, ld, 16 * ld, kPanelStep}; }
 };
 
-/// Computes out[32, 32] = in + A B over `steps` steps. `in` may be null, for zero, or `out`. Both dense, 64-byte
+/// Computes out[32, 32] = in + A B over `steps` steps. `in` may be `out`, or null for zero. Both are dense and 64-byte
 /// aligned.
 void multiply_block(ATiles a, const BFloat16* b, i64 steps, const float* in, float* out);
 

@@ -60,7 +60,7 @@ inline void transpose16(__m512i (&r)[16]) {
 
 namespace mcpp::kernel {
 
-/// Computes c = left | right + beta c for the first `columns` columns; beta is 0 or 1.
+/// Computes c = concat(left, right) + beta c for the first `columns` columns; beta is 0 or 1.
 inline void store_row(float* c, i64 columns, float beta, __m512 left, __m512 right) {
   const __mmask16 l = first16(columns), r = first16(columns - 16);
   if (beta != 0) {

@@ -42,9 +42,9 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const hn::TFromD<D> (&high_t
   return y;
 }
 
-/// Computes exp(x) to about one unit in the last place: x = n ln 2 + r, with 2^n built from its bits, which are those
-/// of 0 for the lowest n and of infinity for the highest. Results below 2^-126.5 are 0 and above 2^127.5 infinite (in
-/// fp64 with exponents 1022.5 and 1023.5). NaN is preserved.
+/// Computes exp(x) to about one unit in the last place: x = n ln 2 + r, where 2^n is built from its bits; the lowest n
+/// yields 0 and the highest infinity. Results below 2^-126.5 are 0 and above 2^127.5 infinite (in fp64 with exponents
+/// 1022.5 and 1023.5). NaN is preserved.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_of(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
@@ -67,8 +67,8 @@ HWY_INLINE hn::Vec<D> logistic(D d, hn::Vec<D> x) {
   return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
 }
 
-/// Computes tanh to a few units in the last place: from exp(-2 |x|), and near 0, where that would cancel, from its
-/// series. NaN is preserved.
+/// Computes tanh to a few units in the last place from exp(-2 |x|), or near 0 from its series to avoid cancellation.
+/// NaN is preserved.
 template <class D>
 HWY_INLINE hn::Vec<D> tanh_of(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;

@@ -1,5 +1,5 @@
 // Parallel loops over the device's threads with results independent of their number: work is split into pieces of fixed
-// size, and threads take complete pieces.
+// size, each processed by one thread.
 #pragma once
 #include <algorithm>
 

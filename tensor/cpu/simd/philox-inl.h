@@ -21,7 +21,7 @@ class RandomRow {
   RandomRow(u64 key, const Philox4& counter) : key_(key), counter_(counter) {}
 
   /// Generates the words of elements first .. first + count - 1 (count <= kCapacity) and returns a pointer to the
-  /// first. One vector beyond the last may be read.
+  /// first. Callers may read one vector past the last element.
   HWY_INLINE const u32* window(i64 first, i64 count) {
     const i64 begin = first / 4, end = (first + count + 3) / 4;
     const i64 step = static_cast<i64>(hn::Lanes(Tag()));
@@ -75,7 +75,7 @@ HWY_INLINE hn::Vec<U> words_in_lanes(U bits, const u32* words) {
     return hn::PromoteTo(bits, hn::LoadU(hn::Rebind<u32, U>(), words));
 }
 
-/// Factors of jitter. Only the upper 24 bits of a word are used, so that all types get the same factors.
+/// Jitter factors. Only the upper 24 bits of a word are used, so that all types get the same factors.
 template <class D>
 struct JitterFactor {
   hn::TFromD<D> lowest, step;
@@ -91,7 +91,7 @@ struct JitterFactor {
   }
 };
 
-/// Factors of dropout.
+/// Dropout factors.
 template <class D>
 struct DropoutFactor {
   u32 threshold;

@@ -13,11 +13,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// Summand in divisors of sigmoids that avoids 0 / 0.
+/// Epsilon added to the sum of sigmoids before division, to avoid 0 / 0.
 template <class L>
 inline constexpr L kTiny = static_cast<L>(1e-20);
 
-/// Computes to[n] = f(x), with f on vectors, and returns the sum; to may alias x.
+/// Computes to[n] = f(x), where f maps vectors, and returns the sum of the results; `to` may alias x.
 template <class L, class F>
 HWY_INLINE L map_and_sum(const L* x, i64 n, L* to, F&& f) {
   const LaneTag<L> d;
@@ -37,7 +37,7 @@ void divide(L* x, i64 n, L divisor) {
   sweep(d, 0, n, [=](i64 i, auto lanes) { store(hn::Mul(load(d, x + i, lanes), inverse), d, x + i, lanes); });
 }
 
-/// Computes to[n] = softmax(x), which may alias x; returns logsumexp(x).
+/// Computes to[n] = softmax(x) and returns logsumexp(x); `to` may alias x.
 template <class L>
 L softmax_of_row(const L* x, i64 n, L* to) {
   const LaneTag<L> d;
@@ -47,7 +47,7 @@ L softmax_of_row(const L* x, i64 n, L* to) {
   return largest + std::log(sum);
 }
 
-/// Computes to[n] = sigmoid(x), which may alias x; returns the sum.
+/// Computes to[n] = sigmoid(x) and returns the sum of the results; `to` may alias x.
 template <class L>
 L sigmoid_of_row(const L* x, i64 n, L* to) {
   const LaneTag<L> d;

@@ -158,7 +158,7 @@ HWY_INLINE hn::Vec<D> used_or(D d, hn::Vec<D> v, hn::Vec<D> other, FirstLanes pa
   return hn::IfThenElse(hn::FirstN(d, part.count), v, other);
 }
 
-/// Returns the term beta * p of an output before a sum is added; 0 for beta = 0, whatever the memory contains.
+/// Returns beta * p, to which the sum of an output is added; 0 if beta is 0, without reading p.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> previous(D d, const T* p, float beta, auto lanes) {
   return beta == 0 ? hn::Zero(d) : hn::Mul(hn::Set(d, static_cast<hn::TFromD<D>>(beta)), load(d, p, lanes));
@@ -173,8 +173,8 @@ HWY_INLINE void sweep(D d, i64 begin, i64 end, F&& f) {
   if (i < end) f(i, FirstLanes{static_cast<std::size_t>(end - i)});
 }
 
-/// Calls f(i, lanes, slot) as sweep() does, for reductions: slot is one of four accumulators, which overlap their
-/// latencies.
+/// Calls f(i, lanes, slot) as sweep() does, for reductions: `slot` selects one of four accumulators, so that latencies
+/// overlap.
 template <class D, class F>
 HWY_INLINE void sweep_slots(D d, i64 begin, i64 end, F&& f) {
   const i64 step = static_cast<i64>(hn::Lanes(d));
@@ -204,7 +204,7 @@ struct Sum {
   }
 };
 
-/// Returns the largest of `count` elements, -infinity if there are none; NaN may or may not be detected.
+/// Returns the largest of `count` elements, or -infinity if there are none. NaN is not reliably detected.
 template <class D, class T>
 HWY_INLINE hn::TFromD<D> largest_of(D d, const T* x, i64 count) {
   const auto lowest = hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity());

@@ -109,8 +109,8 @@ HWY_INLINE void multiply_rows(D d, const Operands<R>& x, i64 rows, i64 k, Sums s
   multiply_block<kMaxRows, kVectors, kTransposedA, kCopiesB>(d, x, k, sums, loop_hook, copy);
 }
 
-/// Computes multiply_columns at full speed for any m: in blocks of nearly equal size, at most kMaxRows. With a `copy`,
-/// the first block writes B there, [k, kVectors], at no extra cost, and the other blocks read it.
+/// Computes multiply_columns for any m in blocks of at most kMaxRows rows and nearly equal size. With a `copy`, the
+/// first block writes B there, [k, kVectors], at no extra cost, and the other blocks read it.
 template <int kMaxRows, int kVectors, bool kTransposedA, class D, class LoopHook, class R = hn::TFromD<D>>
 HWY_NOINLINE void multiply_panel(D d, Operands<R> x, i64 m, i64 k, Sums sums, LoopHook& loop_hook, R* copy) {
   for (i64 blocks = ceil_div(m, kMaxRows); blocks > 0; --blocks) {

@@ -4,8 +4,8 @@
 
 namespace mcpp {
 
-/// Our own kernels: any dtype, head_dim up to 256, all options. Sums are in a fixed order, and memory is not quadratic
-/// in the sequence length.
+/// Tiled kernels of this program: any dtype, head_dim up to 256, all options. Sums are in a fixed order, and memory is
+/// not quadratic in the sequence length.
 struct TiledAttention {
   static decltype(ops::attention) forward;
   static decltype(ops::attention_backward) backward;
@@ -17,9 +17,9 @@ struct TiledAttention {
 /// return false without effect; with more than one query the reason is recorded (CudaDevice::add_notice).
 struct FusedAttention {
   static bool forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
-  /// Returns the number of queries, and keys, that backward() can process at once within its memory limit: all if it
-  /// accumulates gradients with atomic additions, or does not support the case. Gradients of a wider dtype than the
-  /// operands' are first computed in dense form.
+  /// Returns the number of queries and keys that backward() can process at once within its memory limit. Returns the
+  /// full number if backward() accumulates gradients with atomic additions, or does not support the case. Gradients of
+  /// a wider dtype than the operands' are first computed in dense form.
   static i64 backward_rows(const QkvHeads& x, const QkvHeads& dx, const AttentionOptions& options);
   static bool backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y, const AttentionOptions& options,
                        QkvHeads& dx);

@@ -11,8 +11,8 @@ __device__ W minus_infinity() {
   return -static_cast<W>(INFINITY);
 }
 
-/// Returns the keys that the queries of a tile of `own` rows from `first` on may see, starting at a multiple of 32, the
-/// number processed at a time. Later queries see later keys.
+/// Returns the range of keys that a tile of `own` queries, starting at `first`, may see. It starts at a multiple of 32,
+/// the number of keys processed at a time. Later queries see later keys.
 template <class E, class W>
 __device__ SeenKeys keys_of_tile(const Problem<E, W>& p, i64 b, i64 first, int own) {
   return {static_cast<int>(p.first_key(b, first) / kWarp * kWarp),
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) forward(const __grid_constant__ Prob
   store_rows<kDim>(p.out, at.b, at.head, at.first, p.queries, factor, sums);
 }
 
-/// One warp per row of dout and out.
+/// Computes delta, with one warp per row of dout and out.
 template <class E, class W>
 __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__ Problem<E, W> p) {
   const i64 rows = p.batch * p.heads * p.queries, step = i64{gridDim.x} * kWarps;

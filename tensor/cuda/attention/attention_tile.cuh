@@ -86,7 +86,7 @@ __device__ void load_tile(const HeadRows<E>& x, i64 b, i64 head, i64 first, i64 
   }
 }
 
-/// Computes dots[i] = row i of this warp times the lane's row of `other`.
+/// Computes dots[i], the dot product of row i of this warp and the lane's row of `other`.
 template <int kDim, int kRows, class W>
 __device__ void dot_rows(const W* own, const W* other, i64 head_dim, W (&dots)[kRows]) {
   const W* lane_row = own + threadIdx.x / kWarp * kRows * kStride<kDim>;
@@ -105,7 +105,7 @@ __device__ void dot_rows(const W* own, const W* other, i64 head_dim, W (&dots)[k
 template <int kDim, int kRows, class W>
 using Sums = W[kRows][kDim / kWarp];
 
-/// Adds to sums[i] the sum over rows r of `other` of weights[i] on lane r times that row.
+/// Adds to sums[i] the weighted sum of the rows of `other`; the weight of row r is weights[i] of lane r.
 template <int kDim, int kRows, class W>
 __device__ void add_rows(const W (&weights)[kRows], const W* other, Sums<kDim, kRows, W>& sums) {
   const int lane = threadIdx.x % kWarp;

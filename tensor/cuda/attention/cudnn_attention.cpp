@@ -191,12 +191,12 @@ std::string unsupported_reason(const Heads& q, const Heads& k, const AttentionOp
   constexpr std::size_t kAnyLength = 91600;
   if (q.seq != k.seq) return "the queries are a part of the context, and cuDNN's masks are for as many queries as keys";
   if (!is_low_precision(q.base.dtype()))
-    return str("cuDNN's kernels take bf16 and fp16, not ", name_of(q.base.dtype()));
+    return str("cuDNN's kernels support bf16 and fp16, not ", name_of(q.base.dtype()));
   if (options.dropout.p > 0) return "model.attention_dropout is not 0";
   if (options.soft_cap > 0) return "model.attn_logit_softcapping is set";
   if (mask_of(k, options) == Mask::Other) return "the mask is of documents, of a window, or of a part of the context";
   if (q.head_dim % 8 != 0 || q.head_dim > 128)
-    return str("heads are ", q.head_dim, " wide; cuDNN's kernels take multiples of 8 up to 128");
+    return str("heads are ", q.head_dim, " wide; cuDNN's kernels support multiples of 8 up to 128");
   if (q.seq % 128 != 0 && cudnnGetVersion() < kAnyLength)
     return str("cuDNN ", cudnnGetVersion(), " needs sequences of a multiple of 128 tokens");
   return "";
@@ -250,8 +250,8 @@ std::string split_unsupported_reason(const AttentionCase& c) {
   const CudnnShape& q = c.shapes[0];
   const i64 bytes = probability_bytes(q), rows = backward_part(q) * q.dims[1] * q.dims[2];
   if (bytes > kMaxProbabilityBytes)
-    return str("probabilities of ", q.dims[2], " queries, which blocks of whole tiles of ", kAttentionTile,
-               " do not divide, take ", bytes, " bytes");
+    return str("probabilities of ", q.dims[2], " queries take ", bytes,
+               " bytes, and the queries cannot be divided into equal blocks of tiles of ", kAttentionTile);
   // cuDNN requires 16-byte alignment of each part of lse.
   if (backward_part(q) != q.dims[0] && rows % 4 != 0)
     return str("parts of ", rows, " queries do not begin at multiples of 16 bytes");

@@ -65,7 +65,7 @@ class CudnnPlan {
   i64 workspace_;
 };
 
-/// Plan, or the library's reason for refusing it.
+/// Plan, or cuDNN's reason for rejecting the graph.
 struct CudnnPlanResult {
   std::optional<CudnnPlan> plan;
   std::string refusal;

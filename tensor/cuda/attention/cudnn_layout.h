@@ -29,7 +29,7 @@ struct CudnnShape {
   }
 };
 
-/// Returns the layout of a dense tensor with heads like those of x, for its shape only; it refers to no valid elements.
+/// Returns the layout of a dense tensor with the same heads as x. Only its shape is valid; it has no elements.
 inline Heads dense_heads_layout(const Heads& x) {
   Heads dense = x;
   dense.offset = 0, dense.group_size = x.heads;
@@ -62,8 +62,8 @@ inline std::optional<CudnnShape> folded_shape(const Heads& x, i64 kv_heads) {
   return CudnnShape{{x.batch * kv_heads, per, x.seq, x.head_dim}, {*stride, x.head_dim, x.seq_stride, 1}};
 }
 
-/// Returns the shapes of all Heads with the same method, or none if no method fits all. Both methods give the same
-/// products.
+/// Returns the shapes of all Heads from plain_shape() or folded_shape(), or none if neither supports all of them. Both
+/// yield the same products.
 inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i64 kv_heads, bool prefers_folded) {
   using ShapeOf = std::optional<CudnnShape> (*)(const Heads&, i64);
   const std::array<ShapeOf, 2> methods = prefers_folded ? std::array<ShapeOf, 2>{folded_shape, plain_shape}
@@ -78,17 +78,17 @@ inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i
   return {};
 }
 
-/// Case for which a plan is compiled.
+/// Attention case: the key of a compiled plan.
 struct AttentionCase {
   bool is_backward = false, is_causal = false;
   std::vector<CudnnShape> shapes = {};  ///< shapes of q, k, v, out; for backward followed by those of dout, dq, dk, dv
-  DType dtype = DType::BF16;            ///< or fp16
+  DType dtype = DType::BF16;            ///< BF16 or F16
   bool accumulates = false;             ///< backward: dq is accumulated by atomic additions, in no fixed order
   auto operator<=>(const AttentionCase&) const = default;
 };
 
-/// Memory limit for probabilities. A fixed order of sums in the backward pass stores all probabilities, in low
-/// precision. Samples (and, if folded, key heads) are therefore processed in parts that need about this much, and long
+/// Memory limit for probabilities. The backward pass with a fixed order of sums stores all probabilities, in low
+/// precision. Samples (and, if folded, key heads) are therefore processed in parts within this limit, and long
 /// sequences in blocks.
 inline constexpr i64 kMaxProbabilityBytes = i64{1} << 30;
 /// Tile size to which the kernels pad queries and keys.
@@ -108,7 +108,8 @@ inline i64 backward_part(const CudnnShape& q) {
 }
 
 /// Returns the largest block of queries and keys along axis 2 of q whose probabilities stay within
-/// kMaxProbabilityBytes: all, or whole tiles that divide all. 0 if there is no such block.
+/// kMaxProbabilityBytes: all rows, or a multiple of kAttentionTile that divides their number. Returns 0 if there is
+/// none.
 inline i64 backward_block(const CudnnShape& q) {
   const i64 max_blocks = std::max<i64>(1, q.dims[2] / kAttentionTile);
   for (i64 blocks = 1; blocks <= max_blocks; ++blocks) {

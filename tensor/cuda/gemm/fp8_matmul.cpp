@@ -21,7 +21,7 @@ void Fp8Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Fp8Scale& a_sca
   const i64 m = c.dim(0), n = c.dim(1), k = a.dim(options.transpose_a ? 0 : 1);
   if (m * n == 0 || k == 0) return Kernels<DeviceType::Cuda>::matmul(a, b, c, options);
   MCPP_CHECK(m % kMultiple == 0 && n % kMultiple == 0 && k % kMultiple == 0, "fp8_matmul: [", m, ", ", k, "] times [",
-             k, ", ", n, "]: sizes are multiples of ", kMultiple);
+             k, ", ", n, "]: sizes must be multiples of ", kMultiple);
   CudaDevice& device = cuda(c);
   if (gemm_alignment(c.raw()) < kMultiple) {  // the library has no fp8 kernels for outputs that are less aligned
     Tensor aligned = Tensor::empty(c.shape(), c.dtype(), device, MemoryClass::Workspace);

@@ -10,10 +10,10 @@ constexpr i64 kAlignment = 16;
 
 template <class... Tensors>
 i64 checked_alignment(const Tensor& x, i64 width, const Tensors&... all) {
-  MCPP_CHECK(is_low_precision(x.dtype()), "an epilogue for ", name_of(x.dtype()));
+  MCPP_CHECK(is_low_precision(x.dtype()), "GELU epilogues do not support ", name_of(x.dtype()));
   const i64 alignment = gemm_alignment(x.raw(), all.raw()...);
   MCPP_CHECK(alignment == kAlignment && width * size_of(x.dtype()) % kAlignment == 0,
-             "an epilogue for tensors aligned to ", alignment, " bytes, with rows of ", width);
+             "GELU epilogues do not support tensors aligned to ", alignment, " bytes with rows of ", width);
   return alignment;
 }
 

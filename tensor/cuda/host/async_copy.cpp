@@ -64,7 +64,7 @@ class CudaCopyEngine final : public AsyncCopyEngine {
 
  private:
   AsyncCopy start(cudaStream_t stream, const Tensor& from, const Tensor& to) {
-    MCPP_CHECK(from.bytes() == to.bytes(), "a copy of ", from.bytes(), " bytes to ", to.bytes());
+    MCPP_CHECK(from.bytes() == to.bytes(), "cannot copy ", from.bytes(), " bytes to a tensor of ", to.bytes());
     if (from.bytes() == 0) return {};
     device_.activate();
     return AsyncCopy(std::make_unique<CopyOnStream>(device_, stream, from, to));
@@ -95,7 +95,7 @@ class PinnedCopy final : public AsyncReadback {
   }
 
   void start(const Tensor& from) override {
-    MCPP_CHECK(from.numel() == count_, "a copy of ", count_, " values, not ", from.shape());
+    MCPP_CHECK(from.numel() == count_, "expected ", count_, " values, not a tensor ", from.shape());
     device_.activate();
     check_cuda(cudaMemcpyAsync(values_, from.data<double>(), bytes(), cudaMemcpyDeviceToHost, device_.stream()),
                "cudaMemcpyAsync");

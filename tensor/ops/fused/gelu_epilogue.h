@@ -11,8 +11,8 @@ namespace ops {
 /// rows aligned to 16 bytes, and throws an Internal error otherwise. Its y is computed from u before rounding. A CPU
 /// runs the ops one by one.
 void matmul_gelu(const Tensor& x, const Tensor& w, const Tensor* bias, Tensor& u, Tensor& y);
-/// Computes du = (dy w) gelu'(u), with dy [T, h], w [h, f], u and du [T, f], under the same restrictions. du must not
-/// alias u.
+/// Computes du = (dy w) gelu'(u), with dy [T, h], w [h, f], u and du [T, f], with the restrictions of matmul_gelu(). du
+/// must not alias u.
 void matmul_gelu_backward(const Tensor& dy, const Tensor& w, const Tensor& u, Tensor& du);
 
 }  // namespace ops

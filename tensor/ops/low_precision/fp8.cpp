@@ -7,11 +7,11 @@ namespace mcpp::ops {
 namespace {
 
 void check_amax(const char* op, const Tensor& amax) {
-  MCPP_CHECK(amax.defined() && amax.numel() == 1 && amax.dtype() == DType::F32, op, ": amax must be one fp32 number");
+  MCPP_CHECK(amax.defined() && amax.numel() == 1 && amax.dtype() == DType::F32, op, ": amax must be fp32 [1]");
 }
 
 void check_bf16(const char* op, const Tensor& x) {
-  MCPP_CHECK(x.dtype() == DType::BF16, op, ": values of ", name_of(x.dtype()), " instead of bf16");
+  MCPP_CHECK(x.dtype() == DType::BF16, op, ": expected bf16, not ", name_of(x.dtype()));
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
   check_bf16("round_to_fp8", x);
   check_bf16("round_to_fp8", y);
   check_amax("round_to_fp8", scale.amax);
-  MCPP_CHECK(x.numel() == y.numel(), "round_to_fp8: ", x.shape(), " to ", y.shape());
+  MCPP_CHECK(x.numel() == y.numel(), "round_to_fp8: sizes of x ", x.shape(), " and y ", y.shape(), " differ");
   on_device(x, [&]<DeviceType D>() { Fp8Kernels<D>::round_to_fp8(x, scale, y); });
 }
 
@@ -34,7 +34,7 @@ void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const
                 const MatmulOptions& options) {
   for (const Tensor* t : {&a, &b}) check_bf16("fp8_matmul", *t);
   for (const Fp8Scale* scale : {&a_scale, &b_scale}) check_amax("fp8_matmul", scale->amax);
-  MCPP_CHECK(b_scale.format == Fp8Format::E4M3, "fp8_matmul: the second operand is in E4M3");
+  MCPP_CHECK(b_scale.format == Fp8Format::E4M3, "fp8_matmul: the second operand must be in E4M3");
   check_matmul("fp8_matmul", a, b, c, options);
   on_device(c, [&]<DeviceType D>() { Fp8Kernels<D>::matmul(a, a_scale, b, b_scale, c, options); });
 }

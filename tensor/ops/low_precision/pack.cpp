@@ -9,10 +9,10 @@ namespace {
 void check_packed(const char* op, const Tensor& x, const Tensor& message) {
   const i64 count = x.numel();
   const DType type = message.dtype();
-  MCPP_CHECK(is_float(x.dtype()) && (type == DType::BF16 || count % kPackedBlock == 0), op, ": ", count, " values of ",
-             name_of(x.dtype()));
+  MCPP_CHECK(is_float(x.dtype()) && (type == DType::BF16 || count % kPackedBlock == 0), op, ": cannot encode ", count,
+             " values of ", name_of(x.dtype()));
   MCPP_CHECK((type == DType::I32 || type == DType::BF16) && message.numel() == message_elements(type, count), op,
-             ": a message of ", message.numel(), " ", name_of(type), " for ", count, " values");
+             ": a message of ", message.numel(), " ", name_of(type), " does not match ", count, " values");
 }
 
 /// Allocates an fp32 tensor like x, for kernels that do not support its dtype.
@@ -54,10 +54,10 @@ void unpack(const Tensor& message, Tensor& x) {
 }
 
 void sum_unpacked(const Tensor& messages, Tensor& sum) {
-  MCPP_CHECK(!is_low_precision(sum.dtype()), "sum_unpacked: a sum in ", name_of(sum.dtype()));
+  MCPP_CHECK(!is_low_precision(sum.dtype()), "sum_unpacked: the sum must be fp32 or fp64, not ", name_of(sum.dtype()));
   const i64 each = message_elements(messages.dtype(), sum.numel()), count = each > 0 ? messages.numel() / each : 0;
   MCPP_CHECK(messages.numel() == count * each, "sum_unpacked: messages of ", messages.numel(), " ",
-             name_of(messages.dtype()), " for ", sum.numel(), " values");
+             name_of(messages.dtype()), " do not match ", sum.numel(), " values");
   if (count == 0) return fill_zero(sum);
   check_packed("sum_unpacked", sum, messages.flat(0, each));
   if (sum.dtype() == DType::F64) return sum_in_fp64(messages, each, sum);

@@ -12,15 +12,15 @@
 namespace mcpp {
 
 inline constexpr i64 kPackedBlock = 64;
-/// Words of an encoded block: its scale, and its bytes in groups of four.
+/// Number of int32 words of an encoded block: its scale, and its bytes in groups of four.
 inline constexpr i64 kPackedWords = 1 + kPackedBlock / 4;
 
-/// Returns the int32 words of the encoding of `count` values, a multiple of kPackedBlock.
+/// Returns the number of int32 words that encode `count` values, a multiple of kPackedBlock.
 constexpr i64 packed_words(i64 count) {
   return count / kPackedBlock * kPackedWords;
 }
 
-/// Returns the elements of the encoding of `count` values in this type, int32 or bf16.
+/// Returns the number of elements of `type`, int32 or bf16, that encode `count` values.
 constexpr i64 message_elements(DType type, i64 count) {
   return type == DType::I32 ? packed_words(count) : count;
 }

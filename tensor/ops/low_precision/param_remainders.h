@@ -18,9 +18,9 @@ struct ParamRemainders {
 
 namespace ops {
 
-/// Stores the part of `master`, fp32, that its copy in bf16 loses.
+/// Stores the bits of `master`, fp32, that its bf16 copy lacks.
 void param_remainders(const Tensor& master, ParamRemainders& to);
-/// Reconstructs `master` from which `model`, bf16, was rounded: finite and infinite values exactly, NaN as some NaN.
+/// Reconstructs `master` from `model`, its rounded bf16 copy. Finite and infinite values are exact; NaN remains NaN.
 void join_param_remainders(const Tensor& model, const ParamRemainders& from, Tensor& master);
 
 }  // namespace ops

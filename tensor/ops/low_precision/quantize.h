@@ -29,9 +29,9 @@ struct Quantized {
 
 using QuantizedValues = std::array<float, 256>;
 
-/// Returns the values of the 256 codes, ascending: Dettmers' dynamic map, with twice the number of values in each power
-/// of ten as in the one below it. His signed map has +1 but not -1; here -1 replaces its neighbor, so that a block's
-/// largest magnitude is exact.
+/// Returns the values of the 256 codes, ascending: Dettmers' dynamic map, where each power of ten has twice the values
+/// of the next lower one. His signed map has +1 but not -1; here -1 replaces its neighbor, so that a block's largest
+/// magnitude is exact.
 constexpr QuantizedValues quantized_values(QuantizedRange range) {
   constexpr std::array<double, 7> kPowers{1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1};
   const bool is_signed = range == QuantizedRange::Signed;

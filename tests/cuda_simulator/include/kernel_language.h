@@ -32,7 +32,8 @@ template <class T>
 T& shared_variable(SharedSlot& slot) {
   return *static_cast<T*>(shared_variable_memory(slot, sizeof(T), alignof(T)));
 }
-/// Constant for the lifetime of a thread's fiber; the scheduler changes them as it switches.
+/// Indices of the running thread and block, constant for the lifetime of a fiber; the scheduler sets them when it
+/// switches.
 extern const uint3 thread_index, block_index;
 extern const dim3 block_size, grid_size;
 

@@ -1,5 +1,5 @@
-// The program's own figures under the virtual clock - step time, pipeline bubble, exposed communication - agree with
-// the planner's prediction for the same layout and hardware. Overlap that the code does not achieve shows here.
+// Step time, pipeline bubble and exposed communication under the virtual clock match the planner's prediction for the
+// same layout and hardware. The tests detect overlap that the code does not achieve.
 #include "tests/cuda_simulator/clock.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ class HardwareCosts final : public cuda_simulator::CostModel {
   Collectives collectives_;
 };
 
-/// Figures of a step: seconds, and the fractions of it that ranks wait for other stages, and for other communication.
+/// Measurements of a step: its seconds, and the fractions that ranks wait for other stages and for other communication.
 struct Figures {
   double seconds = 0, bubble = 0, exposed = 0;
 };
@@ -75,8 +75,8 @@ RankDevices make_devices(Communicator& ranks) {
   return {std::move(gpu), std::move(world)};
 }
 
-/// One model, some layouts on up to eight H100 in a server whose devices are equally fast and lose nothing while they
-/// communicate, which the clock does not model.
+/// One model in several layouts on up to eight H100 of a server. All devices are equally fast and do not slow down
+/// during communication, because the clock does not model such effects.
 class VirtualClockTest : public testing::Test {
  protected:
   VirtualClockTest() : saved_(settings()), hardware_(h100()), costs_(hardware_) {
@@ -192,10 +192,10 @@ class VirtualClockTest : public testing::Test {
 
 constexpr i64 kBucket = 4'000'000;
 
-TEST_F(VirtualClockTest, OneRankAsPredicted) {
+TEST_F(VirtualClockTest, OneRankMatchesPrediction) {
   expect_as_predicted({{.bucket_size = kBucket}});
 }
-TEST_F(VirtualClockTest, DataParallelAsPredicted) {
+TEST_F(VirtualClockTest, DataParallelMatchesPrediction) {
   const RunLayout layout{"dp 2", {.dp = 2, .bucket_size = kBucket}};
   // The planner predicts 16 % more time for a step of one microbatch than the clock measures.
   const Figures overlapped = expect_as_predicted(layout, {.seconds = 0.2});
@@ -205,16 +205,16 @@ TEST_F(VirtualClockTest, DataParallelAsPredicted) {
   EXPECT_GT(exposed.exposed, overlapped.exposed + 0.05) << "a reduction that does not overlap is visible";
   EXPECT_GT(exposed.seconds, overlapped.seconds);
 }
-TEST_F(VirtualClockTest, TensorParallelAsPredicted) {
+TEST_F(VirtualClockTest, TensorParallelMatchesPrediction) {
   // The planner counts all gathers in backward as exposed. The program overlaps two of them with products, to a degree
   // that depends on the order of its threads.
   expect_as_predicted({"tp 2", {.tp = 2, .sequence_parallel = true, .bucket_size = kBucket}},
                       {.seconds = 0.12, .share = 0.13});
 }
-TEST_F(VirtualClockTest, OneFOneBAsPredicted) {
+TEST_F(VirtualClockTest, OneFOneBMatchesPrediction) {
   expect_as_predicted({"pp 2", {.pp = 2, .bucket_size = kBucket}});
 }
-TEST_F(VirtualClockTest, InterleavedAsPredicted) {
+TEST_F(VirtualClockTest, InterleavedMatchesPrediction) {
   expect_as_predicted(
       {"pp 2, 2 chunks", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .bucket_size = kBucket}});
 }

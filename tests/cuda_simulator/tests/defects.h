@@ -8,7 +8,7 @@ namespace mcpp::test {
 void launch_reverse(const float* from, float* to, bool has_barrier, cudaStream_t stream);
 /// Sums the threads' indices, after threads from `first_absent` on have returned.
 void launch_sum_after_return(float* to, unsigned first_absent, cudaStream_t stream);
-/// Lanes of a warp meet with masks that agree, or do not.
+/// Synchronizes the lanes of a warp with masks that are equal or differ.
 void launch_ballot(unsigned* to, bool has_equal_masks, cudaStream_t stream);
 /// Writes `count` values with one thread each.
 void launch_fill(float* to, int count, float value, cudaStream_t stream);

@@ -1,5 +1,5 @@
-// Kernels over tensors of more than 2^31 elements. Their memory is address space of which only the pages that a few
-// blocks touch exist: the first and the last blocks of every launch run, so that the last elements are computed.
+// Kernels over tensors of more than 2^31 elements. Only the first and the last blocks of every launch run, so the last
+// elements are computed, but only few pages of the address space need memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

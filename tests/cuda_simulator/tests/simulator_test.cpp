@@ -1,4 +1,4 @@
-// The simulator reports every seeded defect, and nothing else.
+// The simulator reports every injected defect, and has no false positives.
 #include "tests/cuda_simulator/simulator.h"
 
 #include <gmock/gmock.h>
@@ -245,7 +245,7 @@ TEST_F(SimulatorStreamTest, ReportsWrongKindOfCopy) {
   EXPECT_THAT(finish(), Contains(HasSubstr("kind")));
 }
 
-TEST_F(SimulatorFaultTest, FailsOnlyTheChosenCall) {
+TEST_F(SimulatorFaultTest, FailsOnlySelectedCall) {
   inject("cudaMallocAsync", 2);
   std::array<void*, 3> data{};
   EXPECT_EQ(cudaMallocAsync(&data[0], kBytes, first_), cudaSuccess);
@@ -267,7 +267,7 @@ TEST_F(SimulatorFaultTest, FailedKernelFailsAllLaterCalls) {
   inject("", 0);
 }
 
-TEST_F(SimulatorFaultTest, FlipsOneBitOfMemoryDuringTheChosenKernel) {
+TEST_F(SimulatorFaultTest, FlipsOneBitOfMemoryDuringSelectedKernel) {
   settings().checks_races = false;
   inject("memory", 2);
   launch_fill(a_, kCount, 0, first_);

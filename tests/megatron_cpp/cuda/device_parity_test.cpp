@@ -121,7 +121,7 @@ TEST_P(DeviceParityTest, OffloadedWeightsAreBitwiseIdentical) {
   }
 }
 
-/// GELU that is fused into the products rounds less often; the result differs by no more than that.
+/// GELU fused into the products rounds less often; the results differ by at most this rounding.
 TEST_P(DeviceParityTest, GeluEpilogueStaysWithinBf16Error) {
   RunTask fused = task(DType::BF16);
   if (fused.model.activation_func != ActivationFunction::Gelu) return;
@@ -131,7 +131,7 @@ TEST_P(DeviceParityTest, GeluEpilogueStaysWithinBf16Error) {
   EXPECT_EQ(gpu.weights, again.weights);
 }
 
-/// The loss scale decreases from a value at which everything overflows. Reading the outcome late changes no bit.
+/// The loss scale decreases from a value at which all gradients overflow. Deferred outcomes are bitwise identical.
 TEST_P(DeviceParityTest, FindsWorkingLossScale) {
   RunTask fp16 = task(DType::F16);
   fp16.optimizer.initial_loss_scale = 0x1p20;

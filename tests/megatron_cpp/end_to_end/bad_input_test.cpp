@@ -1,5 +1,5 @@
-// Errors in user input and files end with exit code 2 and a message that names the place and the remedy, and leave no
-// partial output.
+// Errors in user input and files end with exit code 2 and a message that names the location and the remedy, and leave
+// no partial output.
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -228,7 +228,7 @@ TEST_F(BadInputTest, RefusesToImportNonFiniteWeights) {
   EXPECT_FALSE(std::filesystem::exists(at("imported") + "/tokenizer.model"));
 }
 
-/// A model imported into the folder of a run would be what the run resumes from.
+/// A run would resume from a model that is imported into its folder.
 TEST_F(BadInputTest, RefusesToImportModelIntoFolderOfRun) {
   train("run", {"--model.hidden_dropout=0"});
   run_ok({"checkpoint", "export-hf", at("run"), at("hf")});

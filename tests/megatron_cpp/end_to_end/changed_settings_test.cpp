@@ -1,7 +1,7 @@
 // Random pairs of configurations: a run starts with the first, stops, and resumes with the second. Schedules, batch
 // sizes, evaluations, saves and log lines after the resume are compared with an oracle that restates the documented
 // rules. A copy of the run is killed at a random point after the resume and started again; it ends bitwise identical.
-// CHANGED_SETTINGS=N in the environment draws N pairs, CHANGED_SETTINGS_SEED=S those of another seed.
+// In the environment, CHANGED_SETTINGS=N sets the number of pairs, and CHANGED_SETTINGS_SEED=S the seed.
 #include <cmath>
 #include <cstdlib>
 #include <map>

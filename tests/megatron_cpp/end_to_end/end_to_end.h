@@ -1,5 +1,5 @@
-// Fixture for tests of the real program: a small text with tokenizer and token files, a configuration that trains in a
-// moment, and helpers that run commands and inspect their output files.
+// Fixture for tests of the real program: a small text with tokenizer and token files, a configuration that trains
+// within seconds, and helpers that run commands and inspect their output files.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -68,8 +68,8 @@ class EndToEnd : public testing::Test {
     return outcome.out;
   }
 
-  /// Returns the launcher words that start the program on several ranks. Leak detection of the address sanitizer is
-  /// off, as it reports Open MPI's leaks; the tests of one process have it.
+  /// Returns the launcher words that start the program on several ranks. Leak detection of the address sanitizer is off
+  /// because it reports leaks of Open MPI; tests of one process enable it.
   static Strings mpirun(int ranks) {
     return {
         "env", "ASAN_OPTIONS=detect_leaks=0", "mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none",

@@ -1,6 +1,6 @@
-// The real program on a failing disk that holds its optimizer state, weights or activations. It ends with the exit code
-// that makes a launcher restart it, names the lost data, and resumes from its last checkpoint bitwise identical to a
-// run without faults.
+// The real program on a failing disk that holds its optimizer state, weights or activations. The program exits with the
+// code that requests a restart, names the lost data, and resumes from its last checkpoint bitwise identical to a run
+// without faults.
 #include <csignal>
 #include <cstring>
 

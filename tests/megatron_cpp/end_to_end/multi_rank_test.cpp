@@ -200,7 +200,7 @@ TEST_F(MultiRankTest, RejectsTooFewMicrobatches) {
   EXPECT_CONTAINS(outcome.err, "global_batch_size = 8 is not a multiple of micro_batch_size x data-parallel ranks (4)");
 }
 
-TEST_F(MultiRankTest, NamesRankWithOtherConfiguration) {
+TEST_F(MultiRankTest, NamesRankWithDifferentConfiguration) {
   Strings args = pretrain("run", {":", "-n", "1", test::Program::path()});
   const Strings other = pretrain("run", {"--optimizer.lr=1e-3"});
   args.insert(args.end(), other.begin(), other.end());
@@ -250,7 +250,7 @@ TEST_F(MultiRankTest, StopsAllRanksBeforeTrainingWhenOneHasTooLittleMemory) {
       << "the error was detected only as a hang";
 }
 
-TEST_F(MultiRankTest, NamesRankWithOtherCommand) {
+TEST_F(MultiRankTest, NamesRankWithDifferentCommand) {
   const Outcome outcome = run_on(1, pretrain("run", {":", "-n", "1", test::Program::path(), "bench", "comm"}));
   EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
   EXPECT_CONTAINS(outcome.err, "rank 1 has a different command than rank 0 (pretrain on rank 0, bench on rank 1)");

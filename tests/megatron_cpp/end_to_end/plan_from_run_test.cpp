@@ -68,7 +68,7 @@ class PlanFromRunTest : public EndToEndOnRanks {
     return found[2] == "%" ? 1 + std::stod(found[1]) / 100 : std::stod(found[1]);
   }
 
-  static bool is_reported_off(const std::string& table, const std::string& name) {
+  static bool reports_deviation(const std::string& table, const std::string& name) {
     return table.find("  " + name + " is more than 20 % off") != std::string::npos;
   }
 };
@@ -101,7 +101,7 @@ TEST_F(PlanFromRunTest, ReportsLayoutModulesAndMemoryOfRun) {
       EXPECT_CONTAINS(table, module);
     // The host is not an A100, although a small step may happen to be equally fast. Deviations are reported.
     const double step = times_predicted(table, "step");
-    EXPECT_EQ(is_reported_off(table, "step"), step < 0.8 || step > 1 / 0.8);
+    EXPECT_EQ(reports_deviation(table, "step"), step < 0.8 || step > 1 / 0.8);
     EXPECT_CONTAINS(table, "2 x A100");  // The plan is for the number of ranks of the run.
     Strings classes{"parameters", "gradients", "activations"};
     classes.push_back(c.name == std::string("offloaded") ? "kept in host memory" : "optimizer state");

@@ -222,7 +222,7 @@ TEST_F(PreprocessOnRanksTest, KeepsPartsWhenDiskIsFull) {
   }
 }
 
-TEST_F(PreprocessOnRanksTest, OneProcessKeepsPartsWhenAsked) {
+TEST_F(PreprocessOnRanksTest, OneProcessKeepsPartsOnRequest) {
   const Strings input{(root() / "train.txt").string()};
   run_ok(preprocess("one", input));
   run_ok(preprocess("parts", plus(input, "--parts")));
@@ -254,7 +254,7 @@ TEST_F(PreprocessOnRanksTest, AllRanksFailAndNameBadLine) {
   EXPECT_CONTAINS(empty.err, "the input has no text for");
 }
 
-TEST_F(PreprocessOnRanksTest, RefusesPartsMadeWithOtherOptions) {
+TEST_F(PreprocessOnRanksTest, RefusesPartsMadeWithDifferentOptions) {
   write_file_atomic(folder_ / "bad.jsonl", "{\"text\": \"x\"}\n{}\n");
   EXPECT_EQ(run(preprocess("d", {at("bad.jsonl"), "--parts"})).code, 2);
   ASSERT_TRUE(std::filesystem::exists(at("d.parts")));

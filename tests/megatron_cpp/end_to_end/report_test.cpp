@@ -1,5 +1,5 @@
-// The records that a run writes in addition to its losses, and the page that `report` makes of them. The page in a
-// browser: tests/report/run.sh.
+// Records that a run writes in addition to its losses, and the page that `report` creates from them.
+// tests/report/run.sh tests the page in a browser.
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
 
 namespace mcpp {

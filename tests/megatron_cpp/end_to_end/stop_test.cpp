@@ -89,7 +89,7 @@ TEST_F(StopTest, AllRanksAbortLongStep) {
   }
 }
 
-/// The launch scripts forward the first interrupt as another signal. The save that follows never ends.
+/// The launch scripts forward the first interrupt as a different signal. The following save hangs.
 TEST_F(StopTest, SecondInterruptEndsAllRanksImmediately) {
   for (const std::string name : {"pretrain.sh", "launch.sh"}) {
     SCOPED_TRACE(name);

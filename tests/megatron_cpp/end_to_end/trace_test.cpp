@@ -34,7 +34,7 @@ class TraceEndToEndTest : public EndToEndOnRanks {
                  bubble = ranks["bubble"][rank], exposed = ranks["exposed_communication"][rank];
     return ranks[what][rank].get<double>() * compute / (1 - bubble - exposed);
   }
-  void expect_sums_of_the_log(const std::string& save, const nlohmann::json& file, std::size_t ranks) const {
+  void expect_sums_match_log(const std::string& save, const nlohmann::json& file, std::size_t ranks) const {
     const std::vector<nlohmann::json> events = test::complete_events(file);
     test::expect_nested(events);
     nlohmann::json line;
@@ -66,7 +66,7 @@ TEST_F(TraceEndToEndTest, SumsMatchLog) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_CONTAINS(outcome.out, "the trace of iterations 5 to 8 is in ");
     const nlohmann::json file = trace(save, "trace_iter_0000005_0000008");
-    expect_sums_of_the_log(save, file, static_cast<std::size_t>(ranks));
+    expect_sums_match_log(save, file, static_cast<std::size_t>(ranks));
     EXPECT_EQ(file["otherData"]["first_iteration"], 5);
   }
 }
@@ -98,7 +98,7 @@ TEST_F(TraceEndToEndTest, TracingDoesNotChangeTraining) {
   EXPECT_EQ(count["evaluate"], 1);
 }
 
-TEST_F(TraceEndToEndTest, WritesWindowCutShortByEndOrSignal) {
+TEST_F(TraceEndToEndTest, WritesPartialWindowWhenRunEndsOrIsStopped) {
   run_ok(profiled("end", window(10, 100)));
   EXPECT_EQ(traces("end"), Strings{"trace_iter_0000011_0000012.json"});
   run_ok(profiled("beyond", window(50, 100)));

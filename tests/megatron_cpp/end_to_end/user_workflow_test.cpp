@@ -1,4 +1,4 @@
-// The user's path through the program, and the settings that must not change its results.
+// Typical user workflows, and settings that must not change results.
 #include <cmath>
 
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
@@ -85,7 +85,7 @@ TEST_F(UserWorkflowTest, FinetunesWithConfigurationFromCheckpoint) {
   EXPECT_CONTAINS(run_ok(plus(other, "--checkpoint.allow_changed_keys=data.tokenizer_model")), "accepted: ");
 }
 
-TEST_F(UserWorkflowTest, RefusesToConvertCheckpointWithOtherTokenizer) {
+TEST_F(UserWorkflowTest, RefusesToConvertCheckpointWithDifferentTokenizer) {
   train("run");
   const Strings upcycle{"checkpoint", "upcycle", at("run"), at("experts"), "--num_experts=2", "--moe_layer_freq=1"};
   const Strings export_hf{"checkpoint", "export-hf", at("run"), at("hf")};

@@ -1,4 +1,4 @@
-// A step that a signal aborts at any pass, on one rank of any layout: no rank blocks, and the step leaves no trace.
+// A signal aborts a step at any pass, on one rank of any layout: no rank blocks, and the step has no effect.
 #include <gtest/gtest.h>
 
 #include "megatron_cpp/train/step_progress.h"
@@ -78,7 +78,7 @@ Result train(const RunLayout& layout, int signaled_rank, i64 passes) {
   return result;
 }
 
-TEST(AbortedStepTest, LeavesNoTraceOnAnyLayout) {
+TEST(AbortedStepTest, DoesNotAffectLaterStepsOnAnyLayout) {
   for (const RunLayout& layout : kLayouts) {
     SCOPED_TRACE(layout.name);
     const Result whole = train(layout, -1, 0);

@@ -108,7 +108,7 @@ TEST_F(ActivationOffloadLayoutsTest, ShardedInputsAreBitwiseIdenticalToFullInput
 }
 
 /// A step that is aborted half-way leaves no offloaded activations behind for the next one.
-TEST_F(ActivationOffloadLayoutsTest, AbortedStepLeavesNoTrace) {
+TEST_F(ActivationOffloadLayoutsTest, AbortedStepDoesNotAffectLaterSteps) {
   const RunTask task = task_of(false, DType::F32);
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
     for (const i64 pp : {1, 2}) {

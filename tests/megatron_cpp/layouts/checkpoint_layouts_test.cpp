@@ -135,7 +135,7 @@ class CheckpointLayoutsTest : public testing::Test {
   static void record_shard(const NamedShard& shard, Weights& tensors) {
     Numbers& whole = tensors[shard.name];
     whole.resize(static_cast<std::size_t>(numel(shard.box.global)));
-    const Numbers part = test::numbers(shard.data);
+    const Numbers part = test::to_doubles(shard.data);
     for_each_element(shard, [&](std::size_t global, std::size_t local) { whole[global] = part[local]; });
   }
 
@@ -143,7 +143,7 @@ class CheckpointLayoutsTest : public testing::Test {
   static i64 differences(const TrainingState& state, const Weights& tensors) {
     i64 different = 0;
     for (const NamedShard& shard : shards_to_load(state)) {
-      const Numbers part = test::numbers(shard.data), &whole = tensors.at(shard.name);
+      const Numbers part = test::to_doubles(shard.data), &whole = tensors.at(shard.name);
       for_each_element(shard,
                        [&](std::size_t global, std::size_t local) { different += part[local] != whole[global]; });
     }
@@ -171,7 +171,7 @@ class CheckpointLayoutsTest : public testing::Test {
     return losses;
   }
 
-  void expect_any_to_any(const RunTask& task, const std::vector<RunLayout>& layouts) {
+  void expect_loads_on_every_layout(const RunTask& task, const std::vector<RunLayout>& layouts) {
     for (const RunLayout& from : layouts) {
       const SavedRun saved = save(task, from);
       EXPECT_EQ(find_problems(saved.checkpoint), std::vector<std::string>{});
@@ -191,36 +191,36 @@ class CheckpointLayoutsTest : public testing::Test {
 };
 
 TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayout) {
-  expect_any_to_any(task_of(test::tiny_gpt2(), DType::F32), kLayouts);
+  expect_loads_on_every_layout(task_of(test::tiny_gpt2(), DType::F32), kLayouts);
 }
 
 TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayoutInBf16WithMasterWeights) {
-  expect_any_to_any(task_of(test::tiny_llama(), DType::BF16),
-                    {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
+  expect_loads_on_every_layout(task_of(test::tiny_llama(), DType::BF16),
+                               {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
 }
 
 /// No fp8 state is saved; the scales follow from the tensors.
 TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayoutInFp8) {
   RunTask task = task_of(test::tiny_llama(), DType::BF16);
   task.fp8 = Fp8::Hybrid;
-  expect_any_to_any(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
+  expect_loads_on_every_layout(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
 }
 
 TEST_F(CheckpointLayoutsTest, LoadsExpertsAndTheirBalancingState) {
-  expect_any_to_any(task_of(tiny_moe(), DType::F32), kExpertLayouts);
+  expect_loads_on_every_layout(task_of(tiny_moe(), DType::F32), kExpertLayouts);
 }
 
 TEST_F(CheckpointLayoutsTest, LoadsMuonMomentumOfExperts) {
   RunTask task = task_of(tiny_moe(), DType::F32);
   task.optimizer.optimizer = OptimizerKind::Muon;
-  expect_any_to_any(task, {kExpertLayouts[0], kExpertLayouts[2], kExpertLayouts[3], kExpertLayouts[4]});
+  expect_loads_on_every_layout(task, {kExpertLayouts[0], kExpertLayouts[2], kExpertLayouts[3], kExpertLayouts[4]});
 }
 
 TEST_F(CheckpointLayoutsTest, LoadsMuonMomentum) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(test::tiny_llama(), dtype);
     task.optimizer.optimizer = OptimizerKind::Muon;
-    expect_any_to_any(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
+    expect_loads_on_every_layout(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
   }
 }
 

@@ -1,5 +1,6 @@
 // Bytes that the groups of ranks send in one complete step, counted by the communicators, compared with closed
-// formulas. All bytes are those of CommMeter: what one rank sends if an operation uses the network optimally.
+// formulas. Bytes are counted as by CommMeter: the bytes that one rank sends if an operation uses the network
+// optimally.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/layout_run.h"
@@ -33,7 +34,7 @@ RunTask task_of(const std::string& name, DType dtype, i64 samples) {
 
 using Meters = std::map<std::string, CommMeter>;
 
-/// Calls f(rank, its meters of the second step). The first step does not wait for weights.
+/// Calls f(rank, meters of the second step) on each rank. The first step does not wait for weights.
 void in_each_rank(const RunTask& task, const RunLayout& layout,
                   const std::function<void(LayoutRank&, const Meters&)>& f) {
   run_local_ranks(layout.ranks(), [&](Communicator& world, int) {

@@ -1,5 +1,5 @@
-// Compressed communication on any layout: secondary weight shards change no bit, and compressed weights and gradients
-// stay close to uncompressed ones. Ranks are threads.
+// Compressed communication on any layout: secondary weight shards are bitwise identical to none, and compressed weights
+// and gradients stay close to uncompressed ones. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "tensor/ops/ops.h"
@@ -304,7 +304,7 @@ std::map<std::string, Numbers> summed_errors(test::LayoutRank& self, Communicato
       Tensor sum = Tensor::like(state.error);
       ops::copy(state.error, sum);
       world.all_reduce(sum, ReduceOp::Sum).wait();
-      sums[state.param->name] = test::numbers(sum);
+      sums[state.param->name] = test::to_doubles(sum);
     }
   }
   return sums;

@@ -1,5 +1,4 @@
-// A run in fp8 does not depend on its layout either: scales follow from full tensors, regardless of which ranks hold
-// their shards.
+// A run in fp8 is independent of its layout: scales depend on full tensors, not on the ranks that hold the shards.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -155,7 +154,7 @@ TEST(Fp8LayersTest, StayInBf16AtBothEndsOnAnyStage) {
   expect_same_bits(none, run_layout(task, {}));
 }
 
-/// A non-finite gradient or weight makes the step a skipped one: the conversion to fp8 hides nothing.
+/// A non-finite gradient or weight causes a skipped step: the conversion to fp8 does not hide it.
 TEST(Fp8TrainingTest, NonFiniteStepChangesNothing) {
   const RunTask task = task_of("llama", Fp8::Hybrid);
   RunResult before = run_layout(task, {});

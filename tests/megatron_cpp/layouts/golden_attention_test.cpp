@@ -62,7 +62,7 @@ TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
   const i64 batch = tokens.shape[0], seq = tokens.shape[1], vocab = imported.model.vocab_size;
   MicrobatchContext context = m.pass(false);
   const Tensor logits = m.model.logits(rows(tokens, 0, seq), context);
-  const Numbers computed = test::numbers(logits);
+  const Numbers computed = test::to_doubles(logits);
   double largest = 0;
   for (i64 s = 0; s < seq; ++s) {
     for (i64 b = 0; b < batch; ++b) {
@@ -86,7 +86,7 @@ TEST_P(GoldenAttentionTest, GeneratesLikeTransformers) {
     context.positions.first = done;
     context.kv_cache = &cache;
     const Tensor logits = m.model.logits(rows(golden_values, done, end), context);
-    const Numbers all = test::numbers(logits);
+    const Numbers all = test::to_doubles(logits);
     for (i64 b = 0; b < batch; ++b) {
       const auto first = all.begin() + ((end - done - 1) * batch + b) * logits.dim(1);
       const auto next = std::max_element(first, first + vocab) - first;

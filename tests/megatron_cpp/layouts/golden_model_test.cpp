@@ -70,14 +70,14 @@ std::map<std::string, Numbers> by_module_name(const ModelConfig& model, const st
     if (experts != std::string::npos) {
       const std::string layer = rule.name.substr(std::strlen("decoder"), experts - std::strlen("decoder"));
       const bool is_first = rule.name.ends_with("linear_fc1.weight");
-      result[str("model", layer, ".mlp.experts.", is_first ? "gate_up_proj" : "down_proj")] = test::numbers(values);
+      result[str("model", layer, ".mlp.experts.", is_first ? "gate_up_proj" : "down_proj")] = test::to_doubles(values);
       continue;
     }
     for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
       std::string name = rule.foreign[i].name;
       const std::string file = "block_sparse_moe.", module = "mlp.";
       if (const std::size_t at = name.find(file); at != std::string::npos) name.replace(at, file.size(), module);
-      result[name] = test::numbers(scatter_rows(rule, i, values));
+      result[name] = test::to_doubles(scatter_rows(rule, i, values));
     }
   }
   return result;
@@ -134,7 +134,7 @@ class GoldenModel {
     MicrobatchContext context;
     context.training = context.saves_for_backward = false;
     const MicroBatch all = batch(0, 0, kBatch);
-    const Numbers ours = test::numbers(model().logits(all.tokens, context));  // [seq * batch, padded vocabulary]
+    const Numbers ours = test::to_doubles(model().logits(all.tokens, context));  // [seq * batch, padded vocabulary]
     const i64 seq = all.tokens.dim(0), vocab = imported_.model.vocab_size, padded = imported_.model.padded_vocab_size();
     Numbers result(static_cast<std::size_t>(seq * kBatch * vocab));
     for (i64 row = 0; row < seq * kBatch; ++row) {
@@ -434,7 +434,7 @@ class GoldenTask {
         tokens_(test::Hdf5File(golden(name) / "expected.h5").read<i32>("tokens")) {
     for (std::size_t i = 0; i < imported_.weights->shards().size(); ++i)
       initial_[imported_.weights->shards()[i].name.substr(std::strlen("model/"))] =
-          test::numbers(imported_.weights->data(i));
+          test::to_doubles(imported_.weights->data(i));
     task_ = {.model = imported_.model,
              .optimizer = recipe.optimizer,
              .global_batch_size = kBatch,

@@ -60,7 +60,7 @@ TEST(EvaluationLayoutsTest, IsBitwiseIdenticalToOneRankAndDoesNotChangeTraining)
   }
 }
 
-TEST(EvaluationLayoutsTest, DoesNotChangeTrainingWithZero) {
+TEST(EvaluationLayoutsTest, DoesNotChangeTrainingUnderZero) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE(stage);
     const RunLayout layout{{.pp = 2, .dp = 2, .zero_stage = stage}};

@@ -31,8 +31,8 @@ Recompute selective() {
 }
 constexpr auto kUniform = Recompute::Method::Uniform, kBlock = Recompute::Method::Block;
 
-/// The layout that it must equal bitwise. SameDp: the same tensor and data parallelism alone, with ZeRO stage 0.
-/// Nothing: the order of summation differs from one rank, which it is compared with by tolerance.
+/// Layout that must be bitwise identical. SameDp: the same tensor and data parallelism only, with ZeRO stage 0.
+/// Nothing: the order of summation differs, so the layout is compared with one rank by tolerance.
 enum class Equals { OneRank, SameDp, Zero2, Nothing };
 
 struct Row {

@@ -1,4 +1,5 @@
-// Training with a loss scale: a fixed power of two changes no bit, and a dynamic scale finds its value by itself.
+// Training with a loss scale: a fixed power of two is bitwise identical to no scale, and a dynamic scale converges to a
+// working value.
 #include <gtest/gtest.h>
 
 #include "tensor/ops/ops.h"

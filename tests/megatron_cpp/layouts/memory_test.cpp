@@ -216,14 +216,14 @@ INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
 /// ones, and a learning rate of 0 keeps it so.
 class BusyRankMemoryTest : public testing::TestWithParam<RunLayout> {
  protected:
-  static RunTask busy_task(const RunLayout& layout, double capacity_factor = 0) {
+  static RunTask unbalanced_task(const RunLayout& layout, double capacity_factor = 0) {
     RunTask task = task_of("experts", DType::F32, test::samples_of_peak(layout));
     task.model.moe.num_experts = 8, task.model.moe.router_topk = 2;
     task.model.moe.expert_capacity_factor = capacity_factor;
     task.lr = [](i64) { return 0.0; };
     return task;
   }
-  static test::Weights without_routers(RunTask task) {
+  static test::Weights weights_with_zero_routers(RunTask task) {
     task.steps = 0;
     test::Weights initial = run_layout(task, {}).weights;
     for (auto& [name, values] : initial)
@@ -235,8 +235,8 @@ class BusyRankMemoryTest : public testing::TestWithParam<RunLayout> {
 TEST_P(BusyRankMemoryTest, MatchesEstimateOfBusiestRank) {
   const RunLayout& layout = GetParam();
   for (const double capacity_factor : {0.0, 1.25}) {
-    RunTask task = busy_task(layout, capacity_factor);
-    const test::Weights initial = without_routers(task);
+    RunTask task = unbalanced_task(layout, capacity_factor);
+    const test::Weights initial = weights_with_zero_routers(task);
     task.initial = &initial;
     const Peaks measured = peaks(task, layout);
     const Config config = config_of(task, layout);

@@ -19,14 +19,14 @@ RunTask task_of(bool has_experts) {
   return test::four_layers(test::tiny_gpt2(), has_experts, 16);
 }
 
-struct Traced {
+struct TracedStep {
   Profiler::Trace trace;
   RankTimings timings;
   i64 bytes = 0;  ///< bytes that the rank sent according to its groups
   int chunks = 0;
 };
 
-Traced trace_of_a_step(LayoutRank& self) {
+TracedStep trace_step(LayoutRank& self) {
   const auto bytes = [&] {
     i64 sum = 0;
     for (const auto& [name, meter] : self.parallel().meters) sum += meter->total_bytes();
@@ -37,13 +37,13 @@ Traced trace_of_a_step(LayoutRank& self) {
   const RankTimings before = rank_timings(self.state(), self.parallel());
   self.profiler().start(nullptr);
   self.step(1);
-  Traced traced{.trace = self.profiler().stop(), .timings = {}, .bytes = bytes() - bytes_before, .chunks = 0};
+  TracedStep traced{.trace = self.profiler().stop(), .timings = {}, .bytes = bytes() - bytes_before, .chunks = 0};
   traced.timings = rank_timings(self.state(), self.parallel()) - before;
   traced.chunks = static_cast<int>(self.state().chunks().size());
   return traced;
 }
 
-double seconds_of(const Traced& traced, RangeKind kind) {
+double seconds_of(const TracedStep& traced, RangeKind kind) {
   double seconds = 0;
   for (const ProfiledRange& range : traced.trace.ranges)
     if (range.kind == kind) seconds += std::chrono::duration<double>(range.end - range.begin).count();
@@ -51,7 +51,7 @@ double seconds_of(const Traced& traced, RangeKind kind) {
 }
 
 /// Returns the microbatches and chunks of ranges with these names.
-std::set<std::pair<i64, i64>> passes(const Traced& traced, const std::set<std::string>& names) {
+std::set<std::pair<i64, i64>> passes(const TracedStep& traced, const std::set<std::string>& names) {
   std::set<std::pair<i64, i64>> found;
   for (const ProfiledRange& range : traced.trace.ranges) {
     if (!names.contains(range.name)) continue;
@@ -60,7 +60,7 @@ std::set<std::pair<i64, i64>> passes(const Traced& traced, const std::set<std::s
   return found;
 }
 
-void expect_sums(const Traced& traced, const RunLayout& layout) {
+void expect_sums(const TracedStep& traced, const RunLayout& layout) {
   EXPECT_NEAR(seconds_of(traced, RangeKind::Communication), traced.timings.communication, 1e-9) << layout.name;
   EXPECT_NEAR(seconds_of(traced, RangeKind::Bubble), traced.timings.pipeline, 1e-9) << layout.name;
   EXPECT_GT(traced.timings.compute(), 0) << layout.name;
@@ -70,7 +70,7 @@ void expect_sums(const Traced& traced, const RunLayout& layout) {
   EXPECT_EQ(traced.trace.dropped_ranges, 0);
 }
 
-void expect_passes(const Traced& traced, const RunLayout& layout) {
+void expect_passes(const TracedStep& traced, const RunLayout& layout) {
   const auto microbatches = static_cast<i64>(16 / layout.dp);
   std::set<std::pair<i64, i64>> all;
   for (i64 m = 0; m < microbatches; ++m)
@@ -82,7 +82,7 @@ void expect_passes(const Traced& traced, const RunLayout& layout) {
 }
 
 /// Expects that each sublayer of this rank's layers is recorded in forward and backward of each microbatch.
-void expect_layers(const Traced& traced, const RunLayout& layout) {
+void expect_layers(const TracedStep& traced, const RunLayout& layout) {
   std::map<std::string, i64> count;
   for (const ProfiledRange& range : traced.trace.ranges)
     if (range.name.starts_with("decoder.layers.")) ++count[range.name];
@@ -108,7 +108,7 @@ TEST(ProfilerLayoutsTest, SumsOfRangesMatchCounters) {
     const RunTask task = task_of(false);
     run_local_ranks(layout.ranks(), [&](Communicator& world, int) {
       LayoutRank self(task, layout, world);
-      const Traced traced = trace_of_a_step(self);
+      const TracedStep traced = trace_step(self);
       expect_sums(traced, layout);
       expect_passes(traced, layout);
       expect_layers(traced, layout);
@@ -121,7 +121,7 @@ TEST(ProfilerLayoutsTest, RecordsTokenExchangeOfExperts) {
   const RunLayout layout{"ep2 dp2", {.dp = 2, .ep = 2}};
   run_local_ranks(layout.ranks(), [&](Communicator& world, int) {
     LayoutRank self(task, layout, world);
-    const Traced traced = trace_of_a_step(self);
+    const TracedStep traced = trace_step(self);
     expect_sums(traced, layout);
     i64 exchanges = 0;
     for (const ProfiledRange& range : traced.trace.ranges) exchanges += range.name == "ep all_to_all";

@@ -1,5 +1,5 @@
 // Random combinations of all features train the same model as one rank. RANDOM_LAYOUTS=N in the environment draws N
-// more than by default, starting with seed RANDOM_LAYOUTS_FROM.
+// additional combinations, starting with seed RANDOM_LAYOUTS_FROM.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ using test::RunTask;
 
 /// Number of seeds of every run.
 constexpr u64 kSeeds = 80;
-/// Additional seeds that once failed.
+/// Additional seeds that failed in the past.
 const std::vector<u64> kFailedOnce{87, 90};
 
 /// Relative distance between two runs (root of the sum of squares): of the losses and norms of all steps, and of
@@ -62,7 +62,7 @@ bool sums_by_factors(const RunLayout& layout) {
   return layout.formats.power_sgd_rank > 0 && layout.dp * layout.cp > 1;
 }
 /// Returns true if the only approximation is quantized weights, whose blocks are the same on one rank.
-bool quantizes_like_one_rank(const RunLayout& layout) {
+bool only_quantizes_weights(const RunLayout& layout) {
   return layout.formats.quantized_weights && layout.tp == 1 &&
          layout.formats.grad_reduce_format() == GradReduceFormat::Full && !sums_by_factors(layout);
 }
@@ -81,7 +81,7 @@ Distance tolerance_of(const RunTask& task, const RunLayout& layout) {
   Distance exact = tolerance_of(task.dtype);
   if (has_low_precision_state(task.optimizer))
     exact = {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
-  if (quantizes_like_one_rank(layout))
+  if (only_quantizes_weights(layout))
     return {std::max(exact.losses, 1e-3), std::max(exact.norms, 1e-2), std::max(exact.weights, 2e-3)};
   if (sums_by_factors(layout)) return {3e-2, 1, 3e-2};
   if (layout.formats.quantized_weights || layout.formats.grad_reduce_format() == GradReduceFormat::Int8)
@@ -91,8 +91,8 @@ Distance tolerance_of(const RunTask& task, const RunLayout& layout) {
   return exact;
 }
 RunLayout one_rank_layout(const RunLayout& layout) {
-  return quantizes_like_one_rank(layout) ? RunLayout{{.zero_stage = 3, .formats = {.quantized_weights = true}}}
-                                         : RunLayout{};
+  return only_quantizes_weights(layout) ? RunLayout{{.zero_stage = 3, .formats = {.quantized_weights = true}}}
+                                        : RunLayout{};
 }
 
 /// Returns the layout that must be bitwise identical: stages, schedules, recomputation, buckets, overlaps and ZeRO 1
@@ -204,7 +204,7 @@ u64 number_from_environment(const char* name) {
   return text ? std::strtoull(text, nullptr, 10) : 0;
 }
 
-/// Returns the seeds 1 to `count`, those that once failed, and those that the environment asks for.
+/// Returns the seeds 1 to `count`, the seeds that failed in the past, and the seeds requested by the environment.
 std::vector<u64> seeds(u64 count, const std::vector<u64>& failed_once = {}) {
   std::vector<u64> all(count);
   std::iota(all.begin(), all.end(), 1);

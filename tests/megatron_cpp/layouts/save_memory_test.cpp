@@ -87,7 +87,7 @@ class SaveMemoryTest : public testing::Test {
   static void expect_planned(const RunTask& task) {
     expect_planned(task, [](const HostStaging&) { return resident_bytes(); });
   }
-  static void expect_accounted(const RunTask& task) {
+  static void expect_counted(const RunTask& task) {
     expect_planned(task, [](const HostStaging& staging) { return static_cast<double>(staging.bytes()); });
   }
 
@@ -113,10 +113,10 @@ TEST_F(SaveMemoryTest, MatchesEstimateWithRemaindersAndLowPrecisionMoments) {
 }
 
 TEST_F(SaveMemoryTest, MatchesEstimateForStatesOnAnyTier) {
-  expect_accounted(task());
-  expect_accounted(offloaded_to(OffloadTier::Host));
-  expect_accounted(offloaded_to(OffloadTier::File));
-  expect_accounted(offloaded_to(OffloadTier::Device, OffloadTier::File));
+  expect_counted(task());
+  expect_counted(offloaded_to(OffloadTier::Host));
+  expect_counted(offloaded_to(OffloadTier::File));
+  expect_counted(offloaded_to(OffloadTier::Device, OffloadTier::File));
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ TEST_F(CalibrateCommandTest, RejectsUnwritableOutputBeforeMeasuring) {
   }
 }
 
-// GPUs are not measured, and the processors' rates must not be mistaken for theirs.
+// GPUs are not measured, and the rates of CPUs must not be used for GPUs.
 TEST_F(CalibrateCommandTest, RejectsGpus) {
   const std::string file = folder_ / "machine.toml";
   std::vector<std::vector<std::string>> refused{{"--device=cuda"}};

@@ -95,7 +95,7 @@ TEST(LayoutSearchTest, FindsLayoutsAtLeastAsFastAsLlama) {
 }
 
 /// Compares `best`, sorted by memory, with the same number of all layouts.
-void expect_least_memory(const std::vector<Candidate>& best, const EveryLayout& all) {
+void expect_lowest_memory(const std::vector<Candidate>& best, const EveryLayout& all) {
   auto expected = all.by_memory.begin();
   for (const Candidate& candidate : best) {
     EXPECT_EQ(candidate.memory.total(), expected->first) << candidate.layout.describe();
@@ -106,7 +106,7 @@ void expect_least_memory(const std::vector<Candidate>& best, const EveryLayout& 
   }
 }
 
-// A bound that is not a lower bound would hide the best layout. The order must depend on the input only.
+// An incorrect lower bound would hide the best layout. The order must depend only on the input.
 TEST(LayoutSearchTest, MatchesExhaustiveSearchAndIsDeterministic) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
@@ -130,7 +130,7 @@ TEST(LayoutSearchTest, MatchesExhaustiveSearchAndIsDeterministic) {
   EXPECT_EQ(small.fitting, all.fitting);
   EXPECT_LT(small.simulated, small.fitting / 10);
   ASSERT_EQ(small.best.size(), 12);
-  expect_least_memory(small.best, all);
+  expect_lowest_memory(small.best, all);
   EXPECT_LT(small.best.front().memory.total(), result.best.front().memory.total());
   // The reported layout of a kind is the one that needs the least memory.
   for (const Alternative& other : small.alternatives) {
@@ -140,7 +140,7 @@ TEST(LayoutSearchTest, MatchesExhaustiveSearchAndIsDeterministic) {
   }
 }
 
-// If some states must be on the host, as many as possible go there: the objective is memory, not unused device memory.
+// If some states must be on the host, all of them are offloaded, because the objective is minimum device memory.
 TEST(LayoutSearchTest, OffloadsAllStatesWhenObjectiveIsMemory) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
@@ -213,7 +213,7 @@ TEST(LayoutSearchTest, TriesEveryExpertTensorParallelSize) {
 }
 
 // No smaller world size that the search tries meets the deadline, and the limits' multiples are respected.
-TEST(LayoutSearchTest, FindsFewestDevicesForDeadline) {
+TEST(LayoutSearchTest, FindsMinDevicesForDeadline) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work{.model = llama(12, 1536, 6144, 12, 12, 49152, 4096), .global_batch_size = 192};
@@ -225,18 +225,18 @@ TEST(LayoutSearchTest, FindsFewestDevicesForDeadline) {
     const SearchResult found = search_layouts(hardware, program, work, of_world);
     return deadline.tokens / work.tokens() * found.best.front().time.seconds / 3600;
   };
-  const FewestDevices any = find_fewest_devices(hardware, program, work, limits, deadline, {});
+  const MinDevices any = find_min_devices(hardware, program, work, limits, deadline, {});
   ASSERT_TRUE(any.found);
   EXPECT_LE(hours(any.found->world_size), 24);
   EXPECT_NEAR(any.found->cost.hours / hours(any.found->world_size), 1, 1e-9);
   for (i64 world = 1; world < any.found->world_size; world *= 2) EXPECT_GT(hours(world), 24) << world;
   limits.tp = 3;
-  const FewestDevices of_three = find_fewest_devices(hardware, program, work, limits, deadline, {});
+  const MinDevices of_three = find_min_devices(hardware, program, work, limits, deadline, {});
   ASSERT_TRUE(of_three.found);
   EXPECT_EQ(of_three.found->world_size % 3, 0);
   EXPECT_GE(of_three.found->world_size, any.found->world_size);
   // If no world size meets the deadline, the error names the fastest one, or the time on all devices.
-  const FewestDevices late = find_fewest_devices(hardware, program, work, limits, {.tokens = 3e10, .hours = 1e-2}, {});
+  const MinDevices late = find_min_devices(hardware, program, work, limits, {.tokens = 3e10, .hours = 1e-2}, {});
   EXPECT_FALSE(late.found);
   EXPECT_TRUE(late.fastest.has_value() || late.min_hours > 1e-2);
 }
@@ -251,11 +251,11 @@ TEST(LayoutSearchTest, ExplainsWhyAlternativesAreSlower) {
       if (other.kind == kind) return other.reason;
     return "";
   };
-  EXPECT_THAT(reason("tp 16"), HasSubstr("tensor parallelism leaves the nvlink domain of 8 for rack"));
+  EXPECT_THAT(reason("tp 16"), HasSubstr("tensor parallelism exceeds the nvlink domain of 8 ranks and uses rack"));
   EXPECT_THAT(reason("recompute full"), HasSubstr("more products are recomputed"));
 }
 
-// The memory of a layout equals that of a dry run of its configuration, despite the search's shortcuts.
+// Expects that the memory of a layout equals that of a dry run of its configuration.
 void expect_memory_of_dry_run(const std::string& config_name, int every, int at_least) {
   const Hardware hardware = catalogue("h100_sxm");
   const Config base = load_config(source_folder() / "configs" / config_name);
@@ -422,7 +422,7 @@ TEST(LayoutSearchTest, UsesSecondaryShardsWhenLinksAreSlow) {
 }
 
 // If nothing fits, the error lists what was tried and which lossy options would help.
-TEST(LayoutSearchTest, ErrorNamesWhatWasTried) {
+TEST(LayoutSearchTest, ErrorNamesAttemptedSettings) {
   Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work = make_workload(load_config(source_folder() / "configs/llama_8b.toml"));
@@ -465,8 +465,7 @@ TEST(LayoutSearchTest, TriesEveryContextParallelCommType) {
   EXPECT_THAT(comm_types(8, 8), ElementsAre("all_gather", "p2p"));
 }
 
-// If not all states fit on the devices, as many as possible stay there: with fewer offloaded it does not fit, with more
-// the step is longer.
+// If some states must be offloaded, the fraction is minimal: a smaller one does not fit, and a larger one is slower.
 TEST(LayoutSearchTest, OffloadsNoMoreStatesThanNecessary) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
@@ -493,8 +492,7 @@ TEST(LayoutSearchTest, OffloadsNoMoreStatesThanNecessary) {
   EXPECT_EQ(layout_of(run, 16).describe(), best.layout.describe());
 }
 
-// If recomputing all layers is too much and none too little, as few as necessary are recomputed, in the program's
-// format.
+// If a layout fits with all layers recomputed but not with none, the minimum number of layers is recomputed.
 TEST(LayoutSearchTest, RecomputesNoMoreLayersThanNecessary) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;

@@ -115,12 +115,12 @@ TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
   expect_refused({"--hardware=h100_sxm", "--predict"}, {"--predict: needs --world_size"});
   expect_refused({"--hardware=tpu_v5p", "--world_size=64", "--predict", tp, "--training.offload_activations=file",
                   "--optimizer.offload_folder=/scratch"},
-                 {"a step cannot be predicted: host.nvme_bandwidth: is not known of TPU v5p", "activations on disk"});
+                 {"a step cannot be predicted: host.nvme_bandwidth: is unknown for TPU v5p", "activations on disk"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--json"}, {"--json: applies only to --predict"});
   expect_refused({"--hardware=h100_sxm", "--world_size=32771", "--predict", tp},
                  {"the configuration's layout cannot run", "32771", "connect at most 24576 ranks"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--predict", "--scale=8,16", "--emit=x.toml"},
-                 {"--predict and --scale: exclude each other", "--emit: is a detail of the best layout"});
+                 {"--predict and --scale: exclude each other", "--emit: needs the best layout"});
 }
 
 TEST_F(PlanCommandTest, DrawsScheduleAndExplainsUpgrades) {
@@ -162,7 +162,7 @@ TEST_F(PlanCommandTest, ComparesPowersOfTwoByDefault) {
   EXPECT_EQ(scale({"--scale=16,8,16"}).out, scale({"--scale=8,16"}).out);
   const Outcome none = scale({});
   EXPECT_EQ(none.code, 2);
-  EXPECT_THAT(none.err, HasSubstr("plan scale: needs --world_size, up to which ranks double, or --scale="));
+  EXPECT_THAT(none.err, HasSubstr("plan scale: needs --world_size (compares 1, 2, 4, ... ranks) or --scale="));
   const Outcome both = scale({"--scale=8,16", "--world_size=8"});
   EXPECT_THAT(both.err, HasSubstr("--world_size: is not used with --scale"));
   const Outcome help = scale({"--help"});
@@ -242,7 +242,7 @@ TEST_F(PlanCommandTest, FindsBestWorldSizeByObjective) {
                  {"--objective=memory: applies to a search"});
 }
 
-TEST_F(PlanCommandTest, FindsLeastMemory) {
+TEST_F(PlanCommandTest, FindsLayoutWithMinimumMemory) {
   const Outcome found = run({"--hardware=h100_sxm", "--world_size=64", "--objective=memory", "--tokens=1e12"});
   ASSERT_EQ(found.code, 0) << found.err;
   EXPECT_THAT(found.out, AllOf(HasSubstr(" % more memory, most of it "), HasSubstr("1.0T tokens take ")));
@@ -282,7 +282,7 @@ TEST_F(PlanCommandTest, AccountsForDocumentMask) {
                  {"--document_tokens: applies only to data.reset_attention_mask"});
 }
 
-TEST_F(PlanCommandTest, FindsFewestDevicesForDeadline) {
+TEST_F(PlanCommandTest, FindsMinDevicesForDeadline) {
   const Outcome found =
       run({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--price=2", "--device_hours=50000"});
   ASSERT_EQ(found.code, 0) << found.err;
@@ -295,10 +295,10 @@ TEST_F(PlanCommandTest, FindsFewestDevicesForDeadline) {
   EXPECT_EQ(run(with_objective).out, run(fewer).out);
   expect_refused(
       {"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
-      {"no number of H100 SXM that its links connect is enough; all 24576 at their highest rate would take "});
+      {"no number of H100 SXM that the links connect suffices; all 24576 at their highest rate would take "});
   expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
                   "--restart_seconds=1e9"},
-                 {"its links connect is enough; devices fail before any progress is made"});
+                 {"the links connect suffices; devices fail before any progress is made"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--deadline_hours=720"},
                  {"--deadline_hours: needs --tokens", "--world_size: is not used with --deadline_hours"});
 }

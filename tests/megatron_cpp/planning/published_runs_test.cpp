@@ -1,4 +1,4 @@
-// The cost model compared with published training runs of others. docs/planning.md lists the sources and the fitted
+// Comparison of the cost model with published training runs. docs/planning.md lists the sources and the fitted
 // constant. Every row is printed with predicted / published.
 #include "tests/support/published_runs.h"
 
@@ -42,8 +42,8 @@ KernelTraits megatron_2021() {
   p.scatters_messages = true;
   return p;
 }
-/// DeepSpeed's ZeRO 3 of that time around the same layers: each tensor is gathered separately, for forward,
-/// recomputation and backward, without overlap; gradients are all-reduced.
+/// DeepSpeed's ZeRO 3 of 2021 with the same layers: each tensor is gathered separately, for forward, recomputation and
+/// backward, without overlap; gradients are all-reduced.
 KernelTraits deepspeed_2021() {
   KernelTraits p = megatron_2021();
   p.gathers_each_tensor = p.gathers_again_to_recompute = p.all_reduces_gradients = true;

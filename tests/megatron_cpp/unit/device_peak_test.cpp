@@ -1,5 +1,5 @@
-// The peak that MFU refers to: it is raised by faster steps if it was measured, stored with the run, and never exceeded
-// without a warning.
+// Peak rate for MFU: faster steps raise a measured peak, the peak is stored with the run, and steps that exceed it
+// cause a warning.
 #include "megatron_cpp/train/device_peak.h"
 
 #include <gmock/gmock.h>

@@ -13,7 +13,7 @@ constexpr auto index_of(MemoryClass c) {
 }
 
 /// Returns a rank with some bytes of some classes, in each tier.
-RankStats rank_with(double bytes) {
+RankStats rank_stats(double bytes) {
   RankStats rank{.peak_memory_bytes = 3 * bytes,
                  .bubble = bytes / 16384,
                  .exposed_communication = bytes / 8192,
@@ -26,7 +26,7 @@ RankStats rank_with(double bytes) {
 }
 
 TEST(MemoryTableTest, ShowsOnlyUsedClassesAndTiers) {
-  EXPECT_EQ(memory_table({rank_with(1024), rank_with(2048)}),
+  EXPECT_EQ(memory_table({rank_stats(1024), rank_stats(2048)}),
             "  rank   peak memory  parameters     in host  optimizer state     on disk  activations\n"
             "     0      3.00 KiB    1.00 KiB    4.00 KiB              0 B    1.00 GiB     2.00 KiB\n"
             "     1      6.00 KiB    2.00 KiB    4.00 KiB              0 B    1.00 GiB     4.00 KiB\n");
@@ -35,10 +35,10 @@ TEST(MemoryTableTest, ShowsOnlyUsedClassesAndTiers) {
 TEST(RankStatsTest, AreGatheredCompletely) {
   run_local_ranks(3, [](Communicator& world, int rank) {
     CpuDevice device;
-    const std::vector<RankStats> ranks = gather_rank_stats(rank_with(100.0 * (1 + rank)), world, device);
+    const std::vector<RankStats> ranks = gather_rank_stats(rank_stats(100.0 * (1 + rank)), world, device);
     ASSERT_EQ(ranks.size(), 3U);
     for (int r = 0; r < 3; ++r) {
-      const RankStats expected = rank_with(100.0 * (1 + r)), &found = ranks[static_cast<std::size_t>(r)];
+      const RankStats expected = rank_stats(100.0 * (1 + r)), &found = ranks[static_cast<std::size_t>(r)];
       EXPECT_EQ(found.peak_memory_bytes, expected.peak_memory_bytes);
       EXPECT_EQ(found.bubble, expected.bubble);
       EXPECT_EQ(found.exposed_communication, expected.exposed_communication);

@@ -44,7 +44,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-TEST(NumberTableTest, NewRowReplacesRowsFromItsIterationOn) {
+TEST(NumberTableTest, NewRowReplacesRowsOfSameAndLaterIterations) {
   NumberTable table;
   for (const double i : {1, 2, 3, 4}) table.add(i, std::vector<std::pair<std::string, double>>{{"a", 10 * i}});
   table.add(3, std::vector<std::pair<std::string, double>>{{"b", 5}});

@@ -17,7 +17,7 @@ std::vector<double> frequencies(const SamplingOptions& options, int draws) {
   return counts;
 }
 
-TEST(SampleTokenTest, TemperatureZeroPicksMostLikelyAndLowestOfEqual) {
+TEST(SampleTokenTest, TemperatureZeroSelectsLowestOfMostLikelyTokens) {
   EXPECT_EQ(sample_token(kLogits, {.temperature = 0}, 7), 1);
 }
 

@@ -46,7 +46,7 @@ TEST(StepPolicyTest, ChoosesAction) {
   EXPECT_EQ(choose_action(config, StepStatus::Spike), StepAction::RollBack);
 }
 
-TEST(StepPolicyTest, OnlySkippingPoliciesHoldBackUpdate) {
+TEST(StepPolicyTest, OnlySkippingPoliciesPreventUpdate) {
   TrainingConfig config;
   config.spike_window = 2;
   const SpikeHistory history{.losses = {1, 3}, .grad_norms = {2, 2}};

@@ -94,7 +94,7 @@ TEST(TensorboardWriterTest, FileNamesIncreaseWithEveryStart) {
             (std::vector<i64>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
 }
 
-TEST(TensorboardWriterTest, NewRunMovesOldEventsAsideAndKeepsForeignFiles) {
+TEST(TensorboardWriterTest, NewRunRenamesOldEventsAndKeepsForeignFiles) {
   const test::ScratchFolder folder;
   write_steps(folder.path(), 1, 5, nullptr);
   write_file_atomic(folder / "events.out.tfevents.123.other", "");

@@ -130,8 +130,7 @@ __attribute__((constructor)) void begin() {
   if (disk().interrupts()) interrupt_every_millisecond();
 }
 
-/// Returns a file for the memory of this process. Address 0 cannot be read, so that a transfer from there fails with
-/// EIO.
+/// Returns a file descriptor for the memory of this process. Reads at address 0 fail with EIO.
 int unreadable() {
   static const int file = ::open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
   return file;

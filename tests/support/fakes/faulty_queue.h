@@ -48,7 +48,7 @@ class FaultyQueue final : public TransferQueue {
 };
 
 /// `work` sets up its state on a queue with the planned fault, and returns the function to run. Returns the message of
-/// the error with which the disk fault ends the run so that a launcher restarts it, or "" if nothing fails.
+/// the error that ends the run with a request to restart, or "" if there is no error.
 inline std::string error_of_fault(const FaultyQueue::Plan& fault,
                                   const std::function<std::function<void()>(const FaultyQueue::Plan&)>& work) {
   FaultyQueue::Plan plan;

@@ -1,4 +1,4 @@
-// Group of two in one thread, for tests of which tensors are reduced and when.
+// Group of two ranks in one thread, for tests of the order and contents of reductions.
 #pragma once
 #include <vector>
 

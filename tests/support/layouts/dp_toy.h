@@ -1,4 +1,4 @@
-// A row of units with made-up gradients, trained on data-parallel ranks, and the expected sums.
+// Sequence of units with synthetic gradients, trained on data-parallel ranks, and the expected sums.
 #pragma once
 #include <functional>
 #include <list>

@@ -35,7 +35,7 @@ class EveryLayout {
   i64 partly_recomputed = 0;  ///< layouts that fit if some or all layers are recomputed, but not without
 
  private:
-  /// Returns true if the layout fits with activations in this tier. `fits`: whether it fits with a nearer tier.
+  /// Returns true if the layout fits with activations in this tier. `fits`: true if it fits with a nearer tier.
   bool check_tier(Layout layout, OffloadTier tier, bool fits) {
     layout.activations_tier = tier;
     const MemoryEstimate estimate = memory_.peak(layout);

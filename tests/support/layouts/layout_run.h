@@ -39,7 +39,7 @@ struct RunResult {
   Numbers choices = {};  ///< number of times each expert was chosen, by step and layer
 };
 
-/// Training task, the same on every layout.
+/// Training task, identical on every layout.
 struct RunTask {
   ModelConfig model;
   DType dtype = DType::F32;
@@ -80,7 +80,7 @@ class SignalAfter final : public StepObserver {
   double minutes_;
 };
 
-/// Returns the configuration of such a run. The optimizer is that of the task.
+/// Returns the configuration of a run of `task` in `layout`.
 inline Config config_of(const RunTask& task, const RunLayout& layout) {
   Config config;
   config.model = task.model;
@@ -134,7 +134,7 @@ class LayoutRank {
   }
 
   StepOutcome step(i64 step) { return state_.train_step(batches(task_, step), task_.lr(step), task_.weight_decay); }
-  /// Parts of a step, for a host that waits for nothing: the outcome is read when the next backward is queued.
+  /// Run the parts of a step without blocking the host: the outcome is read when the next backward is queued.
   void backward(i64 step) { state_.backward(batches(task_, step)); }
   void update(i64 step) { state_.update({.lr = task_.lr(step), .weight_decay = task_.weight_decay}); }
   /// Evaluates the samples of a step of `held_out`, which uses the same model.
@@ -161,7 +161,7 @@ class LayoutRank {
         if (!state_.should_save(param)) return;
         Numbers& full = weights[param.name];
         full.resize(static_cast<std::size_t>(numel(param.box.global)), std::nan(""));
-        const Numbers part = numbers(values);
+        const Numbers part = to_doubles(values);
         for (std::size_t i = 0; i < part.size(); ++i)
           full[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))] = part[i];
       });
@@ -177,7 +177,7 @@ class LayoutRank {
         for (std::size_t i = 0; i < part.size(); ++i)
           part[i] = full[static_cast<std::size_t>(global_index(param.box, first + static_cast<i64>(i)))];
         Tensor to = values;
-        set_numbers(to, part);
+        set_values(to, part);
       });
     }
     state_.publish_weights();
@@ -263,7 +263,7 @@ inline std::vector<i32> learnable_tokens(i64 sample, i64 length, i64 vocab) {
   return tokens;
 }
 
-/// Returns a task on such samples.
+/// Returns a task on learnable_tokens().
 inline RunTask learnable_task(const ModelConfig& model, DType dtype = DType::F32) {
   RunTask task{.model = model, .dtype = dtype, .optimizer = {}, .tokens = {}};
   task.tokens = [seq = model.seq_length, vocab = model.vocab_size](i64 sample) {

@@ -38,7 +38,7 @@ class RandomTraining {
     task.lr = [](i64) { return 3e-4; };
     return task;
   }
-  /// Returns the same training as it may continue after a save, with different offloading.
+  /// Returns the same training with different offloading, with which it may continue after a save.
   RunTask task_moved() const {
     RunTask moved = task();
     OptimizerConfig& o = moved.optimizer;

@@ -1,4 +1,4 @@
-// Cluster with round numbers, and models for it.
+// Cluster with simple rates, and models for it.
 #pragma once
 #include "plan/cost/workload.h"
 
@@ -37,7 +37,7 @@ inline Workload toy_workload(i64 layers, i64 hidden, i64 heads, i64 batch) {
   return work;
 }
 
-/// Returns the same with experts in all layers, two of which process each token.
+/// Returns toy_workload() with experts in all layers, two of which process each token.
 inline Workload toy_mixture(i64 layers, i64 hidden, i64 heads, i64 batch, i64 experts) {
   Workload work = toy_workload(layers, hidden, heads, batch);
   work.model.moe.num_experts = experts;

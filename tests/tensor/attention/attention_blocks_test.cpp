@@ -52,7 +52,7 @@ TEST_P(AttentionBlocksTest, AreBitwiseReproducible) {
   });
 }
 
-// Kernels rely on this: in every block all pairs are below the diagonal, or the block is a triangle itself.
+// Kernels require that in every block all pairs are below the diagonal, or that the block itself is a triangle.
 TEST(AttentionBlockTest, IsTriangularOrFullAndVisitedOnce) {
   CpuDevice device;
   AttentionCall call({{64, 64, 1, 2, 1, 8}}, DType::F32, device);
@@ -120,7 +120,7 @@ Numbers sample_rows(const Heads& x) {
   for (i64 i = 0; i < kRows; ++i) rows.push_back(static_cast<i32>(i * x.seq / kRows + i % (x.seq / kRows)));
   Tensor sampled = Tensor::like(x.base, {kRows, x.seq_stride});
   ops::gather_rows(x.base.view({x.seq, x.seq_stride}), integers_of(rows, x.base.device()), sampled);
-  return numbers(sampled);
+  return to_doubles(sampled);
 }
 
 /// Returns part of the gradients of grouped queries over `seq` tokens, and the memory used beyond the tensors

@@ -103,7 +103,7 @@ TEST_P(AttentionPartsTest, MergeToFullAttention) {
         AttentionCall part = ring.with_keys_of(full, other, kRanks, kPiece);
         part.y = {ring.local.y.out, ring.total.lse};
         ops::attention_backward(part.dout, part.x, part.y, part.options, part.dx);
-        const Numbers dq_part = numbers(part.dx.q.base), dk_part = numbers(part.dx.k.base);
+        const Numbers dq_part = to_doubles(part.dx.q.base), dk_part = to_doubles(part.dx.k.base);
         for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += dq_part[i];
         const i64 row = static_cast<i64>(dk_part.size()) / (2 * kPiece);
         for (std::size_t i = 0; i < dk_part.size(); ++i) {
@@ -131,12 +131,12 @@ TEST_P(AttentionPartsTest, LowPrecisionResultsAreRoundedFromAccumulateType) {
   const auto expect_rounded = [&](const Tensor& from, const Tensor& to, const char* what) {
     Tensor rounded = Tensor::like(to);
     ops::copy(from, rounded);
-    EXPECT_EQ(numbers(rounded), numbers(to)) << what;
+    EXPECT_EQ(to_doubles(rounded), to_doubles(to)) << what;
   };
   expect_rounded(wide_one.y.out, narrow.y.out, "out");
   expect_rounded(wide_one.dx.k.base, narrow.dx.k.base, "dk");
   expect_rounded(wide_one.dx.v.base, narrow.dx.v.base, "dv");
-  EXPECT_EQ(numbers(wide_one.dx.q.base), numbers(narrow.dx.q.base));
+  EXPECT_EQ(to_doubles(wide_one.dx.q.base), to_doubles(narrow.dx.q.base));
 }
 
 /// Returns every element of heads in the order of [seq, batch, heads, head_dim].

@@ -127,9 +127,9 @@ TEST_P(AttentionTest, SurvivesExtremeScores) {
     call.run();
     // In fp32, scores near 1e6 are only accurate to 0.1; the probabilities must still be valid.
     if (magnitude < 100 && !is_low_precision(dtype())) expect_truth(call, {2e-3, 2e-6, 2e-2});
-    for (const double x : numbers(call.y.out)) ASSERT_LT(std::abs(x), 6);
+    for (const double x : to_doubles(call.y.out)) ASSERT_LT(std::abs(x), 6);
     for (const Heads* heads : {&call.dx.q, &call.dx.k, &call.dx.v}) {
-      for (const double x : numbers(heads->base)) ASSERT_TRUE(std::isfinite(x));
+      for (const double x : to_doubles(heads->base)) ASSERT_TRUE(std::isfinite(x));
     }
   }
 }
@@ -137,12 +137,12 @@ TEST_P(AttentionTest, SurvivesExtremeScores) {
 TEST_P(AttentionTest, PropagatesNaN) {
   for (i64 queries : {i64{1}, i64{70}}) {
     AttentionCall call({{queries, queries, 1, 1, 1, 32}}, dtype(), any_device(), target().first);
-    Numbers keys = numbers(call.x.k.base);
+    Numbers keys = to_doubles(call.x.k.base);
     keys[5] = std::nan("");
-    set_numbers(call.x.k.base, keys);
+    set_values(call.x.k.base, keys);
     call.run();
-    EXPECT_TRUE(std::isnan(numbers(call.y.out).front()));
-    EXPECT_TRUE(std::isnan(numbers(call.y.lse).back()));
+    EXPECT_TRUE(std::isnan(to_doubles(call.y.out).front()));
+    EXPECT_TRUE(std::isnan(to_doubles(call.y.lse).back()));
   }
 }
 
@@ -231,11 +231,11 @@ TEST_P(AttentionTest, ReadsNoKeyBeforeWindow) {
   constexpr i64 kSeq = 256, kWindow = 40,
                 kNan = 128;  // the first keys, invisible to queries from kNan + kWindow on
   AttentionCall call({{kSeq, kSeq, 1, 2, 1, 16}, {}, {}, 0, 1, 0, 1, kWindow}, dtype(), any_device(), target().first);
-  Numbers keys = numbers(call.x.k.base);
+  Numbers keys = to_doubles(call.x.k.base);
   std::fill_n(keys.begin(), kNan * 16, std::nan(""));
-  set_numbers(call.x.k.base, keys);
+  set_values(call.x.k.base, keys);
   ops::attention(call.x, call.options, call.y);
-  const Numbers out = numbers(call.y.out);
+  const Numbers out = to_doubles(call.y.out);
   for (i64 s = 192; s < kSeq; ++s) {
     for (i64 i = 0; i < 32; ++i) ASSERT_TRUE(std::isfinite(out[static_cast<std::size_t>(s * 32 + i)])) << s;
   }

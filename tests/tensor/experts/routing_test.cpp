@@ -161,10 +161,11 @@ Numbers reference_weights(const RoutingRule& rule, const Numbers& logits, const 
   return weights;
 }
 
-struct Weighed {
+struct RoutingWeights {
   Tensor logits, experts, weights, d_weights, d_logits;
 
-  Weighed(const Numbers& x, const Numbers& dw, const RoutingRule& rule, i64 n, DType type, Device& device, i64 first) {
+  RoutingWeights(const Numbers& x, const Numbers& dw, const RoutingRule& rule, i64 n, DType type, Device& device,
+                 i64 first) {
     const i64 rows = static_cast<i64>(x.size()) / n;
     logits = tensor_of(x, {rows, n}, type, device, first);
     experts = Tensor::empty({rows, rule.topk}, DType::I32, device);
@@ -184,7 +185,7 @@ TEST_P(RoutingOpsTest, ExpertWeightsMatchReference) {
       SCOPED_TRACE(describe(rule, rows, n));
       const Numbers x = normals(rows * n, 1, 3), dw = normals(rows * rule.topk, 2);
       const auto outputs = run([&, n = n](Device& device) {
-        const Weighed w(x, dw, rule, n, dtype(), device, target().first);
+        const RoutingWeights w(x, dw, rule, n, dtype(), device, target().first);
         return std::vector{w.weights, w.d_logits, w.experts};
       });
       Numbers weights;
@@ -195,7 +196,7 @@ TEST_P(RoutingOpsTest, ExpertWeightsMatchReference) {
       }
       expect_close(outputs[0], weights, "weights");
       // The finite differences below verify the gradient in fp64.
-      expect_close(outputs[1], numbers(Weighed(x, dw, rule, n, DType::F64, host, 1).d_logits), "d_logits", 4);
+      expect_close(outputs[1], to_doubles(RoutingWeights(x, dw, rule, n, DType::F64, host, 1).d_logits), "d_logits", 4);
       if (HasFailure()) return;
     }
   }
@@ -205,7 +206,7 @@ TEST(RoutingGradientTest, WeightsMatchFiniteDifferences) {
   CpuDevice device;
   const i64 rows = 5, n = 8;
   for (const RoutingRule& rule : rules_for(n)) {
-    Weighed w(normals(rows * n, 1, DType::F64, 2), normals(rows * rule.topk, 2), rule, n, DType::F64, device, 1);
+    RoutingWeights w(normals(rows * n, 1, DType::F64, 2), normals(rows * rule.topk, 2), rule, n, DType::F64, device, 1);
     const auto loss = [&] {
       ops::expert_weights(w.logits, w.experts, rule, w.weights);
       return dot(w.weights, w.d_weights);
@@ -264,7 +265,7 @@ TEST_P(RoutingOpsTest, ScoreSumsMatchReference) {
         const double rounding = 2 * tolerance(dtype());
         expect_close(outputs[0], sums, rounding, 1, "sums");
         expect_close(outputs[1], squares, rounding, 1, "squares");
-        expect_close(outputs[2], numbers(all(DType::F64, host, 1)[2]), rounding, 4, "d_logits");
+        expect_close(outputs[2], to_doubles(all(DType::F64, host, 1)[2]), rounding, 4, "d_logits");
         if (HasFailure()) return;
       }
     }

@@ -65,7 +65,7 @@ TEST_P(Fp8OpsTest, RoundsEveryBf16ValueToNearest) {
   Numbers x;
   for (u32 bits = 0; bits < 0x10000; ++bits) x.push_back(std::bit_cast<float>(bits << 16));
   for (const Fp8Format format : kFormats) {
-    const Numbers y = numbers(run([&](Device& device) {
+    const Numbers y = to_doubles(run([&](Device& device) {
       return std::vector{rounded(x, format, fp8_largest(format), device)};  // a scale of 1
     })[0]);
     std::set<double> results;
@@ -99,12 +99,12 @@ TEST_P(Fp8OpsTest, AmaxIsLargestMagnitude) {
       for (Tensor& a : amax) ops::add_amax(tensor_of(x, {count}, DType::BF16, device), a);
       return amax;
     });
-    EXPECT_EQ(numbers(found[0])[0], 9.5) << count;
-    EXPECT_EQ(numbers(found[1])[0], 100) << "it is raised only";
+    EXPECT_EQ(to_doubles(found[0])[0], 9.5) << count;
+    EXPECT_EQ(to_doubles(found[1])[0], 100) << "it is raised only";
   }
   Tensor amax = amax_of(2, any_device());
   ops::add_amax(tensor_of({}, {0}, DType::BF16, any_device()), amax);
-  EXPECT_EQ(numbers(amax)[0], 2);
+  EXPECT_EQ(to_doubles(amax)[0], 2);
 }
 
 /// One non-finite value turns the entire tensor and its products into NaN, so that it is always noticed.
@@ -116,10 +116,10 @@ TEST_P(Fp8OpsTest, PropagatesNonFiniteValues) {
     const Tensor b = tensor_of(normals(16 * 16, 4), {16, 16}, DType::BF16, any_device());
     Tensor amax = amax_of(0, any_device()), c = garbage({16, 16}, DType::F32, any_device());
     ops::add_amax(a, amax);
-    EXPECT_EQ(numbers(amax)[0], kInfinity);
+    EXPECT_EQ(to_doubles(amax)[0], kInfinity);
     ops::fp8_matmul(a, {Fp8Format::E5M2, amax}, b, {Fp8Format::E4M3, amax_of(4, any_device())}, c,
                     {.transpose_b = true});
-    for (const double y : numbers(c)) EXPECT_TRUE(std::isnan(y));
+    for (const double y : to_doubles(c)) EXPECT_TRUE(std::isnan(y));
   }
 }
 
@@ -128,7 +128,7 @@ TEST_P(Fp8OpsTest, KeepsZeroTensors) {
   Tensor amax = amax_of(0, any_device()), c = garbage({16, 16}, DType::BF16, any_device());
   ops::add_amax(zeros, amax);
   ops::fp8_matmul(zeros, {Fp8Format::E4M3, amax}, zeros, {Fp8Format::E4M3, amax}, c);
-  for (const double y : numbers(c)) EXPECT_EQ(y, 0);
+  for (const double y : to_doubles(c)) EXPECT_EQ(y, 0);
 }
 
 /// Sizes that a GPU supports, with partial tiles and partial vector loads.
@@ -143,7 +143,7 @@ struct Product {
 
 /// Compares with fp64 products of operands rounded by the table of values. bf16 rounds the result; sums are in fp32.
 void expect_product(const Product& p, const Numbers& a, const Numbers& b, const Numbers& before, const Tensor& c) {
-  const Numbers x = in_fp8(a, p.a, largest_magnitude(a)), y = in_fp8(b, p.b, largest_magnitude(b)), got = numbers(c);
+  const Numbers x = in_fp8(a, p.a, largest_magnitude(a)), y = in_fp8(b, p.b, largest_magnitude(b)), got = to_doubles(c);
   const auto at = [](const Numbers& m, i64 i) { return m[static_cast<std::size_t>(i)]; };
   for (i64 i = 0; i < p.m; ++i) {
     for (i64 j = 0; j < p.n; ++j) {

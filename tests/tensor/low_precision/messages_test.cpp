@@ -40,7 +40,7 @@ TEST_P(CompressedMessageOpsTest, PackAndUnpackMatchDefinition) {
     });
     Numbers expected;
     for (const float number : received_values(c.type, x)) expected.push_back(test::rounded(number, dtype()));
-    EXPECT_EQ(test::numbers(outputs[1]), expected) << c.count << " " << name_of(c.type);
+    EXPECT_EQ(test::to_doubles(outputs[1]), expected) << c.count << " " << name_of(c.type);
   }
 }
 
@@ -65,7 +65,7 @@ TEST_P(CompressedMessageOpsTest, AreSummedInOrder) {
           sum = test::rounded(sum + parts[at], accumulate_dtype());
         expected.push_back(sum);
       }
-      EXPECT_EQ(test::numbers(outputs[0]), expected) << messages << " of " << c.count << " " << name_of(c.type);
+      EXPECT_EQ(test::to_doubles(outputs[0]), expected) << messages << " of " << c.count << " " << name_of(c.type);
     }
   }
 }

@@ -42,7 +42,7 @@ class PackTest : public testing::Test {
   std::vector<float> round_trip(const std::vector<float>& x) { return values(unpacked(packed(tensor(x)))); }
 
   /// Returns values in blocks of very different magnitude.
-  static std::vector<float> numbers(i64 blocks = 700) {
+  static std::vector<float> random_values(i64 blocks = 700) {
     std::mt19937 random(5);
     std::normal_distribution<double> normal;
     std::vector<float> all;
@@ -62,7 +62,7 @@ TEST_F(PackTest, UsesOneBytePerValueAndOneScalePerBlock) {
 }
 
 TEST_F(PackTest, MatchesDefinitionAtEachInstructionLevel) {
-  const std::vector<float> x = numbers(), expected = test::packed_and_back(x);
+  const std::vector<float> x = random_values(), expected = test::packed_and_back(x);
   for (const i64 level : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(level);
     EXPECT_EQ(round_trip(x), expected) << hwy::TargetName(level);
@@ -71,7 +71,7 @@ TEST_F(PackTest, MatchesDefinitionAtEachInstructionLevel) {
 }
 
 TEST_F(PackTest, ErrorIsAtMostHalfStep) {
-  const std::vector<float> x = numbers(), y = round_trip(x);
+  const std::vector<float> x = random_values(), y = round_trip(x);
   for (std::size_t begin = 0; begin < x.size(); begin += kPackedBlock) {
     double largest = 0;
     for (std::size_t i = begin; i < begin + kPackedBlock; ++i) largest = std::max(largest, std::abs(double(x[i])));
@@ -81,7 +81,7 @@ TEST_F(PackTest, ErrorIsAtMostHalfStep) {
 }
 
 TEST_F(PackTest, SupportsAllTypes) {
-  const Tensor x = tensor(numbers(3));
+  const Tensor x = tensor(random_values(3));
   for (const DType type : {DType::BF16, DType::F16, DType::F64}) {
     // Within the range of fp16.
     Tensor small = tensor(values(x));
@@ -101,7 +101,7 @@ TEST_F(PackTest, SumOfNoMessagesIsZero) {
 }
 
 TEST_F(PackTest, SlicesOfMessageAreMessages) {
-  const std::vector<float> x = numbers(6), full = round_trip(x);
+  const std::vector<float> x = random_values(6), full = round_trip(x);
   const Tensor message = packed(tensor(x));
   const std::vector<float> part = values(unpacked(message.flat(packed_words(128), packed_words(192))));
   EXPECT_EQ(part, std::vector<float>(full.begin() + 128, full.begin() + 320));
@@ -110,7 +110,7 @@ TEST_F(PackTest, SlicesOfMessageAreMessages) {
 TEST_F(PackTest, PropagatesNonFiniteValues) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
-    std::vector<float> x = numbers(3);
+    std::vector<float> x = random_values(3);
     x[70] = bad;
     const std::vector<float> y = round_trip(x);
     for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i / kPackedBlock == 1) << i;
@@ -126,7 +126,7 @@ TEST_F(PackTest, KeepsZerosAndFlushesTinyValues) {
 
 /// Values of all magnitudes are rounded to the nearest bf16.
 TEST_F(PackTest, RoundsToBf16AtEachInstructionLevel) {
-  std::vector<float> x = numbers(20);
+  std::vector<float> x = random_values(20);
   x.resize(x.size() - 3);
   x[0] = 0, x[1] = -0.0F, x[2] = 0x1p-140F, x[3] = 3.4e38F, x[4] = 1 + 0x1p-8F, x[5] = 1 + 0x3p-8F;
   const std::vector<float> expected = test::rounded_to_bf16(x);

@@ -62,7 +62,8 @@ TEST_P(ParamRemaindersOpsTest, RestoreEveryBit) {
   EXPECT_TRUE(round_trip(bits) == bits);
 }
 
-/// Their upper half, rounded to even, does not show from which side they were rounded: this requires the extra bit.
+/// The upper half of a midpoint, rounded to even, does not determine the direction of rounding, which requires the
+/// extra bit.
 TEST_P(ParamRemaindersOpsTest, DistinguishMidpoints) {
   std::vector<u32> bits(kRemainderBlock);
   for (std::size_t i = 0; i < bits.size(); ++i) bits[i] = (i % 2 == 0 ? 0x3F808000U : 0x3F7F8000U);  // both to 1

@@ -40,7 +40,7 @@ class QuantizeTest : public testing::TestWithParam<DeviceType> {
   }
   /// Returns values over many powers of ten, like moments, in blocks of very different magnitude, some with a negative
   /// extreme.
-  std::vector<float> numbers(QuantizedRange range, i64 blocks = 300) {
+  std::vector<float> random_values(QuantizedRange range, i64 blocks = 300) {
     std::mt19937 random(3);
     std::normal_distribution<double> normal;
     std::vector<float> all;
@@ -76,7 +76,7 @@ TEST_P(QuantizeTest, ValuesIncreaseAndIncludeZeroAndOne) {
 /// Compares with a search through all values in double precision.
 TEST_P(QuantizeTest, RoundsToNearestValue) {
   for (const QuantizedRange range : kRanges) {
-    const std::vector<float> x = numbers(range), y = values(quantized(tensor(x), range));
+    const std::vector<float> x = random_values(range), y = values(quantized(tensor(x), range));
     const QuantizedValues all = quantized_values(range);
     for (std::size_t i = 0; i < x.size(); ++i) {
       const std::size_t block = i / kQuantizedBlock * kQuantizedBlock;
@@ -95,7 +95,7 @@ TEST_P(QuantizeTest, RoundsToNearestValue) {
 /// A checkpoint, which stores dequantized values, must restore all bits.
 TEST_P(QuantizeTest, IsIdempotent) {
   for (const QuantizedRange range : kRanges) {
-    std::vector<float> x = numbers(range);
+    std::vector<float> x = random_values(range);
     std::fill(x.begin(), x.begin() + kQuantizedBlock, 0.0F);
     for (i64 i = 0; i < kQuantizedBlock; ++i) x[static_cast<std::size_t>(kQuantizedBlock + i)] *= 1e-30F;
     const Quantized once = quantized(tensor(x), range);

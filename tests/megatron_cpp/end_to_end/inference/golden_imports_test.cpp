@@ -133,7 +133,7 @@ TEST_F(GoldenImportsTest, SamplesFromPromptsWithBosToken) {
   EXPECT_CONTAINS(outcome.err, str("logging.sample_prompt: has ", count + 1, " tokens")) << "one more is the bos token";
 }
 
-TEST_F(GoldenImportsTest, RefusesToSaveIntoTheModel) {
+TEST_F(GoldenImportsTest, RefusesToSaveIntoModelFolder) {
   const std::string model = copy_of("llama_chat_Llama", "model").string(),
                     part = model + ": holds a Hugging Face model";
   const std::string tokenizer = read_text_file(model + "/tokenizer.model");
@@ -188,7 +188,7 @@ TEST_F(GoldenImportsTest, RefusesUnsupportedTokens) {
   expect_import_refused(missing, "'bos_token' is \"<none>\", which the tokenizer does not have");
 }
 
-TEST_F(GoldenImportsTest, LogsWhichOfTwoWeightFilesIsRead) {
+TEST_F(GoldenImportsTest, LogsWeightFileThatIsReadWhenTwoExist) {
   const Path both = copy_of("pair_GPT2", "both");
   write_file_atomic(both / "model.safetensors.index.json", R"({"weight_map":{"wte.weight":"missing.safetensors"}})");
   const Outcome outcome = run({"checkpoint", "import-hf", both.string(), "--save=" + at("run")});

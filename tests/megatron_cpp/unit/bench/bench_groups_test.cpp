@@ -13,7 +13,7 @@ namespace {
 
 const Layout kSizes{.tp = 2, .pp = 2};
 
-GroupCosts figures_of(int ranks) {
+GroupCosts bench_costs(int ranks) {
   GroupCosts found;
   run_local_ranks(ranks, [&](Communicator& world, int rank) {
     const GroupCosts rank_costs = bench_groups(world, kSizes);
@@ -26,12 +26,12 @@ GroupCosts figures_of(int ranks) {
 /// slices twice that.
 TEST(BenchGroupsTest, CountsGroupsAndTheirRanks) {
   for (const int ranks : {8, 64}) {
-    const GroupCosts figures = figures_of(ranks);
-    EXPECT_EQ(figures.ranks, ranks);
-    EXPECT_EQ(figures.groups, 8);
-    EXPECT_EQ(figures.members, 4 * 2 + 4 + ranks / 4 * (1 + 1 + 2));
-    EXPECT_GT(figures.make_s, 0);
-    EXPECT_GT(figures.first_use_s, 0);
+    const GroupCosts costs = bench_costs(ranks);
+    EXPECT_EQ(costs.ranks, ranks);
+    EXPECT_EQ(costs.groups, 8);
+    EXPECT_EQ(costs.members, 4 * 2 + 4 + ranks / 4 * (1 + 1 + 2));
+    EXPECT_GT(costs.make_s, 0);
+    EXPECT_GT(costs.first_use_s, 0);
   }
 }
 

@@ -219,7 +219,7 @@ TEST(DataWarningsTest, DistinguishesSkippedFromRepeatedTextWhenSequenceLengthCha
               ElementsAre(HasSubstr("so that text is read again")));
 }
 
-TEST(DataWarningsTest, NamesEvaluationsThatReadOtherSamples) {
+TEST(DataWarningsTest, NamesEvaluationsThatReadDifferentSamples) {
   const Config saved = parse({"--training.eval_iters=5", "--training.global_batch_size=4"});
   const auto warnings_after = [&](const std::vector<std::string>& settings) {
     return data_warnings(saved, parse(settings), 40);

@@ -196,7 +196,7 @@ TEST(ConfigTest, ReportsAllProblemsInOrderOfText) {
             "  run.toml:12:1: optimizer.min_lr: 1 is above lr 0.0003");
 }
 
-TEST(ConfigTest, RulesNamePlaceOfTheirKey) {
+TEST(ConfigTest, ConflictsNameLocationOfKey) {
   EXPECT_EQ(
       error_of(with_model("num_attention_heads = 7")),
       "run.toml:5:1: model.num_attention_heads: hidden_size 768 is not divisible by 7 heads; change one of them or "
@@ -295,7 +295,7 @@ TEST(TrainingEndTest, CountsRemainingSamplesWhenBatchSizeChanged) {
             (TrainingEnd{24, 900}));
 }
 
-TEST(TrainingEndTest, StaysAtProgressWhenItIsBeyondTheEnd) {
+TEST(TrainingEndTest, KeepsProgressBeyondEnd) {
   EXPECT_EQ(parse(kMinimal, {"--training.global_batch_size=4"}).training_end(12, 96), (TrainingEnd{10, 96}));
   EXPECT_EQ(parse(with_training("global_batch_size = 4")).training_end(300, 1200), (TrainingEnd{300, 1200}));
 }

@@ -25,14 +25,14 @@ struct RunOptions {
   }
 };
 
-struct ReadRun {
+struct ParsedRun {
   Config config;
   RunOptions options;
   std::string warnings;
 };
 
-ReadRun read_run(const std::string& toml, const std::vector<std::string>& args) {
-  ReadRun run;
+ParsedRun read_run(const std::string& toml, const std::vector<std::string>& args) {
+  ParsedRun run;
   const auto source = [&](const RunOptions&, const Config&) { return ConfigText{.toml = toml, .name = "run.toml"}; };
   testing::internal::CaptureStderr();
   run.config = *read_config_and_options(args, Usage{.command = "run", .summary = ""}, run.options, Log(), source);
@@ -68,7 +68,7 @@ std::vector<std::string> with_required_keys(std::vector<std::string> args) {
 
 TEST(RenamedKeyTest, AcceptsFormerNameOnCommandLineAndHintsOnce) {
   for (const auto& [former, present, value, printed] : renamed_keys()) {
-    const ReadRun run = read_run(kBase, with_required_keys({str("--", former, "=", value)}));
+    const ParsedRun run = read_run(kBase, with_required_keys({str("--", former, "=", value)}));
     EXPECT_THAT(print_config(run.config), HasSubstr(str("\n", present.substr(present.find('.') + 1), " = ", printed)));
     EXPECT_EQ(run.warnings, str("warning: ", former, " is now ", present, "; former names are deprecated\n"));
   }
@@ -76,7 +76,7 @@ TEST(RenamedKeyTest, AcceptsFormerNameOnCommandLineAndHintsOnce) {
 
 TEST(RenamedKeyTest, AcceptsFormerNameInToml) {
   const std::string toml = str(kBase, "[checkpoint]\nkeep_last = 7\nsave = 'a'\n[logging]\nmetrics = 'm'\n");
-  const ReadRun run = read_run(toml, {"--other-numbers"});
+  const ParsedRun run = read_run(toml, {"--other-numbers"});
   EXPECT_EQ(run.config.checkpoint.keep_latest_k, 7);
   EXPECT_EQ(run.config.logging.metrics_path, "m");
   EXPECT_TRUE(run.options.allow_lossy_comm);
@@ -86,7 +86,7 @@ TEST(RenamedKeyTest, AcceptsFormerNameInToml) {
             "former names are deprecated\n");
 }
 
-TEST(RenamedKeyTest, HintsNothingForPresentNames) {
+TEST(RenamedKeyTest, HasNoHintForCurrentNames) {
   EXPECT_EQ(read_run(kBase, {"--checkpoint.save=a", "--checkpoint.keep_latest_k=7"}).warnings, "");
 }
 
@@ -132,7 +132,7 @@ TEST(RenamedKeyTest, NamesKeyAsGivenInProblemsWithItsValue) {
             "command line: --checkpoint.keep_last=-1: must be at least 0, not -1");
 }
 
-TEST(RenamedKeyTest, SuggestsPresentNameForFormerNameWithoutSection) {
+TEST(RenamedKeyTest, SuggestsCurrentNameForFormerNameWithoutSection) {
   EXPECT_THAT(error_of(kBase, {"--log_progress=false"}), HasSubstr("did you mean --logging.show_progress?"));
 }
 

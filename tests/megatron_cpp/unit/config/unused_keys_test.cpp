@@ -36,7 +36,7 @@ std::string error_of(const std::vector<std::string>& args) {
   return test::input_error([&] { check_layout(parse(args), kWorld); });
 }
 
-/// Keys whose effect is visible only during training, or that never have one by design, and where it is visible.
+/// Keys whose effect is visible only during training, or that have none by design, and the place of the effect.
 constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     // The model's function is checked by the golden tests of the layers.
     {"model.max_position_embeddings", "longest context of generate and evaluate"},
@@ -118,7 +118,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
 };
 
 /// Returns true if the table contains `key`.
-bool shows_at_run_time(std::string_view key) {
+bool has_run_time_effect(std::string_view key) {
   return std::ranges::any_of(kRunTimeEffects, [&](const auto& effect) { return effect.first == key; });
 }
 
@@ -173,7 +173,7 @@ std::string value_of(const Field& field) {
   return given;
 }
 
-/// Returns what the program derives from a configuration before it starts: plan, layout, schedules.
+/// Returns the values derived from a configuration before the run starts: plan, layout, schedules.
 std::string derived(const Config& config) {
   std::string text = describe_run(config, kWorld, 1);
   const LrSchedule schedule(config.optimizer, {.train_iters = config.training.train_iters,
@@ -207,7 +207,7 @@ TEST(ConfigKeyTest, HasEffectOrIsRefusedByNameWhenSetAlone) {
       EXPECT_THAT(error, HasSubstr(std::string(field.name()))) << args[0];
       continue;
     }
-    if (shows_at_run_time(field.key)) continue;
+    if (has_run_time_effect(field.key)) continue;
     if (derived(parse(args)) == base) missing_effects.insert(args[0]);
   }
   EXPECT_EQ(missing_effects, std::set<std::string>{})
