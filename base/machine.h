@@ -26,6 +26,9 @@ std::vector<MemoryLimit> memory_limits(const Path& root = "/");
 /// Returns the seconds since this process was started, including programs it ran before exec; 0 if unknown.
 double process_seconds();
 
+/// Returns the steady clock of this process, in seconds; only differences are meaningful.
+double steady_seconds();
+
 /// Raises the limit of open files of this process to the system's maximum: a checkpoint of many ranks has many files.
 void raise_open_file_limit();
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/check.h"
+#include "base/strings.h"
 
 namespace mcpp {
 namespace {
@@ -56,11 +57,8 @@ Launcher read_launcher(const std::function<const char*(const char*)>& variable) 
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "WORLD_SIZE"}) {
     const char* text = variable(name);
     if (!text || !*text) continue;
-    int ranks = 0;
-    const char* end = text + std::strlen(text);
-    const auto [rest, error] = std::from_chars(text, end, ranks);
-    check_input(error == std::errc() && rest == end && ranks >= 1, name, "=", text,
-                ": the number of ranks must be an integer of at least 1");
+    const int ranks = parse_number<int>(text).value_or(0);
+    check_input(ranks >= 1, name, "=", text, ": the number of ranks must be an integer of at least 1");
     if (ranks > launcher.ranks || launcher.variable.empty()) launcher = {ranks, name};
   }
   return launcher;

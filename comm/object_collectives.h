@@ -21,6 +21,25 @@ std::vector<std::string> run_on_all_ranks(Communicator& group, const std::functi
 /// Runs f on rank 0 only and returns its result on every rank. If f throws, all ranks throw. Collective.
 std::string broadcast_from_rank0(Communicator& group, const std::function<std::string()>& f);
 
+/// Runs f, which returns nothing, on every rank or on rank 0 only. If f throws, all ranks throw. Collective.
+template <class F>
+requires std::is_void_v<std::invoke_result_t<F&>>
+void run_on_all_ranks(Communicator& group, F&& f) {
+  run_on_all_ranks(group, std::function<std::string()>([&] { return f(), std::string(); }));
+}
+template <class F>
+void run_on_rank0(Communicator& group, F&& f) {
+  run_on_all_ranks(group, [&] { group.rank() == 0 ? f() : void(); });
+}
+
+/// Returns the condition that f returns on rank 0. If f throws, all ranks throw. Collective.
+template <class F>
+requires std::is_same_v < std::invoke_result_t<F&>,
+bool > bool broadcast_from_rank0(Communicator& group, F&& f) {
+  return !broadcast_from_rank0(group, std::function<std::string()>([&] { return std::string(f() ? "1" : ""); }))
+              .empty();
+}
+
 /// Tensor of i32 elements in host memory that holds the bytes of a value.
 template <class T>
 class ValueTensor {

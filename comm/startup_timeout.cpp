@@ -1,14 +1,13 @@
 #include "comm/startup_timeout.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "base/number_format.h"
+#include "base/strings.h"
 #include "comm/watchdog/background_thread.h"
 
 namespace mcpp {
@@ -25,10 +24,8 @@ constexpr double kDefaultMinutes = 10;  // same as parallel.distributed_timeout_
 double read_startup_timeout(const std::function<const char*(const char*)>& variable) {
   const char* text = variable(kVariable);
   if (!text || !*text) return 60 * kDefaultMinutes;
-  double minutes = 0;
-  const char* end = text + std::strlen(text);
-  const auto [rest, error] = std::from_chars(text, end, minutes);
-  check_input(error == std::errc() && rest == end && minutes > 0 && std::isfinite(minutes), kVariable, "=", text,
+  const double minutes = parse_number<double>(text).value_or(0);
+  check_input(minutes > 0 && std::isfinite(minutes), kVariable, "=", text,
               ": must be a positive number: the minutes that ranks may wait for each other before MPI is initialized");
   return 60 * minutes;
 }

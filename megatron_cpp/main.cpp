@@ -1,6 +1,9 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -11,6 +14,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -22,7 +26,6 @@
 #include "comm/startup_timeout.h"
 #include "comm/watchdog/watchdog.h"
 #include "megatron_cpp/commands/commands.h"
-#include "megatron_cpp/setup/bus_error.h"
 
 namespace {
 
@@ -73,6 +76,60 @@ const char* environment(const char* name) {
   return std::getenv(name);
 }
 
+// Signal handlers must not allocate or lock: only system calls and stack memory are used.
+
+void write_stderr(std::string_view text) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+/// Returns true if `address` is in the mapping of this line: "7f00-7fff r--s 00000000 fe:00 1234 /path".
+bool contains(std::string_view line, std::uintptr_t address) {
+  std::uintptr_t begin = 0, end = 0;
+  const char* const last = line.data() + line.size();
+  const auto first = std::from_chars(line.data(), last, begin, 16);
+  if (first.ptr == last || *first.ptr != '-') return false;
+  std::from_chars(first.ptr + 1, last, end, 16);
+  return begin <= address && address < end;
+}
+
+/// Calls f with each line of /proc/self/maps, truncated if too long, until it returns true.
+template <class F>
+void for_each_mapping(F&& f) {
+  const int file = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  std::array<char, 4096> line{};
+  std::size_t length = 0;
+  for (char c = 0; ::read(file, &c, 1) == 1;) {
+    if (c != '\n') {
+      if (length < line.size()) line[length++] = c;
+      continue;
+    }
+    if (f(std::string_view(line.data(), length))) break;
+    length = 0;
+  }
+  ::close(file);
+}
+
+void handle_bus_error(int, siginfo_t* info, void*) {
+  write_stderr("megatron_cpp: error: cannot read ");
+  for_each_mapping([&](std::string_view line) {
+    if (!contains(line, reinterpret_cast<std::uintptr_t>(info->si_addr))) return false;
+    const std::size_t path = line.find_first_of("/[");
+    write_stderr(path == std::string_view::npos ? "memory that belongs to no file" : line.substr(path));
+    return true;
+  });
+  write_stderr(": it was truncated while in use, or its disk fails or is full\n");
+  ::_exit(static_cast<int>(mcpp::ExitCode::BadInput));
+}
+
+/// Installs a handler for SIGBUS, which the system raises when a mapped file was truncated or its disk fails. Such an
+/// access then prints a message naming the file and exits with the code of BadInput instead of dumping core.
+void report_bus_errors() {
+  struct sigaction action {};
+  action.sa_sigaction = handle_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
 /// Wraps a group of ranks so that the recorder logs its operations.
 std::unique_ptr<mcpp::Communicator> with_flight_recorder(std::unique_ptr<mcpp::Communicator> group,
                                                          mcpp::FlightRecorder& recorder, const char* name,
@@ -80,11 +137,8 @@ std::unique_ptr<mcpp::Communicator> with_flight_recorder(std::unique_ptr<mcpp::C
   return mcpp::make_metered(std::move(group), std::make_shared<mcpp::CommMeter>(), {recorder, name, std::move(ranks)});
 }
 
-/// Runs a single rank. Its watchdog finds a GPU that hangs; until the configuration names a GPU, it has no limits.
+/// Runs a single rank. It needs a watchdog only on a GPU, for which initialize() starts one.
 int run_alone(const std::vector<std::string>& args, mcpp::FlightRecorder& recorder) {
-  recorder.set_limits(mcpp::HangTimeouts::none());
-  mcpp::StatusBoard board(0);
-  mcpp::Watchdog watchdog(recorder, board, [] {});
   const std::unique_ptr<mcpp::Communicator> self = mcpp::make_self_communicator();
   mcpp::Log log;
   const mcpp::ExitCode code =
@@ -127,7 +181,7 @@ int main(int argc, char** argv) {
   reset_signal_handlers();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pager must not end training
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding the file size limit becomes a write error, reported like a full disk
-  mcpp::report_bus_errors();
+  report_bus_errors();
   mcpp::raise_open_file_limit();
   mcpp::FlightRecorder recorder;
   std::optional<mcpp::MpiSession> mpi;  // only with a launcher: a single process needs no MPI

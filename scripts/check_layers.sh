@@ -44,14 +44,13 @@ plan
 plan/scaling
 plan/report
 megatron_cpp/config/sections
-megatron_cpp/config megatron_cpp/logging
+megatron_cpp/config
 megatron_cpp/step
 megatron_cpp/setup
-megatron_cpp/setup/datasets
+megatron_cpp/setup/datasets megatron_cpp/monitor
 megatron_cpp/resume
 megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/report megatron_cpp/prepare
-megatron_cpp/inference/evaluation megatron_cpp/monitor
-megatron_cpp/monitor/metrics
+megatron_cpp/inference/evaluation
 megatron_cpp/train
 megatron_cpp/bench
 megatron_cpp/commands/plan

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <thread>
 
@@ -92,10 +91,8 @@ std::string job_text(const SlurmJob& job) {
 bool is_earlier_run(const std::string& owner, const SlurmJob& job) {
   const std::size_t position = job.name.empty() ? std::string::npos : owner.find(job_text(job));
   if (position == std::string::npos) return false;
-  const char* number = owner.data() + position + job_text(job).size();
-  i64 requeued = 0;
-  const auto [end, error] = std::from_chars(number, owner.data() + owner.size(), requeued);
-  return error == std::errc() && end == owner.data() + owner.size() && requeued < job.requeued;
+  const auto requeued = parse_number<i64>(std::string_view(owner).substr(position + job_text(job).size()));
+  return requeued && *requeued < job.requeued;
 }
 
 [[noreturn]] void fail_in_use(const Path& path, const std::string& owner) {

@@ -1,20 +1,13 @@
 #include "data/dataset/blend.h"
 
-#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "base/check.h"
+#include "base/strings.h"
 
 namespace mcpp {
 namespace {
-
-std::optional<double> parse_number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 /// Reproduces numpy.sum: eight running sums over blocks of at most 128 elements; larger inputs are halved recursively
 /// and added pairwise.
@@ -53,7 +46,7 @@ BlendList parse_blend_list(const std::vector<std::string>& entries, std::string_
   std::size_t num_weights = 0, num_at_weight_position = 0;  // numbers, and those at the position of a weight
   for (std::size_t i = 0; i < entries.size(); ++i) {
     check_input(!entries[i].empty(), key, ": entry ", i + 1, " is empty");
-    const bool is_number = parse_number(entries[i]).has_value();
+    const bool is_number = parse_number<double>(entries[i]).has_value();
     num_weights += is_number;
     num_at_weight_position += is_number && i % 2 == 0;
   }
@@ -64,7 +57,7 @@ BlendList parse_blend_list(const std::vector<std::string>& entries, std::string_
       " prefixes; list either prefixes alone, or a weight before each prefix: [\"0.3\", \"a\", \"0.7\", \"b\"]");
   BlendList list;
   for (std::size_t i = 0; i < entries.size(); i += 2) {
-    const double weight = *parse_number(entries[i]);
+    const double weight = *parse_number<double>(entries[i]);
     check_input(std::isfinite(weight) && weight > 0, key, ": the weight ", entries[i], " of ", entries[i + 1],
                 " must be a number above 0");
     list.weights.push_back(weight);

@@ -1,7 +1,6 @@
 #include "data/dataset/datasets.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
 
@@ -24,12 +23,10 @@ std::vector<double> parse_shares(const std::string& split_text) {
   for (std::string_view entry : entries) {
     while (!entry.empty() && entry.front() == ' ') entry.remove_prefix(1);
     while (!entry.empty() && entry.back() == ' ') entry.remove_suffix(1);
-    double share = 0;
-    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), share);
-    if (error != std::errc{} || end != entry.data() + entry.size())
-      fail_invalid(str("\"", entry, "\" is not a number"));
-    if (!(std::isfinite(share) && share >= 0)) fail_invalid(str(entry, " is not a valid share"));
-    shares.push_back(share);
+    const auto share = parse_number<double>(entry);
+    if (!share) fail_invalid(str("\"", entry, "\" is not a number"));
+    if (!(std::isfinite(*share) && *share >= 0)) fail_invalid(str(entry, " is not a valid share"));
+    shares.push_back(*share);
   }
   shares.resize(3, 0.0);
   if (!(shares[0] + shares[1] + shares[2] > 0)) fail_invalid("the shares add up to 0");

@@ -1,14 +1,14 @@
-#include "megatron_cpp/bench/bench_attention.h"
-
+// Command megatron_cpp bench attention: compares methods of context parallelism (docs/context_parallelism.md) under
+// mpirun.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/number_format.h"
 #include "base/statistics.h"
+#include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/bench/bench_commands.h"
 #include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/config/config.h"
-#include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "model/config/block_spec.h"
 #include "parallel/cp/context_attention.h"
@@ -19,6 +19,30 @@
 
 namespace mcpp {
 namespace {
+
+/// Method of partitioning each sample across ranks.
+struct AttentionMethod {
+  std::string name;  ///< "p2p", "a2a+p2p 2x4"
+  Layout layout;
+};
+/// Result for one layer's forward and backward pass over one microbatch.
+struct AttentionRow {
+  AttentionMethod method;
+  double forward_s = 0, backward_s = 0;  ///< medians of the slowest rank
+  double sent_bytes = 0;                 ///< maximum over ranks
+  double exposed_s = 0;                  ///< mean over ranks of the time in exposed communication
+  double balance = 1;                    ///< compute time of the slowest rank relative to the fastest
+  i64 runs = 1;                          ///< contiguous pieces of each sample on a rank
+};
+
+struct AttentionBench {
+  i64 batch = 1;
+  /// Lengths of packed documents, which do not attend to each other, repeated until a sample is full; empty = one
+  /// document per sample.
+  std::vector<i64> document_lengths = {};
+  DType dtype = DType::F32;
+  BenchTiming timing = {};
+};
 
 /// Returns, as [s, batch], the start of each token's document; the document lengths repeat cyclically.
 std::vector<i32> starts_of_documents(const std::vector<i64>& lengths, i64 seq, i64 batch) {
@@ -32,12 +56,14 @@ std::vector<i32> starts_of_documents(const std::vector<i64>& lengths, i64 seq, i
   return starts;
 }
 
-/// Attention of one layer on this rank, with timings of its runs.
+/// Attention of one layer on this rank, with the model's heads and seq_length on random queries, keys and values.
 class AttentionRun {
  public:
   AttentionRun(const ModelConfig& config, const AttentionMethod& method, const AttentionBench& bench,
                Communicator& world, Device& device)
-      : world_(world),
+      : method_(method),
+        timing_(bench.timing),
+        world_(world),
         device_(device),
         state_(make_parallel_state(world, method.layout)),
         cp_(state_.context_parallel()),
@@ -62,17 +88,17 @@ class AttentionRun {
         select_rows(starts, partition_->member_positions(cp_.member()), rows * cp_.partition.heads);
   }
 
-  AttentionRow measure(const BenchTiming& timing) {
-    for (int i = 0; i < timing.warmup; ++i) run_once();
+  AttentionRow measure() {
+    for (int i = 0; i < timing_.warmup; ++i) run_once();
     forwards_.clear(), backwards_.clear();
     const double exposed_before = exposed();
     const i64 sent_before = sent();
-    for (int i = 0; i < timing.repeats; ++i) run_once();
-    const double runs = timing.repeats, waited = (exposed() - exposed_before) / runs;
+    for (int i = 0; i < timing_.repeats; ++i) run_once();
+    const double runs = timing_.repeats, waited = (exposed() - exposed_before) / runs;
     double all = 0;
     for (std::size_t i = 0; i < forwards_.size(); ++i) all += forwards_[i] + backwards_[i];
     const double computed = all / runs - waited;
-    AttentionRow row;
+    AttentionRow row{.method = method_};
     row.forward_s = slowest(median(forwards_)), row.backward_s = slowest(median(backwards_));
     row.sent_bytes = slowest(static_cast<double>(sent() - sent_before) / runs);
     row.exposed_s = reduce_scalar(waited, ReduceOp::Sum, world_, device_) / world_.size();
@@ -99,6 +125,8 @@ class AttentionRun {
   i64 sent() const { return state_.meters.at("cp_ring")->total_bytes() + state_.meters.at("cp_heads")->total_bytes(); }
   double slowest(double value) { return reduce_scalar(value, ReduceOp::Max, world_, device_); }
 
+  AttentionMethod method_;
+  BenchTiming timing_;
   Communicator& world_;
   Device& device_;
   ParallelState state_;
@@ -111,8 +139,7 @@ class AttentionRun {
   std::vector<double> forwards_, backwards_;
 };
 
-}  // namespace
-
+/// Returns the methods available for `ranks` ranks and the model's heads. For one rank, only the trivial one.
 std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ranks) {
   if (ranks == 1) return {{"one rank", {}}};
   std::vector<AttentionMethod> methods{{"p2p", {.cp = ranks}},
@@ -129,17 +156,6 @@ std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ra
   }
   return methods;
 }
-
-AttentionRow bench_attention(const ModelConfig& config, const AttentionMethod& method, const AttentionBench& bench,
-                             Communicator& world, Device& device) {
-  AttentionRow row = AttentionRun(config, method, bench, world, device).measure(bench.timing);
-  row.method = method;
-  return row;
-}
-
-// Command megatron_cpp bench attention: compares context-parallel methods under mpirun.
-
-namespace {
 
 struct BenchAttentionOptions {
   std::string config;
@@ -230,7 +246,7 @@ ExitCode bench_attention_command(Arguments args, Log& log, const World& world) {
       .timing = {.warmup = static_cast<int>(options.warmup), .repeats = static_cast<int>(options.repeats)}};
   std::vector<AttentionRow> rows;
   for (const AttentionMethod& method : attention_methods(config.model, world.ranks.size()))
-    rows.push_back(bench_attention(config.model, method, bench, session.parallel.world, *session.device));
+    rows.push_back(AttentionRun(config.model, method, bench, session.parallel.world, *session.device).measure());
   log_device_warnings(*session.device, log);
   if (options.json)
     log.info(nlohmann::ordered_json{{"ranks", world.ranks.size()},

@@ -1,11 +1,10 @@
-#include "megatron_cpp/bench/bench_checkpoint.h"
-
+// Command megatron_cpp bench checkpoint: compares saving and loading a training state with plain writes and reads.
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/machine.h"
 #include "base/number_format.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/lock.h"
@@ -18,7 +17,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/resume/checkpointing.h"
-#include "megatron_cpp/setup/datasets/vocabulary.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "parallel/reduce_scalar.h"
@@ -26,14 +25,39 @@
 namespace mcpp {
 namespace {
 
+namespace fs = std::filesystem;
+
+/// Seconds on the slowest rank.
+struct AsyncSaveTimes {
+  double step = 0;            ///< time per step without a save
+  double step_with_save = 0;  ///< mean over the steps that start with a save in flight
+  /// Total time that the training thread is blocked by the first save, which allocates its copy in host memory:
+  /// starting it, copying, and synchronizing ranks after a step.
+  double first_stall = 0;
+  double stall = 0;  ///< same for a later save
+  double total = 0;  ///< duration of that save until the training thread knows that it has finished
+};
+
+/// Seconds on the slowest rank.
+struct CheckpointTimes {
+  double plain_write = 0;  ///< write of each rank's bytes to its own file, flushed to disk
+  double save = 0;         ///< synchronous save of a complete checkpoint
+  AsyncSaveTimes async;
+  double plain_read = 0;   ///< read of the plain files with a cold page cache
+  double direct_read = 0;  ///< same, bypassing the page cache if supported: lower bound for a load
+  double load = 0;         ///< finding, verifying and loading the checkpoint with a cold page cache
+  double verify = 0;
+};
+
 double seconds(const std::function<void()>& f) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = steady_seconds();
   f();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return steady_seconds() - start;
 }
 
 Config saving_in(const Path& folder, Config config) {
   config.checkpoint = {};
+  config.logging = {};
   config.checkpoint.save = folder.string();
   config.checkpoint.save_interval = 1;
   config.checkpoint.keep_latest_k = 1;
@@ -50,7 +74,8 @@ class AsyncSaveBench {
         session_(session),
         batches_(static_cast<std::size_t>(microbatches_per_step(config, session.parallel.world.size())),
                  random_batch(model_provider(config, session), config.training.micro_batch_size)),
-        saver_(config_, state, {}, /*sources=*/{}, session, quiet_, files_) {}
+        logger_(config_, session, quiet_),
+        saver_({.config = config_, .session = session, .log = quiet_, .logger = logger_}, state, {}, /*sources=*/{}) {}
 
   AsyncSaveTimes run() {
     constexpr int kSteps = 2;
@@ -97,22 +122,13 @@ class AsyncSaveBench {
   TrainingState& state_;
   Session& session_;
   const Log quiet_{session_.parallel.world.rank() + 1};  // never rank 0, whose log lines would mix with the results
-  const FileSystem files_;
   const std::vector<MicroBatch> batches_;
+  TrainingLogger logger_;  // its sinks are not opened
   CheckpointSaver saver_;
   double stall_ = 0;
 };
 
-}  // namespace
-
-AsyncSaveTimes bench_async_save(const Config& config, TrainingState& state, Session& session, const Path& folder) {
-  return AsyncSaveBench(config, state, session, folder).run();
-}
-
-namespace {
-
-namespace fs = std::filesystem;
-
+/// One round of the benchmark. Writes to `folder`, which is left empty. Collective over the session's ranks.
 class CheckpointBench {
  public:
   CheckpointBench(const Config& config, TrainingState& state, Session& session, const Path& folder, const Log& log)
@@ -123,7 +139,7 @@ class CheckpointBench {
     write_plain();
     times.plain_write = timed_without_cache([&] { write_plain(); });
     times.save = timed_without_cache([&] { save(); });
-    times.async = bench_async_save(config_, state_, session_, folder_);
+    times.async = AsyncSaveBench(config_, state_, session_, folder_).run();
     evict();
     read_plain();
     times.plain_read = timed_without_cache([&] { read_plain(); });
@@ -142,10 +158,7 @@ class CheckpointBench {
   /// reclaimed, which would take several times longer than the disk.
   double timed_without_cache(const std::function<void()>& f) {
     evict();
-    const auto start = std::chrono::steady_clock::now();
-    f();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    return reduce_scalar(seconds, ReduceOp::Max, world_, *session_.device);
+    return reduce_scalar(seconds(f), ReduceOp::Max, world_, *session_.device);
   }
 
   Path plain_file() const { return folder_ / str("plain_", world_.rank()); }
@@ -231,22 +244,12 @@ class CheckpointBench {
   const Log& log_;
 };
 
-}  // namespace
-
-CheckpointTimes bench_checkpoint(const Config& config, TrainingState& state, Session& session, const Path& folder,
-                                 const Log& log) {
-  return CheckpointBench(config, state, session, folder, log).run();
-}
-
+/// Returns the bytes of one checkpoint of all ranks.
 i64 checkpoint_bytes(const TrainingState& state, Session& session) {
   double bytes = 0;
   for (const NamedShard& shard : shards_to_save(state)) bytes += static_cast<double>(shard.data.bytes());
   return static_cast<i64>(reduce_scalar(bytes, ReduceOp::Sum, session.parallel.world, *session.device));
 }
-
-// Command megatron_cpp bench checkpoint: compares saving and loading a training state with plain writes and reads.
-
-namespace {
 
 struct BenchCheckpointOptions {
   std::string config;
@@ -314,7 +317,7 @@ ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world) 
                       storage_provider(*config, session));
   const auto bytes = static_cast<double>(checkpoint_bytes(state, session));
   for (i64 round = 0; round < options.rounds; ++round) {
-    const CheckpointTimes times = bench_checkpoint(*config, state, session, folder, log);
+    const CheckpointTimes times = CheckpointBench(*config, state, session, folder, log).run();
     log.info(options.json ? as_json(times, bytes, world.ranks.size()) : table(times, bytes));
   }
   return ExitCode::Done;

@@ -1,5 +1,3 @@
-#include "megatron_cpp/bench/bench_comm.h"
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -35,6 +33,9 @@ struct IntParts {
   std::vector<int> counts, firsts;
 };
 
+/// MPI's own collectives behind the Communicator interface, as a baseline. Every operation is one blocking MPI call on
+/// the tensors as they are: sums are fp32 in MPI's order, a send may block on its receive, and tensors are limited to
+/// 2^31 - 1 bytes.
 class MpiBaseline final : public Communicator {
  public:
   explicit MpiBaseline(MpiComm comm) : comm_(std::move(comm)), rank_(comm_.rank()), size_(comm_.size()) {}
@@ -103,14 +104,6 @@ class MpiBaseline final : public Communicator {
   MpiComm comm_;
   int rank_, size_;
 };
-
-}  // namespace
-
-std::unique_ptr<Communicator> make_mpi_baseline() {
-  return std::make_unique<MpiBaseline>(copy_of_world());
-}
-
-namespace {
 
 /// Send and receive buffers of one side for one size.
 struct CommBuffers {
@@ -211,13 +204,14 @@ CommRow bench_operation(const CommSide& ours, const CommSide& baseline, const Co
           .baseline_seconds = baseline_times.median_of_slowest(ours.group, ours.device)};
 }
 
-}  // namespace
-
+/// Returns the names of the benchmarked operations.
 std::vector<std::string> comm_operations() {
   std::vector<std::string> names;
   for (const CommOperation& operation : kOperations) names.emplace_back(operation.name);
   return names;
 }
+
+}  // namespace
 
 std::vector<CommRow> bench_comm(CommSide ours, CommSide baseline, const CommTiming& timing) {
   const int ranks = ours.group.size();
@@ -307,8 +301,8 @@ ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
   check_memory(4 * static_cast<double>(options.largest), world.ranks, "tensors of this size",
                "a smaller --largest needs less");
   CpuDevice device({.shared = true}), ordinary;
-  const auto mpi = make_mpi_baseline();
-  const std::vector<CommRow> rows = bench_comm({world.ranks, device}, {*mpi, ordinary},
+  MpiBaseline mpi(copy_of_world());
+  const std::vector<CommRow> rows = bench_comm({world.ranks, device}, {mpi, ordinary},
                                                {.smallest = options.smallest,
                                                 .largest = options.largest,
                                                 .rounds = static_cast<int>(options.rounds),

@@ -10,11 +10,9 @@
 #include "base/statistics.h"
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/monitor/device_warnings.h"
-#include "megatron_cpp/monitor/module_memory.h"
-#include "megatron_cpp/monitor/step_trace.h"
-#include "megatron_cpp/setup/datasets/vocabulary.h"
-#include "megatron_cpp/setup/gemm_tuning.h"
+#include "megatron_cpp/monitor/trace.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
+#include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/run_summary.h"
@@ -217,11 +215,10 @@ void report_step_on_ranks(const BenchContext& context, const BenchOptions& optio
 
 void trace_step(const BenchContext& context, const Path& path, TrainingState& state,
                 std::span<const MicroBatch> batches) {
-  const auto spent = [&] { return rank_timings(state, context.session.parallel); };
   StepTrace trace(context.session, /*records=*/true);
-  trace.begin(spent);
+  trace.begin(state);
   state.train_step(batches, context.config.optimizer.lr, context.config.optimizer.weight_decay);
-  trace.end(spent, module_memory_usage(state, context.config.parallel.zero_stage));
+  trace.end(state, context.config.parallel.zero_stage);
   const std::string problem = trace.write(path, "{}");
   check_input(problem.empty(), "--trace=", path.string(), ": ", problem);
 }

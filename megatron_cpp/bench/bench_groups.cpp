@@ -1,11 +1,9 @@
-#include "megatron_cpp/bench/bench_groups.h"
-
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/machine.h"
 #include "base/number_format.h"
 #include "comm/local.h"
 #include "megatron_cpp/bench/bench_commands.h"
@@ -28,10 +26,10 @@ i64 own_bytes() {
 template <class F>
 double seconds_of_all(Communicator& world, const F& f) {
   world.barrier();
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = steady_seconds();
   f();
   world.barrier();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return steady_seconds() - begin;
 }
 
 void sum_once(const ParallelState& state, Device& device) {

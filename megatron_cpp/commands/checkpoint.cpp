@@ -15,9 +15,8 @@
 #include "megatron_cpp/huggingface/huggingface_config.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
-#include "megatron_cpp/resume/upcycle.h"
-#include "megatron_cpp/setup/datasets/vocabulary.h"
-#include "megatron_cpp/setup/version.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
+#include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
 namespace {

@@ -6,10 +6,9 @@
 #include "base/program/standard_streams.h"
 #include "base/strings.h"
 #include "megatron_cpp/bench/bench_commands.h"
-#include "megatron_cpp/commands/plan/plan_commands.h"
+#include "megatron_cpp/commands/plan/plan_options.h"
 #include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/setup/initialize.h"
-#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "megatron_cpp/config/arguments.h"
-#include "megatron_cpp/setup/world.h"
+#include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
 

@@ -4,7 +4,6 @@
 #include "data/preprocess/verify.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
-#include "megatron_cpp/setup/datasets/vocabulary.h"
 
 namespace mcpp {
 namespace {

@@ -12,7 +12,6 @@
 #include "megatron_cpp/inference/generation.h"
 #include "megatron_cpp/inference/inference.h"
 #include "megatron_cpp/inference/window_scorer.h"
-#include "megatron_cpp/monitor/device_warnings.h"
 #include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {

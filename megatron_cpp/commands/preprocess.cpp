@@ -22,8 +22,8 @@ i64 workers_of(const PreprocessOptions& options, const World& world) {
 
 /// Uses parts if there are several ranks, if requested, or if an earlier run left parts.
 PreprocessResult preprocess(const PreprocessOptions& options, const World& world, const Log& log) {
-  const auto uses_parts = [&] { return str(world.ranks.size() > 1 || options.parts || has_parts(options)); };
-  if (broadcast_from_rank0(world.ranks, uses_parts) == str(false)) return run_preprocess(options, log);
+  const auto uses_parts = [&] { return world.ranks.size() > 1 || options.parts || has_parts(options); };
+  if (!broadcast_from_rank0(world.ranks, uses_parts)) return run_preprocess(options, log);
   return preprocess_in_parts(options, workers_of(options, world), world.ranks, log);
 }
 

@@ -6,7 +6,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
-#include "megatron_cpp/setup/datasets/vocabulary.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/memory_check.h"
@@ -93,9 +93,9 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
                              "; a second Ctrl-C ends the program immediately"));
   });
   Session session = initialize(*config, world);
-  Trainer trainer(*config, session, signals, log, planned.predicted);
+  const std::unique_ptr<Trainer> trainer = make_trainer(*config, session, signals, log, planned.predicted);
   is_training = true;
-  return trainer.train();
+  return trainer->train();
 }
 
 }  // namespace mcpp

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -107,10 +106,9 @@ ExitCode decode(Arguments args, Log& log) {
   std::istringstream words(source_text(options));
   std::vector<i32> ids;
   for (std::string word; words >> word;) {
-    i32 id = -1;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    check_input(error == std::errc() && end == word.data() + word.size(), "decode: \"", word, "\" is not a token id");
-    ids.push_back(id);
+    const auto id = parse_number<i32>(word);
+    check_input(id.has_value(), "decode: \"", word, "\" is not a token id");
+    ids.push_back(*id);
   }
   std::string text = tokenizer.decode(ids);
   if (::isatty(STDOUT_FILENO) != 0) text += "\n";  // files and pipes receive exactly the text

@@ -1,7 +1,6 @@
 #include "megatron_cpp/config/batch_size_schedule.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 
@@ -14,19 +13,11 @@ namespace {
 
 constexpr std::string_view kTokenSuffixes = "KMBT";  // thousands, millions, ...
 
-template <class T>
-std::optional<T> to_number(std::string_view text) {
-  T number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
 /// Returns the samples of "1000" (samples) or "250B" (tokens converted to samples, rounded up).
 std::optional<i64> to_samples(std::string_view text, i64 seq_length) {
   const std::size_t suffix = text.empty() ? std::string_view::npos : kTokenSuffixes.find(text.back());
-  if (suffix == std::string_view::npos) return to_number<i64>(text);
-  const std::optional<double> number = to_number<double>(text.substr(0, text.size() - 1));
+  if (suffix == std::string_view::npos) return parse_number<i64>(text);
+  const std::optional<double> number = parse_number<double>(text.substr(0, text.size() - 1));
   if (!number || !(*number >= 0)) return std::nullopt;
   const double tokens = *number * std::pow(1000.0, static_cast<double>(suffix + 1));
   if (tokens > 9e15 || tokens != std::trunc(tokens)) return std::nullopt;  // above this a double is inexact
@@ -53,7 +44,7 @@ BatchSizeSchedule parse_batch_size_schedule(std::span<const std::string> texts, 
     const std::size_t colon = std::min(entry.find(':'), entry.size());
     const std::optional<i64> at = to_samples(std::string_view(entry).substr(0, colon), seq_length);
     const std::optional<i64> size =
-        colon < entry.size() ? to_number<i64>(std::string_view(entry).substr(colon + 1)) : std::nullopt;
+        colon < entry.size() ? parse_number<i64>(std::string_view(entry).substr(colon + 1)) : std::nullopt;
     if (!at || *at < 0 || !size) {
       schedule.problems.push_back(str(
           "\"", entry, "\" is not of the form AT:SIZE, such as 0:768, 2000000:1024 (samples) or 250B:1536 (tokens)"));

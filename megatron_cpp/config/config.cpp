@@ -7,7 +7,7 @@
 #include "base/program/program_files.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/config_compare.h"
-#include "megatron_cpp/config/toml_reader.h"
+#include "megatron_cpp/config/settings.h"
 #include "megatron_cpp/config/unused_keys.h"
 #include "model/config/block_spec.h"
 

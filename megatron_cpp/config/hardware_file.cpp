@@ -1,13 +1,12 @@
 #include "megatron_cpp/config/hardware_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
 
 #include "base/check.h"
 #include "base/strings.h"
-#include "megatron_cpp/config/toml_reader.h"
+#include "megatron_cpp/config/settings.h"
 
 namespace mcpp {
 namespace {
@@ -46,10 +45,8 @@ std::optional<i64> ranks_of_table(std::string_view table) {
   if (!table.starts_with(kTable)) return std::nullopt;
   const std::string_view digits = table.substr(kTable.size());
   if (digits.empty() || digits.front() < '1' || digits.front() > '9') return std::nullopt;
-  i64 ranks = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ranks);
-  const bool is_number = error == std::errc() && end == digits.data() + digits.size();
-  return is_number && static_cast<double>(ranks) <= kMaxUnits ? std::optional(ranks) : std::nullopt;
+  const auto ranks = parse_number<i64>(digits);
+  return ranks && static_cast<double>(*ranks) <= kMaxUnits ? ranks : std::nullopt;
 }
 
 /// Parser of the description for one number of ranks.

@@ -5,8 +5,10 @@
 #include <optional>
 
 #include "checkpoint/format/safetensors.h"
+#include "checkpoint/format/shard.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
+#include "model/config/config.h"
 
 namespace mcpp {
 
@@ -37,5 +39,15 @@ struct HuggingfaceExport {
 /// folder already holds a model, and for tensors with NaN or infinite values.
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
                         const HuggingfaceExport& options = {});
+
+// Conversion of a dense model to a mixture of experts that are initialized with its MLPs (Komatsuzaki et al., "Sparse
+// Upcycling", 2023).
+
+/// Returns the weights of `upcycled`, which must be the model of the checkpoint except for its experts. Every expert is
+/// the MLP of its layer; routers are initialized randomly from name and seed. If the expert weights of a token add up
+/// to 1, the model's outputs are unchanged. Holds one tensor in memory at a time. Throws BadInput if an MLP cannot
+/// become an expert because the width differs or there is a shared expert. `device` and `dense` must outlive the
+/// result.
+std::unique_ptr<ShardSource> upcycle(CheckpointReader& dense, const ModelConfig& upcycled, u64 seed, Device& device);
 
 }  // namespace mcpp

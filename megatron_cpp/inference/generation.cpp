@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "megatron_cpp/inference/forward_pipeline.h"
+#include "megatron_cpp/inference/window_scorer.h"
 #include "model/layers/kv_cache.h"
 #include "tensor/transfer.h"
 

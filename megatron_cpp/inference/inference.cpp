@@ -7,7 +7,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
-#include "megatron_cpp/setup/datasets/vocabulary.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/model_provider.h"
 

@@ -3,19 +3,17 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/json.h"
 #include "base/number_format.h"
 #include "base/strings.h"
-#include "comm/object_collectives.h"
+#include "megatron_cpp/monitor/rank_report.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
-
-using Json = nlohmann::json;
 
 /// Returns the upper limit of the quarter octave that contains x.
 float bucket_of(float x) {
@@ -85,13 +83,9 @@ double ValueStats::norm() const {
 StatsByName sum_over_ranks(const StatsByName& local, Communicator& world) {
   Json object = Json::object();
   for (const auto& [name, stats] : local) object[name] = encoded(stats);
-  const std::vector<u8> bytes = Json::to_cbor(object);  // CBOR supports non-finite numbers
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   StatsByName all;
-  for (const std::string& gathered : all_gather_strings(text, world)) {
-    const Json of_rank = Json::from_cbor(gathered);
+  for (const Json& of_rank : gather_values(object, world))
     for (const auto& [name, stats] : of_rank.items()) all[name] += decoded(stats);
-  }
   return all;
 }
 
@@ -192,17 +186,6 @@ void StatisticsCollector::add_weights(i64 iteration, double grad_norm, StepStati
   if (needs_norm) step.params_norm = total_stats(step.weights).norm();
   const StatsByName layers = group_by_layer(step.weights);
   for (StepStatistics::Layer& layer : step.layers) layer.params_norm = layers.at(layer.name).norm();
-}
-
-std::string layer_table(const StepStatistics& step) {
-  const auto column = [](const std::string& text) { return pad_left(text, 16); };
-  const auto number = [&](const std::optional<double>& x) { return column(x ? scientific(*x, 4) : ""); };
-  std::string text = str(pad_right("  layer", 28), column("grad norm"), column("params norm"), column("activation rms"),
-                         column("activation max"));
-  for (const StepStatistics::Layer& layer : step.layers)
-    text += str("\n", pad_right("  " + layer.name, 28), number(layer.grad_norm), number(layer.params_norm),
-                number(layer.activation_rms), number(layer.activation_max));
-  return text;
 }
 
 std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerRoutingStats>& stats, double tokens) {

@@ -81,9 +81,6 @@ class StatisticsCollector {
   StatsByName activations_;  // of this rank
 };
 
-/// Formats the statistics by layer as a table for the log.
-std::string layer_table(const StepStatistics& step);
-
 // Statistics of experts during training.
 
 /// Statistics of one layer in one step.

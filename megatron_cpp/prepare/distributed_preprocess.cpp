@@ -7,12 +7,12 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "base/strings.h"
 #include "comm/object_collectives.h"
 #include "data/preprocess/distributed/part_assembler.h"
@@ -22,8 +22,6 @@
 
 namespace mcpp {
 namespace {
-
-using Json = nlohmann::json;
 
 /// Interval between exchanges while all ranks have work, and while one has none.
 constexpr std::chrono::milliseconds kExchangeInterval{50}, kShortExchangeInterval{5};
@@ -199,10 +197,7 @@ class PieceScheduler {
 /// Stops all ranks; the others learn of a failure at the next exchange.
 void throw_on_all(Worker& worker, Communicator& ranks) {
   worker.stop();
-  run_on_all_ranks(ranks, [&] {
-    worker.rethrow();
-    return std::string();
-  });
+  run_on_all_ranks(ranks, [&] { worker.rethrow(); });
 }
 
 }  // namespace
@@ -282,11 +277,10 @@ class DistributedPreprocess {
     run_on_all_ranks(ranks_, [&] {
       writer_.emplace(folder_);
       if (ranks_.rank() == 0) assembly_.emplace(folder_, units_);
-      return std::string();
     });
     make_parts(unfinished_units());
     PreprocessResult result = finish();
-    broadcast_from_rank0(ranks_, [&] { return folder_.remove(), std::string(); });
+    run_on_rank0(ranks_, [&] { folder_.remove(); });
     result.seconds = seconds();
     return result;
   }
@@ -308,16 +302,14 @@ class DistributedPreprocess {
   }
 
   void open_folder() const {
-    broadcast_from_rank0(ranks_, [&] {
+    run_on_rank0(ranks_, [&] {
       folder_.remove_leftovers();
       folder_.open(tokenizer_);
-      return std::string();
     });
     run_on_all_ranks(ranks_, [&] {
       check_input(folder_.exists(), folder_.path().string(),
                   ": does not exist on this rank; all ranks must see the same folder, as on a shared file system");
       folder_.open(tokenizer_);
-      return std::string();
     });
   }
 
@@ -392,12 +384,11 @@ class DistributedPreprocess {
   PreprocessResult finish() {
     if (log_.is_live()) log_.progress("preprocess: writing the index");
     PreprocessResult result;
-    broadcast_from_rank0(ranks_, [&] {
+    run_on_rank0(ranks_, [&] {
       assembly_->finish();
       result = {.outputs = assembly_->publish(),
                 .empty_documents = assembly_->empty_documents(),
                 .malformed_lines = assembly_->malformed_lines()};
-      return std::string();
     });
     return result;
   }

@@ -10,8 +10,8 @@
 
 #include "base/check.h"
 #include "base/strings.h"
-#include "megatron_cpp/report/run_layout.h"
-#include "megatron_cpp/setup/version.h"
+#include "megatron_cpp/report/run_history.h"
+#include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
 namespace {

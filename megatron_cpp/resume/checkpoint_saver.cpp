@@ -1,5 +1,6 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 
+#include "base/machine.h"
 #include "checkpoint/save/writer.h"
 #include "comm/object_collectives.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
@@ -9,10 +10,6 @@
 namespace mcpp {
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// Returns true if something is due at every `interval`-th iteration; 0 = never.
 bool is_due_at(i64 interval, i64 iteration) {
   return interval > 0 && iteration % interval == 0;
@@ -20,48 +17,42 @@ bool is_due_at(i64 interval, i64 iteration) {
 
 }  // namespace
 
-CheckpointSaver::CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingState> state,
-                                 const TrainingProgress& progress, DataProvenance sources, Session& session,
-                                 StoredRef<Log> log, StoredRef<FileSystem> files, const FolderLock* lock)
-    : config_(config),
+CheckpointSaver::CheckpointSaver(const RunContext& run, StoredRef<TrainingState> state,
+                                 const TrainingProgress& progress, DataProvenance sources, const FolderLock* lock)
+    : run_(run),
       state_(state),
       sources_(std::move(sources)),
-      session_(session),
-      log_(log),
-      files_(files),
       lock_(lock),
-      staging_(make_async_copy_engine(*session.device)),
+      staging_(make_async_copy_engine(*run.session.device)),
       saved_iteration_(progress.is_saved ? progress.iteration : -1) {
   prepare();
-  Communicator& world = session.parallel.world;
-  const auto continued = [&] {
-    return continue_lineage(progress.lineage, progress.iteration, config_.checkpoint.save).text();
-  };
-  if (!config_.checkpoint.save.empty()) lineage_ = Lineage::parse(broadcast_from_rank0(world, continued));
-  if (config_.checkpoint.local_save.empty()) return;
-  check_local_owner(config_.checkpoint, world);
+  const CheckpointConfig& checkpoint = run.config.checkpoint;
+  Communicator& world = run.world();
+  const auto continued = [&] { return continue_lineage(progress.lineage, progress.iteration, checkpoint.save).text(); };
+  if (!checkpoint.save.empty()) lineage_ = Lineage::parse(broadcast_from_rank0(world, continued));
+  if (checkpoint.local_save.empty()) return;
+  check_local_owner(checkpoint, world);
   run_on_all_ranks(world, [&] {
-    local_lock_ = std::make_unique<FolderLock>(local_target(config_.checkpoint, world).folder, log_, session.job);
-    return std::string();
+    local_lock_ = std::make_unique<FolderLock>(local_target(checkpoint, world).folder, run.log, run.session.job);
   });
 }
 
 /// Reserves the memory that asynchronous saves copy to, before the first of them.
 void CheckpointSaver::prepare() {
-  const i64 shared = config_.checkpoint.save_interval, local = config_.checkpoint.local_save_interval;
-  if (!config_.checkpoint.async_save || shared + local == 0) return;
+  const i64 shared = run_.config.checkpoint.save_interval, local = run_.config.checkpoint.local_save_interval;
+  if (!run_.config.checkpoint.async_save || shared + local == 0) return;
   const bool first_is_local = local > 0 && (shared == 0 || local < shared);
   staging_.prepare(first_is_local ? shards_to_load(state_) : shards_to_save(state_));
 }
 
 bool CheckpointSaver::is_due(i64 iteration) const {
-  return is_due_at(config_.checkpoint.save_interval, iteration) ||
-         is_due_at(config_.checkpoint.local_save_interval, iteration);
+  return is_due_at(run_.config.checkpoint.save_interval, iteration) ||
+         is_due_at(run_.config.checkpoint.local_save_interval, iteration);
 }
 
 void CheckpointSaver::save(const TrainingProgress& progress, SaveObserver observer) {
-  const bool is_local = !is_due_at(config_.checkpoint.save_interval, progress.iteration);
-  if (config_.checkpoint.async_save)
+  const bool is_local = !is_due_at(run_.config.checkpoint.save_interval, progress.iteration);
+  if (run_.config.checkpoint.async_save)
     start(progress, is_local, std::move(observer));
   else
     save_synchronously(progress, is_local, std::move(observer));
@@ -69,22 +60,22 @@ void CheckpointSaver::save(const TrainingProgress& progress, SaveObserver observ
 
 void CheckpointSaver::wait_for_copy() {
   if (!in_flight_.save) return;
-  const auto start = Clock::now();
+  const double start = steady_seconds();
   in_flight_.save->wait_for_copy();
-  in_flight_.stall += seconds_since(start);
+  in_flight_.stall += steady_seconds() - start;
 }
 
 void CheckpointSaver::poll() {
   if (!in_flight_.save) return;
-  const auto start = Clock::now();
+  const double start = steady_seconds();
   const double busy = in_flight_.save->is_idle() ? 0 : 1;
-  const bool all_wait = reduce_scalar(busy, ReduceOp::Max, session_.parallel.world, host_) == 0;
-  in_flight_.stall += seconds_since(start);
+  const bool all_wait = reduce_scalar(busy, ReduceOp::Max, run_.world(), host_) == 0;
+  in_flight_.stall += steady_seconds() - start;
   if (all_wait) advance();
 }
 
 bool CheckpointSaver::must_save(const TrainingProgress& progress) const {
-  return !config_.checkpoint.save.empty() && saved_iteration_ != progress.iteration;
+  return !run_.config.checkpoint.save.empty() && saved_iteration_ != progress.iteration;
 }
 
 void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim,
@@ -93,21 +84,21 @@ void CheckpointSaver::save_and_wait(const TrainingProgress& progress, SaveObserv
 }
 
 RunState CheckpointSaver::describe(const TrainingProgress& progress, bool is_local, bool is_interim) {
-  RunState run = run_state(config_, state_, progress);
+  RunState run = run_state(run_.config, state_, progress);
   store_sources(sources_, run);
   if (is_interim) run.extra[kInterimName] = "true";
   if (!lineage_.branches.empty()) run.extra[kLineageName] = lineage_.text();
-  if (is_local) mark_local(run, config_.checkpoint, session_.parallel.world);
+  if (is_local) mark_local(run, run_.config.checkpoint, run_.world());
   return run;
 }
 
 SaveTarget CheckpointSaver::target(bool is_local, SaveObserver observer) const {
-  const CheckpointConfig& checkpoint = config_.checkpoint;
+  const CheckpointConfig& checkpoint = run_.config.checkpoint;
   SaveTarget target{.folder = checkpoint.save,
                     .retention = {.keep_latest_k = checkpoint.keep_latest_k,
                                   .save_retain_interval = checkpoint.save_retain_interval,
-                                  .keeps_rollback_targets = config_.can_roll_back()}};
-  if (is_local) target = local_target(checkpoint, session_.parallel.world);
+                                  .keeps_rollback_targets = run_.config.can_roll_back()}};
+  if (is_local) target = local_target(checkpoint, run_.world());
   target.lock = is_local ? local_lock_.get() : lock_;
   target.observer = std::move(observer);
   return target;
@@ -116,54 +107,51 @@ SaveTarget CheckpointSaver::target(bool is_local, SaveObserver observer) const {
 void CheckpointSaver::save_synchronously(const TrainingProgress& progress, bool is_local, SaveObserver observer,
                                          bool is_interim, const char* hint) {
   finish();
-  const auto start = Clock::now();
+  const double start = steady_seconds();
   const std::vector<NamedShard> shards = is_local ? shards_to_load(state_) : shards_to_save(state_);
   HostCopies copies(shards);
-  ProgressShardSource source(copies, log_, "saving");
-  CheckpointSave save(target(is_local, std::move(observer)), describe(progress, is_local, is_interim),
-                      session_.parallel.world, log_, files_);
+  ProgressShardSource source(copies, run_.log, "saving");
+  CheckpointSave save(target(is_local, std::move(observer)), describe(progress, is_local, is_interim), run_.world(),
+                      run_.log, files_);
   save.write(source);
   const Path path = save.gather_and_finish();
   if (!is_local) saved_iteration_ = progress.iteration;
-  notify(progress.iteration, str("saved ", path.string(), " in ", human_seconds(seconds_since(start)), hint));
+  log_saved(progress.iteration, str("saved ", path.string(), " in ", human_seconds(steady_seconds() - start), hint));
 }
 
 void CheckpointSaver::start(const TrainingProgress& progress, bool is_local, SaveObserver observer) {
-  const auto start = Clock::now();
+  const double start = steady_seconds();
   finish();
-  Communicator& world = session_.parallel.world;
-  run_on_all_ranks(world, [&] {
-    staging_.begin(is_local ? shards_to_load(state_) : shards_to_save(state_));
-    return std::string();
-  });
+  Communicator& world = run_.world();
+  run_on_all_ranks(world, [&] { staging_.begin(is_local ? shards_to_load(state_) : shards_to_save(state_)); });
   in_flight_ = {.save = std::make_unique<AsyncSave>(target(is_local, std::move(observer)), describe(progress, is_local),
-                                                    staging_, world, log_, files_),
+                                                    staging_, world, run_.log, files_),
                 .start = start,
-                .stall = seconds_since(start),
+                .stall = steady_seconds() - start,
                 .iteration = progress.iteration};
   if (!is_local) saved_iteration_ = progress.iteration;
 }
 
 /// Completes the save in flight, or advances it to its next stage.
 void CheckpointSaver::advance() {
-  const auto start = Clock::now();
+  const double start = steady_seconds();
   const bool has_ended = in_flight_.save->advance();
-  in_flight_.stall += seconds_since(start);
+  in_flight_.stall += steady_seconds() - start;
   if (!has_ended) return;
   const InFlight ended = std::exchange(in_flight_, {});
   staging_.end();
-  notify(ended.iteration, str("saved ", ended.save->path().string(), " in ", human_seconds(seconds_since(ended.start)),
-                              ", of which the training waited for ", human_seconds(ended.stall)));
+  log_saved(ended.iteration,
+            str("saved ", ended.save->path().string(), " in ", human_seconds(steady_seconds() - ended.start),
+                ", of which the training waited for ", human_seconds(ended.stall)));
 }
 
-void CheckpointSaver::notify(i64 iteration, const std::string& text) const {
-  log_.info(text);
-  if (listener_) listener_(iteration, text);
+void CheckpointSaver::log_saved(i64 iteration, const std::string& text) const {
+  run_.logger.log_event({.kind = RunEvent::Kind::Save, .iteration = iteration, .text = text});
 }
 
 void CheckpointSaver::finish() {
   if (!in_flight_.save) return;
-  session_.enter(Activity::Saving, saved_iteration_);  // may take long in the middle of the training
+  run_.session.enter(Activity::Saving, saved_iteration_);  // may take long in the middle of the training
   while (in_flight_.save) advance();
 }
 

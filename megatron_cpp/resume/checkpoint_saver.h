@@ -1,12 +1,11 @@
 // Saving of checkpoints during training: when, where, and whether the training waits.
 #pragma once
-#include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "checkpoint/directory/lock.h"
 #include "checkpoint/save/async_save.h"
+#include "megatron_cpp/monitor/training_logger.h"
 #include "megatron_cpp/resume/checkpointing.h"
 
 namespace mcpp {
@@ -21,16 +20,10 @@ namespace mcpp {
 /// All member functions are called by all ranks, after the same iterations.
 class CheckpointSaver {
  public:
-  /// Called for each complete save with its iteration and the text of its log line.
-  using SavedListener = std::function<void(i64 iteration, const std::string& text)>;
+  /// `progress` is the start of the training. `lock` is that of checkpoint.save on the rank that holds it.
+  CheckpointSaver(const RunContext& run, StoredRef<TrainingState> state, const TrainingProgress& progress,
+                  DataProvenance sources, const FolderLock* lock = nullptr);
 
-  /// `progress` is the start of the training. `lock` is that of checkpoint.save on the rank that holds it. `progress`
-  /// and `sources` are copied.
-  CheckpointSaver(StoredRef<Config> config, StoredRef<TrainingState> state, const TrainingProgress& progress,
-                  DataProvenance sources, Session& session, StoredRef<Log> log, StoredRef<FileSystem> files,
-                  const FolderLock* lock = nullptr);
-
-  void set_listener(SavedListener listener) { listener_ = std::move(listener); }
   /// Returns true if a save is due after this iteration.
   bool is_due(i64 iteration) const;
   /// Starts the save that is due, and completes it unless it is asynchronous. `observer` is notified of its stages.
@@ -52,10 +45,9 @@ class CheckpointSaver {
   void finish();
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct InFlight {
     std::unique_ptr<AsyncSave> save;
-    Clock::time_point start;
+    double start = 0;   ///< steady_seconds() at the start of the save
     double stall = 0;   ///< seconds that the training waited
     i64 iteration = 0;  ///< iteration being saved
   };
@@ -66,21 +58,18 @@ class CheckpointSaver {
                           bool is_interim = false, const char* hint = "");
   void start(const TrainingProgress& progress, bool is_local, SaveObserver observer);
   void advance();
-  void notify(i64 iteration, const std::string& text) const;
+  void log_saved(i64 iteration, const std::string& text) const;
   RunState describe(const TrainingProgress& progress, bool is_local, bool is_interim = false);
 
-  const Config& config_;
+  RunContext run_;
   const TrainingState& state_;
   DataProvenance sources_;
-  Session& session_;
-  const Log& log_;
-  const FileSystem& files_;
+  const FileSystem files_;
   const FolderLock* lock_;
   std::unique_ptr<FolderLock> local_lock_;
   CpuDevice host_;  // for values exchanged by ranks, so that no GPU is waited for
   HostStaging staging_;
   InFlight in_flight_;
-  SavedListener listener_;
   Lineage lineage_;      ///< branches of the run that is saved
   i64 saved_iteration_;  ///< last iteration saved, or being saved, to checkpoint.save
 };

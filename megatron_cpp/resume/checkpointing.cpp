@@ -15,9 +15,8 @@
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
-#include "megatron_cpp/setup/datasets/vocabulary.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/initialize.h"
-#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {
@@ -55,7 +54,6 @@ DatasetIdentities identify_datasets(const Config& config, Communicator& world) {
       }
       identities[key] = join(dataset_identities, std::string(1, kSeparator));
     }
-    return std::string();
   });
   check_identical_on_ranks("dataset", lines, world, "all nodes must read the same files; copy them again");
   return identities;
@@ -217,14 +215,12 @@ void TrainingProgress::roll_back_to(const TrainingProgress& saved) {
 }
 
 void check_outputs(const Config& config, Communicator& world) {
-  run_on_all_ranks(world, [&] {
-    if (world.rank() != 0) return std::string();
+  run_on_rank0(world, [&] {
     const LoggingConfig& logging = config.logging;
     if (!config.checkpoint.save.empty()) check_save_folder(config.checkpoint.save);
     if (!logging.metrics_path.empty()) check_file_outside_checkpoints(logging.metrics_path, "logging.metrics_path");
     if (!logging.tensorboard_dir.empty()) check_outside_checkpoints(logging.tensorboard_dir, "logging.tensorboard_dir");
     if (!logging.profile_dir.empty()) check_outside_checkpoints(logging.profile_dir, "logging.profile_dir");
-    return std::string();
   });
 }
 
@@ -232,12 +228,10 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
   std::unique_ptr<FolderLock> lock;
   if (config.checkpoint.save.empty()) return lock;
   Communicator& world = session.parallel.world;
-  run_on_all_ranks(world, [&] {
-    if (world.rank() != 0) return std::string();
+  run_on_rank0(world, [&] {
     lock = std::make_unique<FolderLock>(config.checkpoint.save, log, session.job);
     remove_stale_entries(config.checkpoint.save, log);  // a run that has nothing left to save would not remove them
     remove_temporary_files(config.metrics_path());
-    return std::string();
   });
   check_shared_folder(config.checkpoint.save, world);
   return lock;
@@ -249,17 +243,13 @@ void check_save_folders(const Config& config, Communicator& world) {
     if (world.rank() == 0 && !checkpoint.save.empty()) check_can_be_written(checkpoint.save);
     if (!checkpoint.local_save.empty()) check_can_be_written(local_target(checkpoint, world).folder);
     if (world.rank() == 0) check_log_outputs(config);
-    return std::string();
   });
 }
 
 std::string tokenizer_checksum(const Config& config, Session& session) {
   std::string checksum;
   Communicator& world = session.parallel.world;
-  run_on_all_ranks(world, [&] {
-    if (world.rank() == 0) checksum = tokenizer_source(config.data).checksum;
-    return std::string();
-  });
+  run_on_rank0(world, [&] { checksum = tokenizer_source(config.data).checksum; });
   return checksum;
 }
 
@@ -267,14 +257,12 @@ void save_tokenizer(const Config& config, Session& session, const std::string& c
   const std::string& path = config.data.tokenizer_model;
   if (path.empty() || config.checkpoint.save.empty()) return;
   Communicator& world = session.parallel.world;
-  run_on_all_ranks(world, [&] {
-    if (world.rank() != 0) return std::string();
+  run_on_rank0(world, [&] {
     const std::string model = read_tokenizer_file(path);
     check_input(checksum_hex(model) == checksum, path, ": changed while this run started");
     const Path copy = saved_tokenizer(config.checkpoint.save);
     remove_temporary_files(copy);
     if (!std::filesystem::exists(copy) || read_text_file(copy) != model) write_file_atomic(copy, model);
-    return std::string();
   });
 }
 

@@ -117,7 +117,7 @@ struct Candidate {
 /// Returns true if the path is a checkpoint itself, not a folder of checkpoints, as seen by rank 0. Identical on all
 /// ranks.
 bool is_checkpoint(const Path& path, Communicator& world) {
-  return broadcast_from_rank0(world, [&] { return str(std::filesystem::exists(path / kManifestName)); }) == str(true);
+  return broadcast_from_rank0(world, [&] { return std::filesystem::exists(path / kManifestName); });
 }
 
 std::vector<Candidate> list_checkpoints(const Path& folder, Communicator& world) {
@@ -194,34 +194,26 @@ void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> 
       " no counterpart in this model; `megatron_cpp checkpoint show --toml` prints the one that it was saved from");
 }
 
-std::optional<Damage> load_all(const Config& config, TrainingState& state, CheckpointReader& reader,
-                               const DatasetIdentities& datasets, Session& session, const Log& log,
-                               TrainingProgress& progress) {
-  Communicator& world = session.parallel.world;
-  run_on_all_ranks(world, [&] {
-    progress = saved_progress(config, datasets, reader, log);
-    return std::string();
-  });
+std::optional<Damage> load_all(const RunContext& run, TrainingState& state, CheckpointReader& reader,
+                               const DatasetIdentities& datasets, TrainingProgress& progress) {
+  Communicator& world = run.world();
+  run_on_all_ranks(world, [&] { progress = saved_progress(run.config, datasets, reader, run.log); });
   std::vector<NamedShard> shards = shards_to_load(state);
   std::vector<NamedShard> unsaved = extract_unsaved(shards, reader);
   check_all_used(reader, shards, world);
-  const LoadingRanks ranks{world, *session.node};
+  const LoadingRanks ranks{world, *run.session.node};
   if (auto damage = reader.load(shards, ranks)) return damage;
   if (auto damage = load_redistributed_errors(unsaved, reader, ranks)) return damage;
   state.publish_weights();
-  restore_counters(config, state, reader, log);
-  log.info(str("resuming from ", reader.directory().string()));
+  restore_counters(run.config, state, reader, run.log);
+  run.log.info(str("resuming from ", reader.directory().string()));
   return std::nullopt;
 }
 
 /// Loads the weights for a run whose optimizer then starts from them.
-std::optional<Damage> load_weights(const Config& config, TrainingState& state, CheckpointReader& reader,
-                                   Session& session, const Log& log) {
-  Communicator& world = session.parallel.world;
-  run_on_all_ranks(world, [&] {
-    check_weights(config, reader, log);
-    return std::string();
-  });
+std::optional<Damage> load_weights(const RunContext& run, TrainingState& state, CheckpointReader& reader) {
+  Communicator& world = run.world();
+  run_on_all_ranks(world, [&] { check_weights(run.config, reader, run.log); });
   std::vector<NamedShard> shards;
   for (const TrainingState::Chunk& chunk : state.chunks()) {
     chunk.memory->visit_stored_weights([&](const Param& param, i64 first, const auto& values) {
@@ -230,12 +222,12 @@ std::optional<Damage> load_weights(const Config& config, TrainingState& state, C
     add_expert_biases(*chunk.model, shards);
   }
   check_all_used(reader, shards, world);
-  if (auto damage = reader.load(shards, {world, *session.node}, Conversion::Convert)) return damage;
+  if (auto damage = reader.load(shards, {world, *run.session.node}, Conversion::Convert)) return damage;
   state.publish_weights();
-  const std::string bad = find_nonfinite_weight(state, world, *session.device);
+  const std::string bad = find_nonfinite_weight(state, world, *run.session.device);
   check_input(bad.empty(), reader.directory().string(), ": ", bad, kNotFinite);
   state.optimizer().copy_model_to_master();
-  log.info(str("starting from the weights of ", reader.directory().string()));
+  run.log.info(str("starting from the weights of ", reader.directory().string()));
   return std::nullopt;
 }
 
@@ -257,8 +249,7 @@ struct OwnCheckpoint {
 
 /// Returns true if a candidate, as seen by rank 0, was saved only because the run was stopped there.
 bool is_interim(const Candidate& candidate, Communicator& world) {
-  return !candidate.is_local &&
-         broadcast_from_rank0(world, [&] { return str(is_interim_checkpoint(candidate.path)); }) == str(true);
+  return !candidate.is_local && broadcast_from_rank0(world, [&] { return is_interim_checkpoint(candidate.path); });
 }
 
 /// Uses the newest intact checkpoint of both tiers. A rollback skips those that an uninterrupted run would not have, so
@@ -276,9 +267,8 @@ OwnCheckpoint use_own_checkpoint(const CheckpointConfig& config, const Checkpoin
     const auto damage =
         try_checkpoint(candidate, world, log, [&](CheckpointReader& reader) { return uses.use_all(reader, progress); });
     if (!damage) {
-      broadcast_from_rank0(world, [&] {
+      run_on_rank0(world, [&] {
         if (!candidate.is_local && purpose == LoadPurpose::Resume) advance_latest(path);
-        return std::string();
       });
       progress.is_saved = !candidate.is_local;
       result.progress = std::move(progress);
@@ -318,10 +308,7 @@ std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const
   const Path load = config.load;
   const bool must_exist = config.exit_on_missing_checkpoint || config.finetune;
   if (!must_exist && !is_checkpoint(load, world) && list_checkpoints(load, world).empty()) {
-    broadcast_from_rank0(world, [&] {
-      check_no_other_content(load);
-      return std::string();
-    });
+    run_on_rank0(world, [&] { check_no_other_content(load); });
     log.info(str(load.string(), ": no checkpoint yet; training starts from scratch"));
     return std::nullopt;
   }
@@ -345,37 +332,31 @@ std::optional<TrainingProgress> start_training(const CheckpointConfig& config, c
   return start_from(config, uses, world, log);
 }
 
-CheckpointUses loading_uses(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
-                            Session& session, const Log& log) {
+CheckpointUses loading_uses(const RunContext& run, const DatasetIdentities& datasets, TrainingState& state) {
   return {
-      .use_all =
-          [&](CheckpointReader& reader, TrainingProgress& progress) {
-            return load_all(config, state, reader, datasets, session, log, progress);
-          },
+      .use_all = [&](CheckpointReader& reader,
+                     TrainingProgress& progress) { return load_all(run, state, reader, datasets, progress); },
       .use_weights =
           [&](CheckpointReader& reader, TrainingProgress& progress) {
-            progress.special_tokens = load_special_tokens(config, reader, log);
-            return load_weights(config, state, reader, session, log);
+            progress.special_tokens = load_special_tokens(run.config, reader, run.log);
+            return load_weights(run, state, reader);
           },
       .examine_local =
-          [&](const Path& part) { return examine_local(part, config.checkpoint, state, session.parallel.world, log); }};
+          [&](const Path& part) { return examine_local(part, run.config.checkpoint, state, run.world(), run.log); }};
 }
 
 }  // namespace
 
-std::optional<TrainingProgress> load_training(const Config& config, const DatasetIdentities& datasets,
-                                              TrainingState& state, Session& session, const Log& log) {
-  return start_training(config.checkpoint, loading_uses(config, datasets, state, session, log), session.parallel.world,
-                        log, LoadPurpose::Resume);
+std::optional<TrainingProgress> load_training(const RunContext& run, const DatasetIdentities& datasets,
+                                              TrainingState& state) {
+  return start_training(run.config.checkpoint, loading_uses(run, datasets, state), run.world(), run.log,
+                        LoadPurpose::Resume);
 }
 
 void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
                             const Log& log) {
   const auto compare = [&](CheckpointReader& reader, const std::function<void()>& check) -> std::optional<Damage> {
-    run_on_all_ranks(world, [&] {
-      check();
-      return std::string();
-    });
+    run_on_all_ranks(world, [&] { check(); });
     log.info(str("would start from ", reader.directory().string()));
     return std::nullopt;
   };
@@ -392,16 +373,13 @@ void check_start_checkpoint(const Config& config, const DatasetIdentities& datas
   start_training(shared, uses, world, log, LoadPurpose::Check);
 }
 
-TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
-                                 Session& session, const Log& log) {
-  const CheckpointUses uses = loading_uses(config, datasets, state, session, log);
-  Communicator& world = session.parallel.world;
-  OwnCheckpoint result = use_own_checkpoint(config.checkpoint, uses, world, log, LoadPurpose::RollBack);
+TrainingProgress reload_training(const RunContext& run, const DatasetIdentities& datasets, TrainingState& state) {
+  const CheckpointUses uses = loading_uses(run, datasets, state);
+  const CheckpointConfig& config = run.config.checkpoint;
+  OwnCheckpoint result = use_own_checkpoint(config, uses, run.world(), run.log, LoadPurpose::RollBack);
   // A checkpoint that an uninterrupted run would not have is better than none.
-  if (!result.progress)
-    result = use_own_checkpoint(config.checkpoint, uses, world, log, LoadPurpose::RollBackToInterim);
-  if (!result.progress)
-    fail(ExitCode::TrainingFailed, config.checkpoint.save, ": no intact checkpoint to roll back to");
+  if (!result.progress) result = use_own_checkpoint(config, uses, run.world(), run.log, LoadPurpose::RollBackToInterim);
+  if (!result.progress) fail(ExitCode::TrainingFailed, config.save, ": no intact checkpoint to roll back to");
   return *result.progress;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/load/reader.h"
+#include "megatron_cpp/monitor/training_logger.h"
 #include "megatron_cpp/resume/checkpointing.h"
 
 namespace mcpp {
@@ -35,8 +36,8 @@ std::optional<Damage> load_redistributed_errors(std::vector<NamedShard>& unsaved
 /// Returns std::nullopt if there is no checkpoint, unless checkpoint.exit_on_missing_checkpoint makes that an error.
 /// Throws BadInput if the checkpoint belongs to a different run or to text other than `datasets`, and if all existing
 /// checkpoints are damaged.
-std::optional<TrainingProgress> load_training(const Config& config, const DatasetIdentities& datasets,
-                                              TrainingState& state, Session& session, const Log& log);
+std::optional<TrainingProgress> load_training(const RunContext& run, const DatasetIdentities& datasets,
+                                              TrainingState& state);
 
 /// Compares the run with the checkpoint that load_training() would start from, as far as possible without reading
 /// tensors, and throws what load_training() would throw. Collective over `world`. Writes nothing.
@@ -45,8 +46,7 @@ void check_start_checkpoint(const Config& config, const DatasetIdentities& datas
 
 /// Rolls a running training back to the newest intact checkpoint of checkpoint.save and checkpoint.local_save that an
 /// uninterrupted run would also have. Returns its progress. Throws TrainingFailed if there is none.
-TrainingProgress reload_training(const Config& config, const DatasetIdentities& datasets, TrainingState& state,
-                                 Session& session, const Log& log);
+TrainingProgress reload_training(const RunContext& run, const DatasetIdentities& datasets, TrainingState& state);
 
 /// Reads the required parts of a checkpoint. Returns damage, identically on all ranks, if a different checkpoint must
 /// be tried.

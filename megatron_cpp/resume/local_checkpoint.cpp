@@ -223,7 +223,6 @@ void check_local_owner(const CheckpointConfig& config, Communicator& world) {
                   ": belongs to a different run than the checkpoints of checkpoint.save; set a different folder, or "
                   "remove these checkpoints if no longer needed");
     }
-    return std::string();
   });
 }
 

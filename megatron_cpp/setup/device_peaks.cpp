@@ -2,11 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
 
+#include "base/check.h"
+#include "base/machine.h"
+#include "base/number_format.h"
 #include "base/philox.h"
 #include "base/statistics.h"
 #include "base/strings.h"
+#include "nn/offload/host_memory.h"
+#include "parallel/reduce_scalar.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 
@@ -88,14 +95,10 @@ std::vector<double> gemm_runs(const GemmCase& gemm, DType dtype, Device& device,
 }
 
 double peak_flops(DType dtype, Device& device) {
-  using Clock = std::chrono::steady_clock;
   constexpr double kMaxSeconds = 2, kGrowth = 8;  // growth of the work if the side doubles
   constexpr int kQuietRounds = 3;                 // rounds without improvement that end the measurement
   constexpr double kFaster = 1.01;
-  const auto start = Clock::now();
-  const auto seconds_since = [](Clock::time_point then) {
-    return std::chrono::duration<double>(Clock::now() - then).count();
-  };
+  const double start = steady_seconds();
   double best = 0;
   i64 best_size = 0;
   const auto time_square = [&](i64 n, int warmup) {
@@ -109,11 +112,11 @@ double peak_flops(DType dtype, Device& device) {
   };
   const bool is_gpu = device.type() == DeviceType::Cuda;
   for (const i64 n : is_gpu ? std::vector<i64>{4096, 8192} : std::vector<i64>{512, 1024, 2048}) {
-    const auto size_start = Clock::now();
+    const double size_start = steady_seconds();
     time_square(n, /*warmup=*/2);
-    if (kGrowth * seconds_since(size_start) > kMaxSeconds) break;
+    if (kGrowth * (steady_seconds() - size_start) > kMaxSeconds) break;
   }
-  for (int quiet_rounds = 0; quiet_rounds < kQuietRounds && seconds_since(start) < kMaxSeconds;)
+  for (int quiet_rounds = 0; quiet_rounds < kQuietRounds && steady_seconds() - start < kMaxSeconds;)
     quiet_rounds = time_square(best_size, /*warmup=*/1) ? 0 : quiet_rounds + 1;
   return best;
 }
@@ -128,6 +131,80 @@ double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reach
   if (rated > 0) return rated;
   const double measured = peak_flops(dtype, device);
   return measured >= reached ? measured : std::max(reached, peak_flops(dtype, device));
+}
+
+PeakFile::PeakFile(const std::string& save_folder, std::string device) : device_(std::move(device)) {
+  if (!save_folder.empty()) path_ = Path(save_folder) / "measured_peak.json";
+}
+
+double PeakFile::read() const {
+  std::error_code error;
+  if (path_.empty() || !std::filesystem::exists(path_, error)) return 0;
+  std::string text;
+  try {
+    text = read_text_file(path_);
+  } catch (const Error&) {
+    return 0;  // to be measured again
+  }
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || json.value("device", nlohmann::json()) != device_) return 0;
+  const nlohmann::json tflops = json.value("tflops", nlohmann::json());
+  return tflops.is_number() && std::isfinite(tflops.get<double>()) && tflops > 0 ? tflops.get<double>() : 0;
+}
+
+void PeakFile::write(double tflops, const Log& log) const {
+  if (path_.empty()) return;
+  try {
+    mcpp::create_directories(path_.parent_path());
+    write_file_atomic(path_, nlohmann::ordered_json{{"device", device_}, {"tflops", tflops}}.dump() + "\n");
+  } catch (const Error& error) {
+    log.warn(str("the measured peak cannot be stored: ", error.what()));
+  }
+}
+
+PeakFile peak_file(const Config& config, const Session& session) {
+  Device& device = *session.device;
+  return {config.checkpoint.save, str(device_name(device), ", ", enum_name(config.training.precision), ", ",
+                                      host_threads(device), " threads, ", session.node->size(), " ranks on its host")};
+}
+
+DevicePeak find_device_peak(const Config& config, Session& session, const Log& log) {
+  Device& device = *session.device;
+  if (config.logging.peak_tflops > 0) return {config.logging.peak_tflops, DevicePeak::Source::Config};
+  const DType dtype = dtype_of(config.training.precision);
+  Communicator& world = session.parallel.world;
+  CpuDevice host;  // the world communicator transfers tensors in host memory
+  // Ranks may have different devices. Measuring is collective, so all ranks measure unless all devices are rated.
+  const double rated = rated_flops(device_name(device), dtype, config.device.allow_tf32);
+  const double is_unrated = rated > 0 ? 0 : 1;
+  if (reduce_scalar(is_unrated, ReduceOp::Max, world, host) == 0) return {rated / 1e12, DevicePeak::Source::DataSheet};
+  const bool is_first = world.rank() == 0;
+  const PeakFile file = peak_file(config, session);
+  const double stored = reduce_scalar(is_first ? file.read() : 0, ReduceOp::Max, world, host);
+  double tflops = stored;
+  if (stored == 0) {
+    tflops = reduce_scalar(peak_flops(dtype, device) / 1e12, ReduceOp::Max, world, host);
+    if (is_first) file.write(tflops, log);
+  }
+  device.trim();
+  device.reset_peak();
+  return {tflops, DevicePeak::Source::Measured};
+}
+
+std::string peak_warning(const DevicePeak& peak, double reached) {
+  if (reached <= peak.tflops) return "";
+  const std::string above = str("steps reach ", fixed(reached, 3), " TFLOP/s on a device, above ");
+  switch (peak.source) {
+    case DevicePeak::Source::Config:
+      return str(above, "logging.peak_tflops = ", fixed(peak.tflops, 3), ": MFU is above 100 %; set it higher");
+    case DevicePeak::Source::DataSheet:
+      return str(above, "the ", fixed(peak.tflops, 3),
+                 " of its data sheet: MFU is above 100 %; set logging.peak_tflops");
+    default:
+      return str(above, "the measured peak of ", fixed(peak.tflops, 3),
+                 ", probably because of other load: from now on MFU is relative to the faster steps, and earlier MFU "
+                 "values were too high; set logging.peak_tflops to fix the peak");
+  }
 }
 
 }  // namespace mcpp

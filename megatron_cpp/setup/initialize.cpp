@@ -1,5 +1,9 @@
 #include "megatron_cpp/setup/initialize.h"
 
+#include <H5public.h>
+#include <dnnl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <latch>
 #include <map>
@@ -10,23 +14,37 @@
 #include <thread>
 #include <vector>
 
+#include "base/check.h"
 #include "base/checksum.h"
-#include "base/machine.h"
+#include "base/strings.h"
 #include "comm/connect_collectives.h"
 #include "comm/metered.h"
 #include "comm/nccl.h"
 #include "comm/object_collectives.h"
 #include "comm/staged.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/setup/gemm_tuning.h"
 #include "megatron_cpp/setup/run_summary.h"
-#include "megatron_cpp/setup/version.h"
 #include "tensor/cuda_device.h"
 #include "tensor/isa.h"
 #include "tensor/on_device.h"
 #include "tensor/ops/low_precision/fp8.h"
 
 namespace mcpp {
+
+// CMake defines MCPP_VERSION, MCPP_BUILD_TYPE and MCPP_SENTENCEPIECE_VERSION; that library does not report its version.
+std::string version_text() {
+  unsigned major = 0, minor = 0, release = 0;
+  MCPP_CHECK(H5get_libversion(&major, &minor, &release) >= 0);
+  const dnnl_version_t* dnnl = dnnl_version();
+#ifdef __clang__
+  const char* compiler = "clang ";
+#else
+  const char* compiler = "gcc ";
+#endif
+  return str("megatron_cpp ", MCPP_VERSION, "\ncompiler      ", compiler, __VERSION__, "\nbuild type    ",
+             MCPP_BUILD_TYPE, "\noneDNN        ", dnnl->major, ".", dnnl->minor, ".", dnnl->patch, "\nHDF5          ",
+             major, ".", minor, ".", release, "\nsentencepiece ", MCPP_SENTENCEPIECE_VERSION);
+}
 
 void connect_groups(const ParallelState& parallel, Device& device) {
   for (const auto& [name, group, use] : parallel.groups()) {
@@ -163,7 +181,15 @@ void check_identical_on_ranks(const char* what, const std::string& local, Commun
 Session initialize(const Config& config, const World& world) {
   Communicator& ranks = world.ranks;
   const DeviceConfig& device = config.device;
-  if (world.recorder) world.recorder->set_limits(hang_limits(config, ranks.size()));
+  std::unique_ptr<StatusBoard> board;
+  std::unique_ptr<Watchdog> watchdog;
+  if (world.recorder) {
+    world.recorder->set_limits(hang_limits(config, ranks.size()));
+    if (ranks.size() == 1 && device.device == DeviceType::Cuda) {
+      board = std::make_unique<StatusBoard>(0);
+      watchdog = std::make_unique<Watchdog>(*world.recorder, *board, [] {});
+    }
+  }
   check_input(
       device.device == DeviceType::Cpu || kWithCuda,
       "device.device: this program was built without CUDA; use \"cpu\", or build where the CUDA toolkit is installed");
@@ -182,13 +208,56 @@ Session initialize(const Config& config, const World& world) {
     if (meter->ranks.size() > 1) meter->waits = make_device_wait_timer(*compute_device);
   }
   if (gpus) connect_groups(parallel, *compute_device);
-  return {.device = std::move(compute_device),
+  return {.board = std::move(board),
+          .watchdog = std::move(watchdog),
+          .device = std::move(compute_device),
           .profiler = std::move(profiler),
           .gpus = std::move(gpus),
           .parallel = std::move(parallel),
           .node = &world.ranks_of_node(),
           .recorder = world.recorder,
           .job = world.job};
+}
+
+namespace {
+
+std::string read_gemm_algos(const DeviceConfig& config) {
+  const Path path = config.gemm_tuning_file;
+  if (std::filesystem::exists(path)) return read_text_file(path);
+  check_input(config.gemm_tuning == GemmTuning::Time, "device.gemm_tuning_file: ", path.string(), " does not exist",
+              "; a run with device.gemm_tuning = \"time\" creates it");
+  const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
+  check_input(::access(folder.c_str(), W_OK) == 0, "device.gemm_tuning_file: cannot write to ", folder.string());
+  return "";
+}
+
+}  // namespace
+
+void load_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks) {
+  if (config.gemm_tuning_file.empty()) return;
+  const std::vector<std::string> texts =
+      run_on_all_ranks(ranks, [&] { return ranks.rank() == 0 ? read_gemm_algos(config) : std::string(); });
+  if (texts[0].empty() || device.type() == DeviceType::Cpu) return;
+  if constexpr (kWithCuda) use_gemm_choices(device, std::span(texts).first(1), config.gemm_tuning_file);
+}
+
+void sync_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks) {
+  if constexpr (kWithCuda) {
+    if (config.gemm_tuning == GemmTuning::Off || device.type() == DeviceType::Cpu) return;
+    const std::vector<std::string> found = all_gather_strings(gemm_choices_text(device), ranks);
+    use_gemm_choices(device, found, "the choices of the ranks");
+    if (ranks.rank() != 0) return;
+    const Path path = config.gemm_tuning_file;
+    const std::string text = gemm_choices_text(device);
+    if (!std::filesystem::exists(path) || read_text_file(path) != text) write_file_atomic(path, text);
+  }
+}
+
+void log_device_warnings([[maybe_unused]] Device& device, [[maybe_unused]] const Log& log) {
+  if constexpr (kWithCuda) {
+    if (device.type() != DeviceType::Cuda) return;
+    for (const std::string& notice : take_notices(device)) log.warn(notice);
+  }
 }
 
 }  // namespace mcpp

@@ -1,13 +1,41 @@
-// Initialization of the device and process groups of a command.
+// Initialization of the device and process groups of a command, and what it knows of its ranks, device and program.
 #pragma once
 #include <memory>
 #include <string>
 
+#include "base/log.h"
+#include "base/machine.h"
+#include "comm/communicator.h"
+#include "comm/launcher.h"
+#include "comm/watchdog/flight_recorder.h"
+#include "comm/watchdog/status_board.h"
+#include "comm/watchdog/watchdog.h"
 #include "megatron_cpp/config/config.h"
-#include "megatron_cpp/setup/world.h"
 #include "parallel/state.h"
 
 namespace mcpp {
+
+/// Returns the version of the program, compiler, build type, and the versions of the libraries in use.
+std::string version_text();
+
+/// Ranks that a command runs on.
+struct World {
+  Communicator& ranks;
+  Communicator* node = nullptr;        ///< ranks of this node; null if all ranks are
+  FlightRecorder* recorder = nullptr;  ///< recorder for this rank's watchdog; null without watchdog
+  int cores = 0;                       ///< cores available to all ranks of the node together; 0 = those of the process
+  int cores_per_rank = 0;              ///< cores available to each rank; 0 = all those of the process
+  SlurmJob job = {};                   ///< Slurm job of the ranks
+  StatusBoard* board = nullptr;        ///< board shared by the ranks of the node; null for a single rank
+
+  Communicator& ranks_of_node() const { return node ? *node : ranks; }
+};
+
+/// Returns the number of threads of a CPU rank: as configured, or one per available core.
+inline int num_rank_threads(const DeviceConfig& device, int cores_per_rank) {
+  if (device.num_threads > 0) return static_cast<int>(device.num_threads);
+  return cores_per_rank > 0 ? cores_per_rank : num_usable_cpus();
+}
 
 // Connection of process groups before training on GPUs starts.
 
@@ -19,6 +47,9 @@ void connect_groups(const ParallelState& parallel, Device& device);
 void check_identical_on_ranks(const char* what, const std::string& local, Communicator& world, const char* remedy);
 
 struct Session {
+  std::unique_ptr<StatusBoard> board = {};  ///< board of `watchdog`
+  /// Watchdog of a single rank, which finds a GPU that hangs; null on a CPU. With several ranks main() starts one.
+  std::unique_ptr<Watchdog> watchdog = {};
   std::unique_ptr<Device> device;
   std::unique_ptr<Profiler> profiler;  ///< profiler of this rank; groups and model report to it
   std::unique_ptr<Communicator> gpus;  ///< all ranks, for tensors on GPUs; null on the CPU
@@ -37,5 +68,21 @@ struct Session {
 /// Throws BadInput if the program or the host does not support the device, if the layout is impossible, or if the
 /// ranks differ in their program build or configuration.
 Session initialize(const Config& config, const World& world);
+
+// Synchronization of GEMM algorithm choices over all ranks of a run, and the file that stores them.
+
+/// Reads device.gemm_tuning_file on rank 0 and applies it on all ranks. Collective. Does nothing if no file is
+/// configured. Throws BadInput on all ranks if the file is damaged, or if it is missing and will not or cannot be
+/// created.
+void load_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks);
+
+/// Distributes the choices that ranks made since the last call to all ranks, if gemm_tuning = "time"; of conflicting
+/// choices that of the lowest rank is used. Rank 0 writes them to the file. Call it before each checkpoint, so that a
+/// resumed run uses the same algorithms. Collective.
+void sync_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks);
+
+/// Logs on rank 0 the warnings of a GPU that falls back to a slower implementation that are new since the last call,
+/// since all ranks fall back together. Does nothing on a CPU.
+void log_device_warnings(Device& device, const Log& log);
 
 }  // namespace mcpp

@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "megatron_cpp/config/config.h"
-#include "megatron_cpp/setup/world.h"
+#include "megatron_cpp/setup/initialize.h"
 
 namespace mcpp {
 

@@ -4,8 +4,8 @@
 
 #include "base/number_format.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/model_provider.h"
-#include "megatron_cpp/setup/world.h"
 #include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "optimizer/param_group.h"

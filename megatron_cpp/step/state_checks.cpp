@@ -108,7 +108,6 @@ void check_grid(const TrainingState& state, ParallelState& parallel, GridKind gr
   const Fingerprints local = fingerprints(state, grid, parallel.world.rank(), fingerprint);
   run_on_all_ranks(parallel.world, [&] {
     if (local.error) std::rethrow_exception(local.error);
-    return std::string();
   });
   const std::string defect = describe_mismatch(all_gather_strings(local.text, replicas));
   run_on_all_ranks(parallel.world, [&] {
@@ -116,7 +115,6 @@ void check_grid(const TrainingState& state, ParallelState& parallel, GridKind gr
       fail(ExitCode::PeerLost, defect,
            ": memory or arithmetic of that host cannot be trusted. Exclude it and restart; the run resumes from its "
            "last checkpoint");
-    return std::string();
   });
 }
 

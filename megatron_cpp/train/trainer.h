@@ -4,31 +4,45 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "base/stored_ref.h"
 #include "checkpoint/directory/lock.h"
-#include "megatron_cpp/monitor/step_trace.h"
+#include "megatron_cpp/monitor/trace.h"
+#include "megatron_cpp/monitor/training_logger.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
+#include "megatron_cpp/train/evaluator.h"
 #include "megatron_cpp/train/fault_injection.h"
-#include "megatron_cpp/train/step_logger.h"
-#include "megatron_cpp/train/step_progress.h"
-#include "megatron_cpp/train/validation.h"
+#include "megatron_cpp/train/signals.h"
 #include "optimizer/lr_schedule.h"
 
 namespace mcpp {
 
+/// Parts of a training run. Each may refer to those above it.
+struct TrainerParts {
+  std::unique_ptr<FolderLock> lock;  ///< lock of checkpoint.save; null on ranks other than 0
+  std::unique_ptr<TrainingLogger> logger;
+  std::unique_ptr<TraceWindow> trace;
+  DataProvenance sources;
+  std::unique_ptr<TrainingState> state;
+  TrainingProgress progress;  ///< start of the training
+  TrainingEnd end;
+  std::unique_ptr<CheckpointSaver> saver;
+  std::unique_ptr<Datasets> datasets;
+  std::optional<LrSchedule> schedule;
+  std::unique_ptr<StepProgress> step_progress;  ///< observer of the state
+  std::unique_ptr<Evaluator> evaluator;
+  std::unique_ptr<BatchStream> batches;
+};
+
+/// Trains until the end of the training, a signal, exit_interval or exit_duration_in_mins. All member functions are
+/// collective.
 class Trainer {
  public:
-  /// Builds all objects of a run from `config` and resumes from the newest checkpoint, if there is one. Rank 0 logs.
-  /// `predicted` is the planner's prediction of a step, to be compared with the measured steps, if requested.
-  /// Collective, as are all member functions.
-  Trainer(StoredRef<Config> config, Session& session, const SignalWatch& signals, StoredRef<Log> log,
-          const std::optional<PredictedStep>& predicted);
+  Trainer(const RunContext& run, TrainerParts parts);
 
-  /// Trains until the end, a signal, exit_interval or exit_duration_in_mins, with saves, evaluations and logging. First
-  /// runs evaluations that the previous run missed because it stopped before them. Returns Done, or Preempted after a
-  /// signal.
+  /// Trains with saves, evaluations and logging. First runs evaluations that the previous run missed because it stopped
+  /// before them. Returns Done, or Preempted after a signal.
   ExitCode train();
 
  private:
@@ -57,74 +71,58 @@ class Trainer {
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
   bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
   void backward(i64 iteration, const std::vector<MicroBatch>& batches);
-  void record(const StepOutcome& outcome, PendingStep& step);
+  void log_step(const StepOutcome& outcome, PendingStep& step);
   /// Returns true if a log line or a point of a curve is written for the iteration.
   bool should_log(i64 iteration) const;
   bool is_log_iteration(i64 iteration) const {
-    return iteration % config_.logging.log_interval == 0 || iteration == 1 || iteration == end_.iterations;
+    return iteration % run_.config.logging.log_interval == 0 || iteration == 1 || iteration == parts_.end.iterations;
   }
   bool apply_step_policy(const StepOutcome& outcome, i64 batch_size);
   void count_skip(const std::string& warning);
   void roll_back(const std::string& reason);
   [[noreturn]] void fail_training(const std::string& reason);
-  void log_iteration();
+  void log_line();
   void begin_trace();
   void end_trace();
   void close_trace();
   void evaluate();
-  /// Runs the evaluations that are due at the current iteration and that metrics.jsonl lacks.
+  /// Runs the evaluations that are due at the current iteration and that have no result yet.
   void run_missed_evaluations();
   enum class SaveReason : u8 { Start, Interval, Stop };
   /// Saves a checkpoint. At a start or stop, saves to checkpoint.save and blocks until the data is durable.
   void save(SaveReason reason);
   void check_before_save();
   bool should_exit();
-  /// Writes the reason why the run stops early to the metrics and, if `is_logged`, to the log.
-  void report_stop(const std::string& reason, bool is_logged);
+  /// Logs the reason why the run stops early.
+  void log_stop(const std::string& reason, RunEvent::Console console);
+  void log_event(RunEvent::Kind kind, const std::string& text, RunEvent::Console console = RunEvent::Console::Info);
   /// Returns the time this rank has spent computing, waiting for the pipeline, and communicating since start-up.
-  RankTimings timings() const;
+  RankTimings timings() const { return rank_timings(state_, run_.session.parallel); }
   /// Excludes the time since `since` from the throughput statistics.
-  void exclude_from_timing(const RankTimings& since);
-  void write_start();
-  /// Writes an event to the metrics only; the caller logs it.
-  void write_event(RunEvent::Kind kind, const std::string& text) {
-    metrics_.write(RunEvent{.kind = kind, .iteration = progress_.iteration, .text = text});
-  }
+  void exclude_from_timing(const RankTimings& since) { run_.logger.exclude_from_timing(timings() - since); }
   /// Returns the signal received by any rank as of the last finished step, or 0. Identical on all ranks.
   int signal() const { return state_.stop_request().signal; }
-  bool is_first_rank() const { return session_.parallel.world.rank() == 0; }
 
-  const Config& config_;
-  Session& session_;
-  const Log& log_;
-  StepProgress watch_;
-  std::vector<BatchSizeStep> batch_sizes_;
-  // Lock of checkpoint.save. This and the next three members come first to detect immediately errors that would
-  // otherwise end the run at its first save; the peak also because measuring it takes memory that the model needs
-  // later.
-  std::unique_ptr<FolderLock> lock_;
-  TensorboardMetrics tensorboard_;
-  TraceWindow trace_;
-  DevicePeak peak_;
-  StepLogger step_logger_;
-  DataProvenance sources_;
-  TrainingState state_;
-  StatisticsCollector statistics_;
-  TrainingProgress progress_;
-  TrainingEnd end_;  // after progress_, which determines the number of remaining samples
-  FileSystem files_;
+  const RunContext run_;
+  TrainerParts parts_;
+  // Members of parts_.
+  TrainingState& state_;
+  CheckpointSaver& saver_;
+  TraceWindow& trace_;
+  TrainingProgress& progress_;
+
+  const std::vector<BatchSizeStep> batch_sizes_;
   FaultInjection faults_;
-  CheckpointSaver saver_;  // after the members that its background save uses
-  Datasets datasets_;
-  LrSchedule schedule_;
-  std::unique_ptr<BatchStream> batches_;
-  // Before metrics_, which may replace the metrics file of a different run and must only do so if this run can begin.
-  Validation validation_;
-  MetricsWriter metrics_;
+  StatisticsCollector statistics_;
+  std::optional<PendingStep> pending_;
   bool is_aborted_ = false;
   double step_minutes_ = kLongStep;  // of the last finished step, as agreed by all ranks
-
-  std::optional<PendingStep> pending_;
 };
+
+/// Builds all parts of a run from `config` and resumes from the newest checkpoint, if there is one. Rank 0 logs.
+/// `predicted` is the planner's prediction of a step, to be compared with the measured steps, if requested. References
+/// must outlive the trainer. Collective.
+std::unique_ptr<Trainer> make_trainer(const Config& config, Session& session, const SignalWatch& signals,
+                                      const Log& log, const std::optional<PredictedStep>& predicted);
 
 }  // namespace mcpp

@@ -3,6 +3,7 @@
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
+#include "parallel/stages.h"
 #include "tests/fuzz/targets.h"
 
 namespace mcpp::fuzz {

@@ -1,7 +1,6 @@
 #include "data/tokenizer/bpe/rank_files.h"
 
 #include <algorithm>
-#include <charconv>
 #include <tuple>
 #include <unordered_map>
 
@@ -44,10 +43,9 @@ std::optional<std::pair<std::string, i64>> parse_rank(std::string_view line) {
   const std::size_t space = line.find(' ');
   if (space == std::string_view::npos) return std::nullopt;
   std::optional<std::string> bytes = from_base64(line.substr(0, space));
-  i64 rank = -1;
-  const auto [end, error] = std::from_chars(line.data() + space + 1, line.data() + line.size(), rank);
-  if (!bytes || error != std::errc() || end != line.data() + line.size() || rank < 0) return std::nullopt;
-  return std::pair(std::move(*bytes), rank);
+  const auto rank = parse_number<i64>(line.substr(space + 1));
+  if (!bytes || !rank || *rank < 0) return std::nullopt;
+  return std::pair(std::move(*bytes), *rank);
 }
 
 /// Adds merges for tiktoken's rule: it joins any two neighbors that make the piece of the lowest rank.

@@ -10,7 +10,7 @@
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
-#include "megatron_cpp/monitor/metrics/run_metrics.h"
+#include "megatron_cpp/monitor/run_metrics.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/run_summary.h"
 #include "parallel/pp/draw.h"

@@ -2,7 +2,7 @@
 #include "base/file.h"
 #include "base/strings.h"
 #include "megatron_cpp/bench/calibrate.h"
-#include "megatron_cpp/commands/plan/plan_commands.h"
+#include "megatron_cpp/commands/plan/plan_options.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "tensor/on_device.h"

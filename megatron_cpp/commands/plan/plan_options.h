@@ -4,7 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "megatron_cpp/commands/plan/plan_commands.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "megatron_cpp/config/arguments.h"
+#include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "plan/scaling/scaling.h"
 
@@ -65,8 +68,7 @@ struct PlanOptions {
     visit("allow_lossy_comm", self.allow_lossy_comm,
           "also consider layouts that send weights or gradients with fewer bits than the configuration, which changes "
           "training results");
-    visit("explain", self.explain,
-          "also show the rule-of-thumb layout, and a breakdown of the best layout's step time");
+    visit("explain", self.explain, "also show the rule-of-thumb layout and the parts of the best layout's step time");
     visit("predict", self.predict, "only predict the step time and memory of the configuration's own layout");
     visit("json", self.json, "with --predict: print one JSON object instead of a table");
     visit("svg", self.svg,
@@ -96,8 +98,7 @@ struct PlanOptions {
     visit("from_run", self.from_run,
           "folder of a run, or its metrics.jsonl: compares its speed with the prediction, and scales the hardware's "
           "rates to match it in all other predictions");
-    visit("emit_hardware", self.emit_hardware,
-          "with --from_run: new file for the adjusted hardware, to be passed to --hardware");
+    visit("emit_hardware", self.emit_hardware, "with --from_run: new file for the adjusted hardware, for --hardware");
     visit("emit", self.emit, "file for the complete configuration with the best layout, for pretrain");
   }
 };
@@ -109,5 +110,12 @@ std::string find_hint(std::span<const std::string> words);
 
 /// Throws BadInput with every inconsistency of the options.
 void check_options(const PlanOptions& options);
+
+// Command megatron_cpp plan; its subcommand `plan calibrate` runs on several ranks.
+
+ExitCode plan_command(Arguments args, Log& log, const World& world);
+ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world);
+/// Returns why `file`, the value of an option, cannot be written; empty if it can.
+std::string output_problem(const std::string& option, const std::string& file);
 
 }  // namespace mcpp

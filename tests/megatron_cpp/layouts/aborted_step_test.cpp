@@ -1,7 +1,7 @@
 // A signal aborts a step at any pass, on one rank of any layout: no rank blocks, and the step has no effect.
 #include <gtest/gtest.h>
 
-#include "megatron_cpp/train/step_progress.h"
+#include "megatron_cpp/train/signals.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "megatron_cpp/setup/version.h"
+#include "megatron_cpp/setup/initialize.h"
 #include "tests/support/scratch_folder.h"
 
 namespace mcpp {

@@ -1,11 +1,10 @@
 // Peak rate for MFU: faster steps raise a measured peak, the peak is stored with the run, and steps that exceed it
 // cause a warning.
-#include "megatron_cpp/train/device_peak.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "megatron_cpp/monitor/metrics/metrics.h"
+#include "megatron_cpp/monitor/training_logger.h"
+#include "megatron_cpp/setup/device_peaks.h"
 #include "tests/support/scratch_folder.h"
 
 namespace mcpp {
@@ -24,7 +23,7 @@ void add_step(LogWindow& window, double& now, double seconds) {
 }
 
 TEST(LogWindowTest, RaisesMeasuredPeakWhenStepIsFaster) {
-  LogWindow window({.tokens = 1, .flops = 1e12, .peak_tflops = 2, .is_peak_measured = true});
+  LogWindow window({.tokens = 1, .flops = 1e12, .peak = {.tflops = 2, .source = Source::Measured}});
   window.begin({});
   double now = 0;
   add_step(window, now, 1);
@@ -40,7 +39,7 @@ TEST(LogWindowTest, RaisesMeasuredPeakWhenStepIsFaster) {
 }
 
 TEST(LogWindowTest, KeepsGivenPeakWhenStepIsFaster) {
-  LogWindow window({.tokens = 1, .flops = 1e12, .peak_tflops = 2});
+  LogWindow window({.tokens = 1, .flops = 1e12, .peak = {.tflops = 2, .source = Source::Config}});
   window.begin({});
   double now = 0;
   add_step(window, now, 0.1);

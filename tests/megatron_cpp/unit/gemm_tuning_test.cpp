@@ -1,10 +1,9 @@
-#include "megatron_cpp/setup/gemm_tuning.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/file.h"
 #include "comm/local.h"
+#include "megatron_cpp/setup/initialize.h"
 #include "tests/support/errors.h"
 #include "tests/support/scratch_folder.h"
 

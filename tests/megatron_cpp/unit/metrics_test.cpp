@@ -1,13 +1,15 @@
-#include "megatron_cpp/monitor/metrics/metrics.h"
-
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "megatron_cpp/monitor/console_sink.h"
+#include "megatron_cpp/monitor/jsonl_sink.h"
+#include "megatron_cpp/monitor/training_logger.h"
 
 namespace mcpp {
 namespace {
@@ -50,11 +52,13 @@ std::vector<i64> iterations_in(const Path& path) {
 
 void write_iterations(const Path& path, i64 resumed, i64 last) {
   const Log log;
-  MetricsWriter writer(path, resumed, log);
+  JsonlSink sink(path, /*writes_every_iteration=*/false, log);
+  ResumePoint at{.iteration = resumed};
+  sink.begin(at);
   for (i64 i = resumed + 1; i <= last; ++i) {
     IterationStats s = stats();
     s.iteration = i;
-    writer.write(s);
+    sink.write_line(s);
   }
 }
 
@@ -107,16 +111,18 @@ TEST(MetricsTest, FormatsProgressAndValidationLines) {
   EXPECT_TRUE(std::isnan(ValidationStats{.split = "test", .lm_loss = kNan}.perplexity()));
 }
 
-TEST(MetricsWriterTest, WritesOneObjectPerLineWithNullForNan) {
+TEST(JsonlSinkTest, WritesOneObjectPerLineWithNullForNan) {
   const Path path = fresh_file("objects.jsonl");
   const Log log;
-  MetricsWriter writer(path, 0, log);
+  JsonlSink sink(path, /*writes_every_iteration=*/false, log);
+  ResumePoint start;
+  sink.begin(start);
   IterationStats s = stats();
   s.lm_loss = kNan;
   s.learning_rate = 1.0 / 3;
-  writer.write(s);
-  writer.write(ValidationStats{.iteration = 12, .split = "validation", .lm_loss = 2, .tokens = 7});
-  const std::vector<std::string> lines = split(read_text_file(path), '\n');  // flushed before the writer is destroyed
+  sink.write_line(s);
+  sink.write_evaluation({.iteration = 12, .split = "validation", .lm_loss = 2, .tokens = 7});
+  const std::vector<std::string> lines = split(read_text_file(path), '\n');  // flushed before the sink is destroyed
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_TRUE(lines[0].starts_with("{\"type\":\"train\",\"iteration\":12,\"consumed_samples\":6144,")) << lines[0];
   const nlohmann::json train = nlohmann::json::parse(lines[0]);
@@ -134,7 +140,7 @@ TEST(MetricsWriterTest, WritesOneObjectPerLineWithNullForNan) {
   EXPECT_EQ(nlohmann::json::parse(lines[1])["tokens"], 7);
 }
 
-TEST(MetricsWriterTest, DropsLaterIterationsAndTruncatedLinesOnResume) {
+TEST(JsonlSinkTest, DropsLaterIterationsAndTruncatedLinesOnResume) {
   const Path path = fresh_file("resumed.jsonl");
   write_iterations(path, 0, 5);
   write_file_atomic(path, read_text_file(path) + "{\"type\": \"tra");
@@ -144,7 +150,7 @@ TEST(MetricsWriterTest, DropsLaterIterationsAndTruncatedLinesOnResume) {
   EXPECT_EQ(iterations_in(path), (std::vector<i64>{1, 2, 3, 4, 5, 6, 7}));
 }
 
-TEST(MetricsWriterTest, NewRunKeepsOldFile) {
+TEST(JsonlSinkTest, NewRunKeepsOldFile) {
   const Path path = fresh_file("kept.jsonl");
   write_iterations(path, 0, 2);
   write_iterations(path, 0, 1);
@@ -152,28 +158,51 @@ TEST(MetricsWriterTest, NewRunKeepsOldFile) {
   EXPECT_EQ(iterations_in(path.string() + ".old"), (std::vector<i64>{1, 2}));
 }
 
-TEST(MetricsWriterTest, WarnsOnceWhenDiskIsFull) {
+TEST(JsonlSinkTest, WarnsOnceWhenDiskIsFull) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   const Log log;
   testing::internal::CaptureStderr();
   {
-    MetricsWriter writer("/dev/full", 0, log);
-    writer.write(stats());
-    writer.write(stats());
+    JsonlSink sink("/dev/full", /*writes_every_iteration=*/false, log);
+    ResumePoint start;
+    sink.begin(start);
+    sink.write_line(stats());
+    sink.write_line(stats());
   }
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "warning: /dev/full: metrics are being lost: No space left on device\n");
 }
 
-TEST(MetricsWriterTest, WritesNothingWithoutPathAndRejectsBadPath) {
+TEST(JsonlSinkTest, WritesNothingBeforeBeginAndRejectsBadPath) {
   const Log log;
-  MetricsWriter nowhere(Path(), 0, log);
-  nowhere.write(stats());
-  EXPECT_THROW(MetricsWriter(Path(testing::TempDir()), 0, log), Error);
+  const Path path = fresh_file("not_begun.jsonl");
+  JsonlSink sink(path, /*writes_every_iteration=*/false, log);
+  sink.write_line(stats());
+  EXPECT_FALSE(std::filesystem::exists(path));
+  JsonlSink folder(Path(testing::TempDir()), /*writes_every_iteration=*/false, log);
+  ResumePoint start;
+  EXPECT_THROW(folder.begin(start), Error);
+}
+
+/// Only evaluations at the iteration of the checkpoint count, since later ones are dropped.
+TEST(JsonlSinkTest, NamesEvaluationsAtResumedIteration) {
+  const Path path = fresh_file("evaluations.jsonl");
+  const Log log;
+  ResumePoint start, at{.iteration = 4};
+  {
+    JsonlSink sink(path, /*writes_every_iteration=*/false, log);
+    sink.begin(start);
+    sink.write_evaluation({.iteration = 2, .split = "validation-books"});
+    sink.write_evaluation({.iteration = 4, .split = "validation"});
+    sink.write_evaluation({.iteration = 6, .split = "test"});
+  }
+  JsonlSink(path, /*writes_every_iteration=*/false, log).begin(at);
+  EXPECT_EQ(at.evaluations, (std::set<std::string>{"validation"}));
+  EXPECT_EQ(iterations_in(path), (std::vector<i64>{2, 4}));
 }
 
 /// Lists values by rank, for the memory classes and offload tiers that some rank uses.
-TEST(MetricsWriterTest, WritesMemoryOfRanks) {
+TEST(JsonlSinkTest, WritesMemoryOfRanks) {
   const Path path = fresh_file("ranks.jsonl");
   const auto index_of = [](MemoryClass c) { return static_cast<std::size_t>(c); };
   RankStats one{.peak_memory_bytes = 70}, other{.peak_memory_bytes = 90};
@@ -182,7 +211,10 @@ TEST(MetricsWriterTest, WritesMemoryOfRanks) {
   other.offloaded[index_of(MemoryClass::Params)].in_host = 6;
   other.offloaded[index_of(MemoryClass::OptimizerState)] = {.in_host = 1, .on_disk = 8};
   const Log log;
-  MetricsWriter(path, 0, log).write(RankTable{.iteration = 3, .ranks = {one, other}});
+  JsonlSink sink(path, /*writes_every_iteration=*/false, log);
+  ResumePoint start;
+  sink.begin(start);
+  sink.write_ranks({.iteration = 3, .ranks = {one, other}});
   nlohmann::json line = nlohmann::json::parse(read_text_file(path));
   EXPECT_EQ(line["iteration"], 3);
   EXPECT_EQ(line["peak_memory_bytes"], (nlohmann::json{70, 90}));

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "megatron_cpp/monitor/stragglers.h"
+#include "megatron_cpp/monitor/rank_report.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {

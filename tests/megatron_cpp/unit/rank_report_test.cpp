@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/local.h"
-#include "tensor/device.h"
+#include "megatron_cpp/monitor/console_sink.h"
 
 namespace mcpp {
 namespace {
@@ -34,8 +34,7 @@ TEST(MemoryTableTest, ShowsOnlyUsedClassesAndTiers) {
 
 TEST(RankStatsTest, AreGatheredCompletely) {
   run_local_ranks(3, [](Communicator& world, int rank) {
-    CpuDevice device;
-    const std::vector<RankStats> ranks = gather_rank_stats(rank_stats(100.0 * (1 + rank)), world, device);
+    const std::vector<RankStats> ranks = gather_rank_stats(rank_stats(100.0 * (1 + rank)), world);
     ASSERT_EQ(ranks.size(), 3U);
     for (int r = 0; r < 3; ++r) {
       const RankStats expected = rank_stats(100.0 * (1 + r)), &found = ranks[static_cast<std::size_t>(r)];

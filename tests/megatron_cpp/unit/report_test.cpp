@@ -6,9 +6,9 @@
 
 #include "base/strings.h"
 #include "megatron_cpp/config/config.h"
-#include "megatron_cpp/monitor/metrics/metrics.h"
+#include "megatron_cpp/monitor/jsonl_sink.h"
 #include "megatron_cpp/report/page.h"
-#include "megatron_cpp/report/run_layout.h"
+#include "megatron_cpp/report/run_history.h"
 
 namespace mcpp {
 namespace {
@@ -133,23 +133,25 @@ TEST(RunHistoryTest, ReadsOutputOfWriter) {
   const Path path = Path(testing::TempDir()) / "report_test" / "written.jsonl";
   std::filesystem::remove(path);
   const Log log;
-  MetricsWriter writer(path, 0, log);
-  writer.write(RunStart{.iteration = 0,
-                        .train_iters = 9,
-                        .world_size = 2,
-                        .host = "here\xff",
-                        .program = "p 1",
-                        .device = "cpu",
-                        .config = "[model]\nseq_length = 16\n"});
+  JsonlSink sink(path, /*writes_every_iteration=*/false, log);
+  ResumePoint start;
+  sink.begin(start);
+  sink.write_start({.iteration = 0,
+                    .train_iters = 9,
+                    .world_size = 2,
+                    .host = "here\xff",
+                    .program = "p 1",
+                    .device = "cpu",
+                    .config = "[model]\nseq_length = 16\n"});
   IterationStats stats;
   stats.iteration = 1;
   stats.lm_loss = std::numeric_limits<double>::quiet_NaN();
   stats.experts = {{.layer = 1, .tokens = {3, 1}, .max_load = 1.5, .dropped = 0.25}};
-  writer.write(stats);
-  writer.write(RunEvent{.kind = RunEvent::Kind::RollBack, .iteration = 1, .text = "back"});
+  sink.write_line(stats);
+  sink.write_event({.kind = RunEvent::Kind::RollBack, .iteration = 1, .text = "back"});
   RankStats rank{.peak_memory_bytes = 100, .bubble = 0.25, .exposed_communication = 0.125};
   rank.peak_by_class[0] = 60;
-  writer.write(RankTable{.iteration = 1, .ranks = {rank, rank}});
+  sink.write_ranks({.iteration = 1, .ranks = {rank, rank}});
   const RunHistory history = read_run_history(path);
   EXPECT_EQ(history.unreadable_lines, 0u);
   ASSERT_EQ(history.starts.size(), 1u);

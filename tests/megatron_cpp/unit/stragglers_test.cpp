@@ -1,9 +1,8 @@
-#include "megatron_cpp/monitor/stragglers.h"
-
 #include <gmock/gmock.h>
 
 #include "comm/local.h"
-#include "megatron_cpp/monitor/metrics/metrics.h"
+#include "megatron_cpp/monitor/console_sink.h"
+#include "megatron_cpp/monitor/rank_report.h"
 
 namespace mcpp {
 namespace {

@@ -1,8 +1,6 @@
-#include "megatron_cpp/logging/tensorboard.h"
-
 #include <gtest/gtest.h>
 
-#include "megatron_cpp/monitor/metrics/tensorboard_metrics.h"
+#include "megatron_cpp/monitor/tensorboard_sink.h"
 #include "tests/support/errors.h"
 #include "tests/support/readers/event_reader.h"
 #include "tests/support/scratch_folder.h"
@@ -71,8 +69,7 @@ TEST(TensorboardWriterTest, ResumedRunHasEachStepOnce) {
   write_file_atomic(first, read_text_file(first) + "cut off");
   EXPECT_EQ(test::read_events(folder.path()).unread, 7u);
   const auto keeps = [](i64 step, std::string_view tag) {
-    return is_valid_after_resume(step, tag, {.iteration = 3, .consumed_samples = 24},
-                                 [](const std::string&) { return true; });
+    return is_valid_after_resume(step, tag, {.iteration = 3, .consumed_samples = 24, .evaluations = {"validation"}});
   };
   write_steps(folder.path(), 4, 6, keeps);
   const test::Events events = test::read_events(folder.path());
@@ -104,24 +101,25 @@ TEST(TensorboardWriterTest, NewRunRenamesOldEventsAndKeepsForeignFiles) {
 }
 
 TEST(TensorboardWriterTest, DropsEvaluationsThatWillBeRepeated) {
-  const ResumePoint at{.iteration = 10, .consumed_samples = 80};
-  const auto has = [](const std::string& split) { return split == "validation"; };
-  EXPECT_TRUE(is_valid_after_resume(10, "lm loss", at, has));
-  EXPECT_FALSE(is_valid_after_resume(11, "lm loss", at, has));
-  EXPECT_TRUE(is_valid_after_resume(80, "lm loss vs samples", at, has));
-  EXPECT_FALSE(is_valid_after_resume(88, "lm loss vs samples", at, has));
+  const ResumePoint at{.iteration = 10, .consumed_samples = 80, .evaluations = {"validation"}};
+  EXPECT_TRUE(is_valid_after_resume(10, "lm loss", at));
+  EXPECT_FALSE(is_valid_after_resume(11, "lm loss", at));
+  EXPECT_TRUE(is_valid_after_resume(80, "lm loss vs samples", at));
+  EXPECT_FALSE(is_valid_after_resume(88, "lm loss vs samples", at));
   for (const std::string twin : {"", " vs samples"}) {
     const i64 step = twin.empty() ? 10 : 80;
-    EXPECT_TRUE(is_valid_after_resume(step, "lm loss validation" + twin, at, has));
-    EXPECT_TRUE(is_valid_after_resume(step, "lm loss validation ppl" + twin, at, has));
-    EXPECT_FALSE(is_valid_after_resume(step, "lm loss test" + twin, at, has));
-    EXPECT_FALSE(is_valid_after_resume(step, "lm loss test ppl" + twin, at, has));
-    EXPECT_TRUE(is_valid_after_resume(step - 1, "lm loss test" + twin, at, has));
+    EXPECT_TRUE(is_valid_after_resume(step, "lm loss validation" + twin, at));
+    EXPECT_TRUE(is_valid_after_resume(step, "lm loss validation ppl" + twin, at));
+    EXPECT_FALSE(is_valid_after_resume(step, "lm loss test" + twin, at));
+    EXPECT_FALSE(is_valid_after_resume(step, "lm loss test ppl" + twin, at));
+    EXPECT_TRUE(is_valid_after_resume(step - 1, "lm loss test" + twin, at));
   }
   for (const char* tag :
        {"lm loss validation-books", "lm loss validation-books ppl", "lm loss validation-books vs samples"})
-    EXPECT_FALSE(is_valid_after_resume(at.iteration, tag, {.iteration = 10, .consumed_samples = 10}, has)) << tag;
-  EXPECT_FALSE(is_valid_after_resume(10, "configuration", at, has));  // each start writes it again
+    EXPECT_FALSE(is_valid_after_resume(at.iteration, tag,
+                                       {.iteration = 10, .consumed_samples = 10, .evaluations = {"validation"}}))
+        << tag;
+  EXPECT_FALSE(is_valid_after_resume(10, "configuration", at));  // each start writes it again
 }
 
 TEST(TensorboardWriterTest, RejectsUnusableFolder) {
@@ -132,9 +130,6 @@ TEST(TensorboardWriterTest, RejectsUnusableFolder) {
   EXPECT_CONTAINS(refused, "logging.tensorboard_dir: ");
   EXPECT_CONTAINS(refused, "is a file; set a folder");
   EXPECT_THROW(TensorboardWriter(folder / "file" / "below", log), Error);
-  TensorboardWriter nowhere(Path(), log);
-  nowhere.begin(nullptr);
-  EXPECT_FALSE(nowhere.is_enabled());
 }
 
 TEST(TensorboardWriterTest, HistogramsAndTextsRoundTrip) {

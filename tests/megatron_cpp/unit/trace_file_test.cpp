@@ -1,8 +1,8 @@
-#include "megatron_cpp/logging/trace_file.h"
-
 #include <gtest/gtest.h>
 
+#include "base/machine.h"
 #include "comm/local.h"
+#include "megatron_cpp/monitor/trace.h"
 #include "tests/support/readers/chrome_trace.h"
 #include "tests/support/scratch_folder.h"
 

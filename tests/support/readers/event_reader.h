@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/tokenizer/proto_reader.h"
-#include "megatron_cpp/logging/tensorboard.h"
+#include "megatron_cpp/monitor/tensorboard_sink.h"
 
 namespace mcpp::test {
 

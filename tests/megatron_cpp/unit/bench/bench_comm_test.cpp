@@ -1,5 +1,3 @@
-#include "megatron_cpp/bench/bench_comm.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 
 #include "comm/local.h"
 #include "comm/metered.h"
+#include "megatron_cpp/bench/bench_commands.h"
 #include "megatron_cpp/commands/commands.h"
 
 namespace mcpp {

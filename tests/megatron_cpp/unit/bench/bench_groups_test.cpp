@@ -1,11 +1,10 @@
-#include "megatron_cpp/bench/bench_groups.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
 #include "comm/local.h"
+#include "megatron_cpp/bench/bench_commands.h"
 #include "megatron_cpp/commands/commands.h"
 
 namespace mcpp {

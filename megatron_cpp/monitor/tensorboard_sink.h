@@ -7,6 +7,8 @@
 
 #include "base/io/append_file.h"
 #include "base/types.h"
+#include "megatron_cpp/config/config.h"
+#include "megatron_cpp/monitor/metrics_sink.h"
 
 namespace mcpp {
 
@@ -62,11 +64,10 @@ struct EventKey {
 /// Parses step and tag of an event. Throws BadInput, naming `source`, if the bytes are not a valid message.
 EventKey parse_event_key(std::string_view record, const std::string& source);
 
-/// Writes one event file, on a single rank. A full disk loses events but does not stop training (AppendFile).
+/// Writes one event file. A full disk loses events but does not stop training (AppendFile).
 class TensorboardWriter {
  public:
-  /// Creates the folder; writes nothing if the path is empty. Throws BadInput, naming logging.tensorboard_dir, if the
-  /// folder cannot be created or written to.
+  /// Creates the folder. Throws BadInput, naming logging.tensorboard_dir, if it cannot be created or written to.
   TensorboardWriter(Path folder, StoredRef<Log> log);
 
   /// Returns true if an event of an earlier start of the run is still valid.
@@ -75,7 +76,6 @@ class TensorboardWriter {
   /// events that `should_keep` rejects and those truncated by a crash, so that no step appears twice. A new run
   /// (`should_keep` is null) renames existing files to old_events.*, which TensorBoard ignores.
   void begin(const KeepEventFn& should_keep);
-  bool is_enabled() const { return file_.is_open(); }
   void write(const EventRecord& event) { file_.append(framed_record(event.bytes())); }
 
  private:
@@ -86,5 +86,31 @@ class TensorboardWriter {
 
 /// Returns the time in seconds since 1970.
 double wall_seconds();
+
+/// Writes training metrics with Megatron-LM's tags; docs/logging_and_profiling.md lists them.
+class TensorboardSink final : public MetricsSink {
+ public:
+  /// Throws BadInput if logging.tensorboard_dir is unusable.
+  TensorboardSink(StoredRef<Config> config, StoredRef<Log> log);
+
+  /// Drops events of earlier starts for steps that will be repeated, and evaluations that are missing from
+  /// metrics.jsonl, since they will be repeated too. Writes the configuration.
+  void begin(ResumePoint& at) override;
+  /// Writes curves at logging.tensorboard_log_interval, and the step's statistics of layers and parameters.
+  void write_step(const StepRecord& finished) override;
+  void write_line(const IterationStats& line) override;
+  void write_evaluation(const ValidationStats& stats) override;
+
+ private:
+  class Record;
+  void write_curves(const StepRecord& finished);
+  void write_statistics(const StepStatistics& statistics, i64 iteration);
+
+  const Config& config_;
+  TensorboardWriter writer_;
+};
+
+/// Returns true if an event of an earlier start is still valid for a run resumed at `at`.
+bool is_valid_after_resume(i64 step, std::string_view tag, const ResumePoint& at);
 
 }  // namespace mcpp

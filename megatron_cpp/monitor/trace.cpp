@@ -1,16 +1,22 @@
-#include "megatron_cpp/logging/trace_file.h"
+#include "megatron_cpp/monitor/trace.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
+#include "base/json.h"
+#include "base/machine.h"
 #include "base/number_format.h"
 #include "base/strings.h"
+#include "base/system_error.h"
+#include "model/module_memory.h"
 
 namespace mcpp {
 namespace {
@@ -57,10 +63,6 @@ void reply(Communicator& world, ClockMessage& message) {
 
 }  // namespace
 
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 ClockOffset measure_clock_offset(Communicator& world) {
   ClockMessage message;
   ClockOffset found;
@@ -88,8 +90,6 @@ double to_rank0_clock(double moment, const ClockOffset& before, const ClockOffse
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr std::string_view kCategories[] = {"work", "communication", "message", "bubble"};
 
 double steady_seconds_of(ProfiledRange::Clock::time_point moment) {
@@ -97,7 +97,7 @@ double steady_seconds_of(ProfiledRange::Clock::time_point moment) {
 }
 
 std::string arguments(const RangeFacts& facts) {
-  Json object = Json::object();
+  OrderedJson object = OrderedJson::object();
   if (facts.iteration >= 0) object["iteration"] = facts.iteration;
   if (facts.microbatch >= 0) object["microbatch"] = facts.microbatch;
   if (facts.chunk >= 0) object["chunk"] = facts.chunk;
@@ -110,18 +110,19 @@ std::string event_of(const ProfiledRange& range, const RankTrace& trace, int ran
   constexpr int kNanoseconds = 3;
   const double begin = to_rank0_clock(steady_seconds_of(range.begin), trace.before, trace.after),
                end = to_rank0_clock(steady_seconds_of(range.end), trace.before, trace.after);
-  return str(R"({"name":)", Json(range.name).dump(), R"(,"cat":")", kCategories[static_cast<std::size_t>(range.kind)],
-             R"(","ph":"X","ts":)", fixed(1e6 * (begin - trace.before.reference), kNanoseconds), R"(,"dur":)",
+  return str(R"({"name":)", OrderedJson(range.name).dump(), R"(,"cat":")",
+             kCategories[static_cast<std::size_t>(range.kind)], R"(","ph":"X","ts":)",
+             fixed(1e6 * (begin - trace.before.reference), kNanoseconds), R"(,"dur":)",
              fixed(1e6 * (end - begin), kNanoseconds), R"(,"pid":)", rank, R"(,"tid":)", range.is_on_device ? 1 : 0,
              R"(,"args":)", arguments(range.facts), "}");
 }
 
-std::string metadata_event(const char* what, int rank, int thread, const Json& arguments) {
-  return Json{{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", arguments}}.dump();
+std::string metadata_event(const char* what, int rank, int thread, const OrderedJson& arguments) {
+  return OrderedJson{{"name", what}, {"ph", "M"}, {"pid", rank}, {"tid", thread}, {"args", arguments}}.dump();
 }
 
 std::string figures_of(const RankTrace& trace, int rank) {
-  Json object{{"rank", rank}, {"name", trace.name}};
+  OrderedJson object{{"rank", rank}, {"name", trace.name}};
   for (const auto& [name, value] : trace.totals) object[name] = value;
   if (!trace.modules.empty()) object["memory_bytes_by_module"] = trace.modules;
   object["ranges_left_out"] = trace.trace.dropped_ranges;
@@ -206,10 +207,136 @@ std::string write_trace_file(const Path& path, const RankTrace& local, const std
     all_figures.append(",\n").append(receive_text(rank, world));
     file.write(",\n" + receive_text(rank, world));
   }
-  Json other = Json::parse(facts);
-  other["ranks"] = Json::parse(str("[", all_figures, "]"));
+  OrderedJson other = OrderedJson::parse(facts);
+  other["ranks"] = OrderedJson::parse(str("[", all_figures, "]"));
   file.write(str("\n],\n\"otherData\": ", other.dump(), "}\n"));
   return file.finish();
+}
+
+namespace {
+
+/// Returns the bytes of parameters, gradients and optimizer state that this rank keeps for each module
+/// (model/module_memory.h) between steps. `zero_stage` is that of the training. Excludes states that are not in
+/// tensors: those on disk or in an encoded form. Call it between steps.
+BytesByModule module_memory_usage(const TrainingState& state, i64 zero_stage) {
+  BytesByModule modules;
+  const auto sum = [&](const Param& param, MemoryClass c) -> double& {
+    return modules[module_of(param.name)][std::string(name_of(c))];
+  };
+  const auto bytes = [](const Tensor& tensor) { return tensor.defined() ? static_cast<double>(tensor.bytes()) : 0; };
+  for (const TrainingState::Chunk& chunk : state.chunks()) {
+    chunk.model->visit([&](Param& param, int) {  // including parameters of which this rank stores nothing
+      sum(param, MemoryClass::Params) += zero_stage < 3 ? bytes(param.value) : 0;
+      sum(param, MemoryClass::Grads) += zero_stage < 2 ? bytes(param.main_grad) : 0;
+      sum(param, MemoryClass::OptimizerState) += 0;
+    });
+  }
+  for (const ParamAndGradBuffer* buffer : state.buffers()) {
+    if (zero_stage >= 3)
+      buffer->visit_stored_weights([&](Param& param, i64, const StoredArray& values) {
+        sum(param, MemoryClass::Params) += static_cast<double>(values.numel() * size_of(values.dtype()));
+      });
+    if (zero_stage >= 2)
+      buffer->visit_grads(
+          [&](Param& param, i64, const Tensor& values) { sum(param, MemoryClass::Grads) += bytes(values); });
+  }
+  bool is_known = true;
+  state.optimizer().visit_stored_state([&](std::string_view, Param& param, i64, const auto& values) {
+    is_known = is_known && values.tensor().defined();
+    sum(param, MemoryClass::OptimizerState) += bytes(values.tensor());
+  });
+  if (!is_known)
+    for (auto& [module, classes] : modules) classes.erase(std::string(name_of(MemoryClass::OptimizerState)));
+  return modules;
+}
+
+std::string name_of_rank(const ParallelState& parallel) {
+  const AxisValues& at = parallel.coordinates;
+  return str("rank ", parallel.world.rank(), ": tp ", at.tp, ", cp ", at.cp, ", pp ", at.pp, ", dp ", at.dp, ", ",
+             host_name());
+}
+
+std::string seven_digits(i64 iteration) {
+  const std::string digits = std::to_string(iteration);
+  return std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0') + digits;
+}
+
+}  // namespace
+
+std::string trace_prefix(i64 first_iteration) {
+  return str(kTracePrefix, seven_digits(first_iteration));
+}
+
+void StepTrace::begin(const TrainingState& state) {
+  local_trace_ = {
+      .name = name_of_rank(session_.parallel), .trace = {}, .before = {}, .after = {}, .totals = {}, .modules = {}};
+  local_trace_.before = measure_clock_offset(session_.parallel.world);
+  clock_ = should_record_ ? make_device_clock(*session_.device) : nullptr;
+  begin_ = rank_timings(state, session_.parallel);
+  if (should_record_) session_.profiler->start(clock_.get());
+}
+
+void StepTrace::end(const TrainingState& state, i64 zero_stage) {
+  const RankTimings seconds = rank_timings(state, session_.parallel) - begin_;
+  if (should_record_) local_trace_.trace = session_.profiler->stop();
+  clock_.reset();
+  local_trace_.after = measure_clock_offset(session_.parallel.world);
+  local_trace_.totals = {{"clock_seconds", seconds.clock},
+                         {"bubble_seconds", seconds.pipeline},
+                         {"exposed_communication_seconds", seconds.communication},
+                         {"compute_seconds", seconds.compute()}};
+  local_trace_.modules = module_memory_usage(state, zero_stage);
+  for (const auto& [module, bytes] : local_trace_.trace.kept)
+    local_trace_.modules[module][std::string(name_of(MemoryClass::Activations))] = static_cast<double>(bytes);
+}
+
+std::string StepTrace::write(const Path& path, const std::string& facts) {
+  return write_trace_file(path, std::exchange(local_trace_, {}), facts, session_.parallel.world);
+}
+
+TraceWindow::TraceWindow(StoredRef<LoggingConfig> config, Path folder, Session& session, StoredRef<Log> log)
+    : config_(config), folder_(std::move(folder)), session_(session), log_(log) {
+  if (config_.profile_step_end == 0) return;
+  const int ranks = session_.parallel.world.size();
+  for (const i64 rank : config_.profile_ranks)
+    check_input(rank < ranks, "logging.profile_ranks: rank ", rank, " does not exist; the ranks are 0 to ", ranks - 1);
+  if (session_.parallel.world.rank() != 0) return;
+  std::error_code error;
+  check_input(!std::filesystem::exists(folder_, error) || std::filesystem::is_directory(folder_, error),
+              "logging.profile_dir: ", folder_.string(), " is a file; set a folder");
+  mcpp::create_directories(folder_);
+  MCPP_CHECK_SYSTEM(::access(folder_.c_str(), W_OK | X_OK) == 0, "logging.profile_dir: cannot write to ",
+                    folder_.string());
+}
+
+bool TraceWindow::is_first_iteration(i64 iteration) const {
+  return !was_begun_ && iteration > config_.profile_step_start && iteration <= config_.profile_step_end;
+}
+
+void TraceWindow::begin(i64 iteration, const TrainingState& state) {
+  const std::vector<i64>& ranks = config_.profile_ranks;
+  const bool records = ranks.empty() || std::ranges::count(ranks, session_.parallel.world.rank()) > 0;
+  was_begun_ = true;
+  first_ = iteration;
+  trace_.emplace(session_, records).begin(state);
+}
+
+void TraceWindow::end(i64 iteration, const TrainingState& state, i64 zero_stage) {
+  trace_->end(state, zero_stage);
+  is_over_ = true;
+  last_ = std::max(first_, iteration);  // the first iteration may have been aborted
+}
+
+void TraceWindow::write() {
+  if (!trace_ || !is_over_) return;
+  const Path path = folder_ / str(trace_prefix(first_), "_", seven_digits(last_), ".json");
+  const OrderedJson facts{{"first_iteration", first_}, {"last_iteration", last_}};
+  const std::string problem = trace_->write(path, facts.dump());
+  trace_.reset();
+  if (problem.empty())
+    log_.info(str("the trace of iterations ", first_, " to ", last_, " is in ", path.string()));
+  else
+    log_.warn(str("the trace of iterations ", first_, " to ", last_, " is lost: ", problem));
 }
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-#include "megatron_cpp/monitor/metrics/run_metrics.h"
+#include "megatron_cpp/monitor/run_metrics.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/strings.h"
-#include "megatron_cpp/monitor/step_trace.h"
+#include "megatron_cpp/monitor/trace.h"
 
 namespace mcpp {
 namespace {

@@ -1,8 +1,10 @@
-#include "megatron_cpp/config/sections/training_config.h"
-
+// Rules between the keys of one section.
 #include <algorithm>
 
 #include "base/strings.h"
+#include "megatron_cpp/config/sections/fault_injection_config.h"
+#include "megatron_cpp/config/sections/logging_config.h"
+#include "megatron_cpp/config/sections/training_config.h"
 
 namespace mcpp {
 namespace {
@@ -65,6 +67,32 @@ std::vector<std::string> TrainingConfig::conflicts() const {
   }
   recompute_conflicts(*this, errors);
   fp8_conflicts(*this, errors);
+  return errors;
+}
+
+std::vector<std::string> LoggingConfig::conflicts() const {
+  std::vector<std::string> errors;
+  if (profile_step_end > 0 && profile_step_start >= profile_step_end) {
+    errors.push_back(str("logging.profile_step_start: ", profile_step_start, " must be below profile_step_end ",
+                         profile_step_end, ", the last iteration of the trace"));
+  }
+  if (profile_step_end == 0 && profile_step_start > 0)
+    errors.push_back("logging.profile_step_start: needs profile_step_end, the last iteration of the trace");
+  if (straggler_factor > 0 && straggler_factor <= 1)
+    errors.push_back(str("logging.straggler_factor: ", straggler_factor, " must be above 1, or 0 for none"));
+  if (tensorboard_histogram_interval > 0 && tensorboard_dir.empty())
+    errors.push_back("logging.tensorboard_histogram_interval: needs tensorboard_dir");
+  return errors;
+}
+
+std::vector<std::string> FaultInjectionConfig::conflicts() const {
+  std::vector<std::string> errors;
+  if (point != FaultPoint::Step && !ends_process(kind)) {
+    errors.push_back("fault_injection.point: applies only to the kinds error, exit, kill and hang");
+  }
+  if (kind == FaultKind::Spike && rank != -1) {
+    errors.push_back("fault_injection.rank: a spike affects the entire batch; remove it");
+  }
   return errors;
 }
 

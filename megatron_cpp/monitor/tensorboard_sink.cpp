@@ -1,4 +1,4 @@
-#include "megatron_cpp/logging/tensorboard.h"
+#include "megatron_cpp/monitor/tensorboard_sink.h"
 
 #include <unistd.h>
 
@@ -8,6 +8,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -240,7 +241,6 @@ double wall_seconds() {
 }
 
 TensorboardWriter::TensorboardWriter(Path folder, StoredRef<Log> log) : folder_(std::move(folder)), log_(log) {
-  if (folder_.empty()) return;
   constexpr const char* kKey = "logging.tensorboard_dir: ";
   std::error_code error;
   check_input(!std::filesystem::exists(folder_, error) || std::filesystem::is_directory(folder_, error), kKey,
@@ -250,7 +250,6 @@ TensorboardWriter::TensorboardWriter(Path folder, StoredRef<Log> log) : folder_(
 }
 
 void TensorboardWriter::begin(const KeepEventFn& should_keep) {
-  if (folder_.empty()) return;
   const std::vector<Path> files = files_in(folder_);
   for (const Path& file : files) {
     try {
@@ -261,6 +260,144 @@ void TensorboardWriter::begin(const KeepEventFn& should_keep) {
   }
   file_ = AppendFile(next_file(folder_, files), "events for TensorBoard", log_);
   file_.append(framed_record(EventRecord::file_header(wall_seconds())));
+}
+
+namespace {
+
+constexpr std::string_view kVsSamples = " vs samples", kPerplexity = " ppl", kLoss = "lm loss",
+                           kConfiguration = "configuration";
+
+std::string evaluation_tag(std::string_view split) {
+  return str(kLoss, " ", split);
+}
+
+/// Adds a histogram, if the values were sorted into buckets.
+void add_histogram(const std::string& tag, const ValueStats& stats, EventRecord& event) {
+  if (stats.buckets.empty()) return;
+  std::vector<double> limits, counts;
+  for (const auto& [limit, count] : stats.buckets) {
+    limits.push_back(std::min<double>(limit, std::numeric_limits<double>::max()));
+    counts.push_back(count);
+  }
+  event.add_histogram(tag, {.min = limits.front(),
+                            .max = limits.back(),
+                            .count = stats.count,
+                            .sum = stats.sum,
+                            .sum_of_squares = stats.sum_of_squares,
+                            .limits = limits,
+                            .counts = counts});
+}
+
+}  // namespace
+
+/// Values of one step on the axis of iterations; some of them also on the axis of samples.
+class TensorboardSink::Record {
+ public:
+  Record(i64 iteration, i64 consumed_samples)
+      : by_iteration_(wall_seconds(), iteration), by_samples_(wall_seconds(), consumed_samples) {}
+
+  void add(std::string_view tag, double value) { by_iteration_.add_scalar(tag, value); }
+  void add_on_both_axes(std::string_view tag, double value) {
+    add(tag, value);
+    by_samples_.add_scalar(str(tag, kVsSamples), value);
+  }
+  void write_to(TensorboardWriter& writer) const {
+    for (const EventRecord* event : {&by_iteration_, &by_samples_})
+      if (!event->is_empty()) writer.write(*event);
+  }
+
+ private:
+  EventRecord by_iteration_, by_samples_;
+};
+
+bool is_valid_after_resume(i64 step, std::string_view tag, const ResumePoint& at) {
+  const bool is_by_samples = tag.ends_with(kVsSamples);
+  if (is_by_samples) tag.remove_suffix(kVsSamples.size());
+  const i64 last = is_by_samples ? at.consumed_samples : at.iteration;
+  if (step != last) return step < last;
+  if (tag == kConfiguration) return false;
+  if (tag.ends_with(kPerplexity)) tag.remove_suffix(kPerplexity.size());
+  const std::string prefix = evaluation_tag("");
+  return !tag.starts_with(prefix) || at.evaluations.contains(std::string(tag.substr(prefix.size())));
+}
+
+TensorboardSink::TensorboardSink(StoredRef<Config> config, StoredRef<Log> log)
+    : config_(config), writer_(config_.logging.tensorboard_dir, log) {}
+
+void TensorboardSink::begin(ResumePoint& at) {
+  const auto is_still_valid = [&](i64 step, std::string_view tag) { return is_valid_after_resume(step, tag, at); };
+  writer_.begin(at.iteration > 0 ? TensorboardWriter::KeepEventFn(is_still_valid) : nullptr);
+  EventRecord text(wall_seconds(), at.iteration);
+  text.add_text(kConfiguration, str("```toml\n", print_config(config_), "```\n"));
+  writer_.write(text);
+}
+
+void TensorboardSink::write_step(const StepRecord& finished) {
+  if (finished.step.iteration % config_.logging.tensorboard_log_interval == 0) write_curves(finished);
+  write_statistics(finished.statistics, finished.step.iteration);
+}
+
+void TensorboardSink::write_curves(const StepRecord& finished) {
+  const IterationStats& step = finished.step;
+  Record record(step.iteration, step.consumed_samples);
+  record.add_on_both_axes(kLoss, step.lm_loss);
+  record.add_on_both_axes("learning-rate", step.learning_rate);
+  record.add_on_both_axes("batch-size", static_cast<double>(step.global_batch_size));
+  record.add_on_both_axes("loss-scale", step.loss_scale);
+  record.add_on_both_axes("grad-norm", step.grad_norm);
+  if (step.num_zeros) record.add_on_both_axes("num-zeros", *step.num_zeros);
+  if (step.params_norm) record.add_on_both_axes("params-norm", *step.params_norm);
+  record.add("iteration-time", step.elapsed_ms / 1000);
+  record.add("throughput", step.tflops);
+  record.add("tokens-per-second", step.tokens_per_second);
+  if (step.mfu) record.add("mfu", *step.mfu);
+  record.add("mem-allocated-bytes", static_cast<double>(finished.memory.bytes));
+  record.add("mem-max-allocated-bytes", static_cast<double>(finished.memory.peak));
+  record.add("skipped-iterations", static_cast<double>(step.skipped_iterations));
+  if (!step.experts.empty()) {
+    const ExpertLayerStats experts = summarize(step.experts);
+    record.add("load_balancing_loss", experts.balance_loss);
+    record.add("z_loss", experts.z_loss);
+    for (const ExpertLayerStats& layer : step.experts) {
+      record.add(str("moe/load_balancing_loss_layer_", layer.layer), layer.balance_loss);
+      record.add(str("moe/largest_load_layer_", layer.layer), layer.max_load);
+      record.add(str("moe/dropped_layer_", layer.layer), layer.dropped);
+    }
+  }
+  record.write_to(writer_);
+}
+
+void TensorboardSink::write_line(const IterationStats& line) {
+  Record record(line.iteration, line.consumed_samples);
+  if (!line.ranks.empty()) {
+    const RankStats mean = mean_of(line.ranks);
+    record.add("bubble", mean.bubble);
+    record.add("exposed-communication", mean.exposed_communication);
+    record.add("compute-time", mean.compute_ms / 1000);
+    record.add("mem-max-allocated-bytes-of-ranks", mean.peak_memory_bytes);
+  }
+  for (const TimerStats& timer : line.timers) record.add(timer.name + "-time", timer.max() / 1000);
+  record.write_to(writer_);
+}
+
+void TensorboardSink::write_statistics(const StepStatistics& statistics, i64 iteration) {
+  EventRecord event(wall_seconds(), iteration);
+  for (const StepStatistics::Layer& layer : statistics.layers) {
+    event.add_scalar(str("grad-norm/", layer.name), layer.grad_norm);
+    event.add_scalar(str("params-norm/", layer.name), layer.params_norm);
+    if (layer.activation_rms) event.add_scalar(str("activation-rms/", layer.name), *layer.activation_rms);
+    if (layer.activation_max) event.add_scalar(str("activation-max/", layer.name), *layer.activation_max);
+  }
+  for (const auto& [name, stats] : statistics.weights) add_histogram("weights/" + name, stats, event);
+  for (const auto& [name, stats] : statistics.gradients) add_histogram("gradients/" + name, stats, event);
+  if (!event.is_empty()) writer_.write(event);
+}
+
+void TensorboardSink::write_evaluation(const ValidationStats& stats) {
+  Record record(stats.iteration, stats.consumed_samples);
+  record.add_on_both_axes(evaluation_tag(stats.split), stats.lm_loss);
+  record.add_on_both_axes(str(evaluation_tag(stats.split), kPerplexity), stats.perplexity());
+  record.write_to(writer_);
 }
 
 }  // namespace mcpp

@@ -1,7 +1,7 @@
 // Reader for the measurements that a run wrote: metrics.jsonl (monitor/metrics/metrics.h) and traces.
 #pragma once
 #include "base/file.h"
-#include "megatron_cpp/logging/trace_file.h"
+#include "megatron_cpp/monitor/trace.h"
 #include "plan/measured_run.h"
 
 namespace mcpp {

@@ -1,0 +1,181 @@
+#include "megatron_cpp/monitor/jsonl_sink.h"
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <utility>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "base/strings.h"
+
+namespace mcpp {
+namespace {
+
+/// Keys for each MemoryColumn::MemoryLocation.
+constexpr std::array kMemoryKeys{"peak_by_class", "in_host_by_class", "on_disk_by_class"};
+
+/// Returns the lines of `text` for iterations up to `last`. Drops lines that are not JSON objects with an iteration,
+/// such as one truncated by a crash. Adds evaluations of iteration `last` to `evaluations`.
+std::string lines_up_to(const std::string& text, i64 last, std::set<std::string>& evaluations) {
+  std::string kept;
+  for (const std::string& line : split(text, '\n')) {
+    const OrderedJson object = OrderedJson::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object()) continue;
+    const auto iteration = object.find("iteration");
+    if (iteration == object.end() || !iteration->is_number_integer() || iteration->get<i64>() > last) continue;
+    kept.append(line).append("\n");
+    if (*iteration == last) evaluations.insert(object.value("type", ""));
+  }
+  return kept;
+}
+
+/// Formats the current time as "2026-01-31T23:59:59.123Z".
+std::string utc_now() {
+  const auto now = std::chrono::system_clock::now();
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
+  const std::time_t time = std::chrono::system_clock::to_time_t(seconds);
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
+  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(now - seconds).count();
+  const std::string digits = std::to_string(millis);
+  return str(text.data(), ".", std::string(3 - digits.size(), '0'), digits, "Z");
+}
+
+/// Serializes an object. Invalid UTF-8, which a path may contain, is replaced: it must not end the training.
+std::string to_json_line(const OrderedJson& object) {
+  return object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + '\n';
+}
+
+constexpr std::array kEventNames{"save", "skip", "spike", "roll back", "stop", "end", "failure"};
+
+}  // namespace
+
+JsonlSink::JsonlSink(Path path, bool writes_every_iteration, StoredRef<Log> log)
+    : path_(std::move(path)), writes_every_iteration_(writes_every_iteration), log_(log) {}
+
+void JsonlSink::begin(ResumePoint& at) {
+  if (path_.has_parent_path()) mcpp::create_directories(path_.parent_path());
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path_, error) && at.iteration > 0) {
+    const std::string text = read_text_file(path_);
+    const std::string kept = lines_up_to(text, at.iteration, at.evaluations);
+    if (kept != text) write_file_atomic(path_, kept);
+  } else if (std::filesystem::is_regular_file(path_, error) && std::filesystem::file_size(path_) > 0) {
+    std::filesystem::rename(path_, path_.string() + ".old", error);
+    check_input(!error, path_.string(),
+                ": cannot be renamed to keep the metrics of a different run: ", error.message());
+  }
+  file_ = AppendFile(path_, "metrics", log_);
+}
+
+void JsonlSink::write_train(const IterationStats& stats) {
+  OrderedJson object{{"type", "train"},
+                     {"iteration", stats.iteration},
+                     {"consumed_samples", stats.consumed_samples},
+                     {"global_batch_size", stats.global_batch_size},
+                     {"learning_rate", stats.learning_rate},
+                     {"weight_decay", stats.weight_decay},
+                     {"lm_loss", stats.lm_loss},
+                     {"loss_scale", stats.loss_scale},
+                     {"grad_norm", stats.grad_norm},
+                     {"skipped_iterations", stats.skipped_iterations},
+                     {"nan_iterations", stats.nan_iterations},
+                     {"elapsed_ms", stats.elapsed_ms},
+                     {"tokens_per_second", stats.tokens_per_second},
+                     {"tflops", stats.tflops},
+                     {"time", utc_now()}};
+  if (stats.mfu) object["mfu"] = *stats.mfu;
+  if (stats.params_norm) object["params_norm"] = *stats.params_norm;
+  if (stats.num_zeros) object["num_zeros"] = *stats.num_zeros;
+  if (!stats.ranks.empty()) {
+    const RankStats mean = mean_of(stats.ranks);
+    object["bubble"] = mean.bubble;
+    object["exposed_communication"] = mean.exposed_communication;
+    object["peak_memory_bytes"] = mean.peak_memory_bytes;
+  }
+  for (const TimerStats& timer : stats.timers) object["timers_ms"][timer.name] = {timer.min(), timer.max()};
+  for (const ExpertLayerStats& layer : stats.experts) {
+    object["experts"].push_back({{"layer", layer.layer},
+                                 {"tokens_per_expert", layer.tokens},
+                                 {"largest_load", layer.max_load},
+                                 {"dropped", layer.dropped},
+                                 {"load_balancing_loss", layer.balance_loss},
+                                 {"z_loss", layer.z_loss}});
+  }
+  file_.append(to_json_line(object));
+}
+
+void JsonlSink::write_evaluation(const ValidationStats& stats) {
+  const OrderedJson object{{"type", stats.split},      {"iteration", stats.iteration},
+                           {"lm_loss", stats.lm_loss}, {"perplexity", stats.perplexity()},
+                           {"tokens", stats.tokens},   {"time", utc_now()}};
+  file_.append(to_json_line(object));
+}
+
+void JsonlSink::write_start(const RunStart& start) {
+  file_.append(to_json_line(OrderedJson{{"type", "run"},
+                                        {"iteration", start.iteration},
+                                        {"train_iters", start.train_iters},
+                                        {"world_size", start.world_size},
+                                        {"host", start.host},
+                                        {"program", start.program},
+                                        {"device", start.device},
+                                        {"config", start.config},
+                                        {"time", utc_now()}}));
+}
+
+void JsonlSink::write_event(const RunEvent& event) {
+  file_.append(to_json_line(OrderedJson{{"type", "event"},
+                                        {"iteration", event.iteration},
+                                        {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
+                                        {"text", event.text},
+                                        {"time", utc_now()}}));
+}
+
+void JsonlSink::write_sample(const TextSample& sample) {
+  file_.append(to_json_line(OrderedJson{{"type", "sample"},
+                                        {"iteration", sample.iteration},
+                                        {"prompt", sample.prompt},
+                                        {"text", sample.text},
+                                        {"time", utc_now()}}));
+}
+
+void JsonlSink::write_ranks(const RankTable& table) {
+  constexpr i64 kRanksPerLine = 16;
+  if (tables_++ % (1 + (std::ssize(table.ranks) - 1) / kRanksPerLine) != 0) return;
+  OrderedJson object{{"type", "ranks"}, {"iteration", table.iteration}, {"time", utc_now()}};
+  for (const RankStats& rank : table.ranks) {
+    object["compute_ms"].push_back(rank.compute_ms);
+    object["peak_memory_bytes"].push_back(rank.peak_memory_bytes);
+    object["bubble"].push_back(rank.bubble);
+    object["exposed_communication"].push_back(rank.exposed_communication);
+    OffloadedBytes offloaded;
+    for (const OffloadedBytes& of_class : rank.offloaded) offloaded += of_class;
+    object["in_host_bytes"].push_back(offloaded.in_host);
+    object["on_disk_bytes"].push_back(offloaded.on_disk);
+  }
+  for (const MemoryColumn& column : memory_columns(table.ranks))
+    object[kMemoryKeys[static_cast<std::size_t>(column.location)]][std::string(name_of(column.of))] = column.bytes;
+  file_.append(to_json_line(object));
+}
+
+void JsonlSink::write_step(const StepRecord& step) {
+  if (writes_every_iteration_) write_train(step.step);
+  if (step.statistics.layers.empty()) return;
+  OrderedJson object{
+      {"type", "layer_statistics"}, {"iteration", step.step.iteration}, {"layers", OrderedJson::array()}};
+  for (const StepStatistics::Layer& layer : step.statistics.layers) {
+    OrderedJson one{{"name", layer.name}, {"grad_norm", layer.grad_norm}, {"params_norm", layer.params_norm}};
+    if (layer.activation_rms) one["activation_rms"] = *layer.activation_rms;
+    if (layer.activation_max) one["activation_max"] = *layer.activation_max;
+    object["layers"].push_back(std::move(one));
+  }
+  object["time"] = utc_now();
+  file_.append(to_json_line(object));
+}
+
+}  // namespace mcpp

@@ -1,0 +1,120 @@
+#include "megatron_cpp/train/evaluator.h"
+
+#include <algorithm>
+
+#include "base/integer_math.h"
+#include "comm/object_collectives.h"
+#include "megatron_cpp/inference/generation.h"
+#include "parallel/reduce_scalar.h"
+#include "tensor/transfer.h"
+
+namespace mcpp {
+
+Evaluator::Evaluator(const RunContext& run, StoredRef<Datasets> datasets, TrainingState& state, StepProgress& progress,
+                     const SpecialTokens& special_tokens)
+    : run_(run), datasets_(datasets), state_(state), progress_(progress) {
+  const Config& config = run.config;
+  if (config.logging.sample_prompt.empty()) return;
+  tokenizer_.emplace(config.data.tokenizer_model);
+  prompt_ = tokenizer_->encode(config.logging.sample_prompt);
+  special_tokens.add_bos(prompt_);
+  stop_tokens_ = special_tokens.stop_tokens(*tokenizer_);
+  const auto tokens = static_cast<i64>(prompt_.size());
+  check_input(tokens > 0 && tokens < config.model.seq_length, "logging.sample_prompt: has ", tokens,
+              " tokens; there must be at least one, and fewer than model.seq_length ", config.model.seq_length);
+}
+
+void Evaluator::evaluate_validation_sets(const TrainingProgress& training, bool only_missing) {
+  const Config& config = run_.config;
+  bool is_evaluated = false;
+  for (const ValidationSet& set : datasets_.validation) {
+    const std::string split = set.name.empty() ? "validation" : "validation-" + set.name;
+    if (is_stopped()) return;
+    if (only_missing && !needs_evaluation(split, training.iteration)) continue;
+    evaluate(split, *set.dataset, config.data.full_validation ? set.dataset->size() : config.evaluation_samples(),
+             training);
+    is_evaluated = true;
+  }
+  if (is_evaluated && !is_stopped() && tokenizer_) log_sample(training.iteration);
+}
+
+void Evaluator::evaluate_test_set(const TrainingProgress& training) {
+  if (!datasets_.test || is_stopped() || !needs_evaluation("test", training.iteration)) return;
+  evaluate("test", *datasets_.test, run_.config.evaluation_samples(), training);
+}
+
+void Evaluator::evaluate(const std::string& split, const Dataset& dataset, i64 samples,
+                         const TrainingProgress& training) {
+  run_.session.enter(Activity::Evaluating, training.iteration);
+  const TimedRange range(run_.session.profiler.get(), "evaluate", Detail::Phase);
+  const std::optional<EvaluationOutcome> outcome = mean_loss(split, dataset, samples);
+  if (!outcome) return;
+  run_.logger.log_evaluation({.iteration = training.iteration,
+                              .split = split,
+                              .lm_loss = outcome->loss,
+                              .tokens = outcome->tokens,
+                              .consumed_samples = training.consumed_samples});
+}
+
+std::optional<EvaluationOutcome> Evaluator::mean_loss(const std::string& split, const Dataset& dataset, i64 samples) {
+  const i64 batch_size = run_.config.batch_sizes().back().batch_size;
+  const i64 count = ceil_div(samples, batch_size);
+  BatchStream batches(dataset, run_.config, {{0, batch_size}}, 0, run_.session, samples);
+  double loss_sum = 0;
+  i64 tokens = 0;
+  bool is_running = true;
+  // The outcome of a batch is awaited after the next batch is queued, so that a GPU never idles.
+  for (i64 i = 0; is_running; ++i) {
+    is_running = i < count && !is_stopped();
+    progress_.begin(str(split, " ", i + 1, "/", count));
+    if (is_running) state_.start_evaluation(batches.next());
+    if (i == 0) continue;
+    const EvaluationOutcome outcome = state_.evaluation();
+    if (outcome.tokens > 0) loss_sum += outcome.loss * static_cast<double>(outcome.tokens);
+    tokens += outcome.tokens;
+  }
+  if (is_stopped()) return std::nullopt;
+  return EvaluationOutcome{.loss = loss_sum / static_cast<double>(tokens), .tokens = tokens};
+}
+
+bool Evaluator::needs_evaluation(const std::string& split, i64 iteration) {
+  return broadcast_from_rank0(run_.world(), [&] { return !run_.logger.has_evaluation(split, iteration); });
+}
+
+void Evaluator::log_sample(i64 iteration) {
+  state_.set_observer(nullptr);  // its passes do not belong to a step
+  const std::optional<std::string> text = generate_sample();
+  state_.set_observer(&progress_);
+  if (text)
+    run_.logger.log_sample({.iteration = iteration, .prompt = run_.config.logging.sample_prompt, .text = *text});
+}
+
+std::optional<std::string> Evaluator::generate_sample() const {
+  const Config& config = run_.config;
+  CpuDevice host;
+  std::vector<i32> ids = prompt_;
+  const i64 last = std::min(config.model.seq_length, static_cast<i64>(ids.size()) + config.logging.sample_tokens);
+  while (static_cast<i64>(ids.size()) < last) {
+    if (reduce_scalar(progress_.signal(), ReduceOp::Max, run_.world(), host) != 0) return std::nullopt;
+    const std::vector<float> logits = state_.next_logits(padded_sample(ids), static_cast<i64>(ids.size()) - 1);
+    const i32 id = sample_token(logits, {.temperature = 0.8, .top_k = 40}, static_cast<u64>(ids.size()));
+    if (std::ranges::count(stop_tokens_, id) > 0 || id >= tokenizer_->vocab_size()) break;
+    ids.push_back(id);
+  }
+  return tokenizer_->decode(std::span(ids).subspan(prompt_.size()));
+}
+
+/// Pads `ids` to a sample. The logits of the ids do not depend on the padding.
+MicroBatch Evaluator::padded_sample(std::span<const i32> ids) const {
+  const ModelConfig& model = run_.config.model;
+  Device& device = *run_.session.device;
+  std::vector<i32> padded(static_cast<std::size_t>(model.seq_length), 0);
+  std::ranges::copy(ids, padded.begin());
+  const Shape shape{model.seq_length, 1};
+  const MicroBatch batch{.tokens = integers(padded, shape, device),
+                         .targets = integers(std::vector<i32>(padded.size(), -1), shape, device),
+                         .samples = {0}};
+  return shard_microbatch(batch, model, run_.session.parallel.context_parallel());
+}
+
+}  // namespace mcpp

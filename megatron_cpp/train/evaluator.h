@@ -1,0 +1,57 @@
+// Evaluations of a training run on the validation and test sets, and text samples.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/dataset/datasets.h"
+#include "data/tokenizer/tokenizer.h"
+#include "megatron_cpp/monitor/training_logger.h"
+#include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
+#include "megatron_cpp/step/training_state.h"
+#include "megatron_cpp/train/signals.h"
+
+namespace mcpp {
+
+/// Runs the evaluations of a training run and logs them. A signal cancels the evaluation in progress so that the run
+/// can save in time; the next start repeats it. All member functions are collective.
+class Evaluator {
+ public:
+  /// `progress` must be the observer of `state`. Reads the tokenizer if there is a prompt for text samples, which begin
+  /// and end as `special_tokens` state.
+  Evaluator(const RunContext& run, StoredRef<Datasets> datasets, TrainingState& state, StepProgress& progress,
+            const SpecialTokens& special_tokens);
+
+  /// Evaluates every validation set, then generates a text sample. If `only_missing`, skips the sets that were already
+  /// evaluated at this iteration.
+  void evaluate_validation_sets(const TrainingProgress& training, bool only_missing);
+  /// Evaluates the test set, if there is one that was not yet evaluated at this iteration.
+  void evaluate_test_set(const TrainingProgress& training);
+
+ private:
+  /// Evaluates and logs the first `samples` of a dataset, which never change, so that evaluations can be compared.
+  /// `split` is "validation", "validation-<set>" or "test".
+  void evaluate(const std::string& split, const Dataset& dataset, i64 samples, const TrainingProgress& training);
+  /// Returns the mean loss of the current weights over the samples, or std::nullopt if a signal requests any rank to
+  /// stop. Batches have the largest size of the training.
+  std::optional<EvaluationOutcome> mean_loss(const std::string& split, const Dataset& dataset, i64 samples);
+  bool needs_evaluation(const std::string& split, i64 iteration);
+  bool is_stopped() const { return state_.stop_request().signal != 0; }
+  void log_sample(i64 iteration);
+  /// Continues logging.sample_prompt with tokens sampled as `generate` does, with a fixed random seed. The text depends
+  /// only on the weights, not on the layout, except where a random draw falls within rounding error of two tokens.
+  /// Training does not depend on it. Each token costs the forward pass of a full sample, since keys and values are not
+  /// cached. Returns std::nullopt if a signal requests any rank to stop.
+  std::optional<std::string> generate_sample() const;
+  MicroBatch padded_sample(std::span<const i32> ids) const;
+
+  RunContext run_;
+  const Datasets& datasets_;
+  TrainingState& state_;
+  StepProgress& progress_;
+  std::optional<Tokenizer> tokenizer_;  // set if there is a prompt
+  std::vector<i32> prompt_, stop_tokens_;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,79 @@
+#include "comm/object_collectives.h"
+#include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/train/trainer.h"
+#include "parallel/reduce_scalar.h"
+
+namespace mcpp {
+namespace {
+
+TrainingLength training_length(const Config& config) {
+  // A growing batch requires train_samples, and then no length is counted in iterations, so that any batch size
+  // suffices.
+  return {.train_iters = config.training.train_iters,
+          .train_samples = config.training.train_samples,
+          .global_batch_size = config.batch_sizes().front().batch_size};
+}
+
+/// Throws BadInput, on all ranks, if optimizer.offload_fraction is so small that no rank offloads any state.
+/// Collective.
+void check_offload(const OptimizerConfig& config, const Optimizer& optimizer, Communicator& world) {
+  if (config.offload == OffloadTier::Device || config.offload_fraction == 1) return;
+  const OffloadedBytes offloaded = optimizer.offloaded_state_bytes();
+  CpuDevice host;
+  const auto local_bytes = static_cast<double>(offloaded.in_host + offloaded.on_disk);
+  check_input(reduce_scalar(local_bytes, ReduceOp::Sum, world, host) > 0,
+              "optimizer.offload_fraction: ", config.offload_fraction,
+              " offloads nothing, because it is less than one segment; increase it, decrease "
+              "optimizer.offload_segment_size, or remove optimizer.offload");
+}
+
+void log_offloading(const TrainingState& state, const Log& log) {
+  if (const std::string states = state.optimizer().describe_states(); !states.empty())
+    log.info("optimizer state: " + states);
+  if (const ActivationStore* activations = state.activations()) log.info("activations: " + activations->describe());
+}
+
+}  // namespace
+
+std::unique_ptr<Trainer> make_trainer(const Config& config, Session& session, const SignalWatch& signals,
+                                      const Log& log, const std::optional<PredictedStep>& predicted) {
+  Communicator& world = session.parallel.world;
+  TrainerParts parts;
+  // First find errors that would otherwise end the run at its first save, log line or trace.
+  parts.lock = lock_save_folder(config, session, log);
+  parts.logger = std::make_unique<TrainingLogger>(config, session, log, predicted);
+  parts.trace = std::make_unique<TraceWindow>(std::cref(config.logging), config.profile_path(), session, log);
+  parts.logger->find_peak();  // before the model, because measuring takes memory that the model needs
+  const RunContext run{.config = config, .session = session, .log = log, .logger = *parts.logger};
+
+  parts.sources = {.tokenizer_checksum = tokenizer_checksum(config, session),
+                   .datasets = identify_datasets(config, world)};
+  parts.state = std::make_unique<TrainingState>(model_provider(config, session), config.optimizer, session.parallel,
+                                                storage_provider(config, session));
+  if (auto progress = load_training(run, parts.sources.datasets, *parts.state)) parts.progress = std::move(*progress);
+  const TrainingProgress& progress = parts.progress;
+  parts.end = config.training_end(progress.iteration, progress.consumed_samples);
+  parts.saver =
+      std::make_unique<CheckpointSaver>(run, std::cref(*parts.state), progress, parts.sources, parts.lock.get());
+
+  const SharedIndexRanks index_ranks(world, *session.node, [&] { return signals.received(); });
+  parts.datasets = std::make_unique<Datasets>(dataset_provider(config, parts.end.samples, index_ranks, log));
+  parts.schedule.emplace(config.optimizer, training_length(config));
+  parts.step_progress = std::make_unique<StepProgress>(signals, log, config.logging.show_progress);
+  parts.state->set_observer(parts.step_progress.get());
+  parts.evaluator = std::make_unique<Evaluator>(run, std::cref(*parts.datasets), *parts.state, *parts.step_progress,
+                                                progress.special_tokens);
+  // The sinks may replace the files of a different run, and the tokenizer that of its checkpoints, only now that this
+  // run can begin.
+  parts.logger->begin({.iteration = progress.iteration, .consumed_samples = progress.consumed_samples});
+  save_tokenizer(config, session, parts.sources.tokenizer_checksum);
+  check_offload(config.optimizer, parts.state->optimizer(), world);
+  log_offloading(*parts.state, log);
+  parts.batches = std::make_unique<BatchStream>(*parts.datasets->train, config, config.batch_sizes(),
+                                                progress.consumed_samples, session);
+  session.device->trim();
+  return std::make_unique<Trainer>(run, std::move(parts));
+}
+
+}  // namespace mcpp
