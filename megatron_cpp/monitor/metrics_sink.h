@@ -96,14 +96,16 @@ struct ResumePoint {
 };
 
 /// Destination of the records of a training run, on rank 0. A sink overrides the functions for the records that it
-/// writes. The constructor throws BadInput if the destination is unusable, and changes nothing that an earlier run
-/// wrote; the other functions should log a warning instead of throwing.
+/// writes. The constructor changes nothing that an earlier run wrote. begin() throws BadInput if the destination cannot
+/// be opened; check_save_folders() finds that before the model is built. The functions that write log a warning instead
+/// of throwing.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
 
   /// Prepares the destination; called once, before the first record. A sink that keeps records of earlier starts drops
-  /// those after `at`, since they will be written again.
+  /// those after `at.iteration`, since they will be written again, and the evaluations at this iteration that
+  /// `at.evaluations` does not name.
   virtual void begin(ResumePoint&) {}
   virtual void write_start(const RunStart&) {}
   /// Writes a step; called after every step, one step late.

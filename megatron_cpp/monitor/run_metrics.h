@@ -1,4 +1,4 @@
-// Reader for the measurements that a run wrote: metrics.jsonl (monitor/metrics/metrics.h) and traces.
+// Reader for the measurements that a run wrote: metrics.jsonl (monitor/jsonl_sink.h) and traces.
 #pragma once
 #include "base/file.h"
 #include "megatron_cpp/monitor/trace.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 
 #include "base/machine.h"
 #include "base/strings.h"
@@ -104,7 +103,7 @@ void TrainingLogger::find_peak() {
 
 void TrainingLogger::begin(ResumePoint at) {
   // In reverse, because metrics.jsonl states the evaluations whose events TensorBoard keeps.
-  for (const auto& sink : std::views::reverse(sinks_)) sink->begin(at);
+  for (auto sink = sinks_.rbegin(); sink != sinks_.rend(); ++sink) (*sink)->begin(at);
   for (const std::string& split : at.evaluations) evaluations_.insert({split, at.iteration});
   start_ = std::move(at);
 }

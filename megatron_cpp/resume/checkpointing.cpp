@@ -1,5 +1,7 @@
 #include "megatron_cpp/resume/checkpointing.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -7,6 +9,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/number_format.h"
+#include "base/system_error.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/retention.h"
 #include "comm/object_collectives.h"
@@ -191,17 +194,27 @@ void remove_temporary_files(const Path& file) {
   }
 }
 
+/// Throws BadInput, naming the key, if the folder of its output cannot be written.
+void check_output_folder(const std::string& key, const Path& folder) {
+  try {
+    check_can_be_written(folder);
+  } catch (const Error& error) {
+    fail(error.code(), key, ": ", error.what());
+  }
+}
+
 /// Throws BadInput if metrics or TensorBoard events cannot be written where configured.
 void check_log_outputs(const Config& config) {
   const LoggingConfig& logging = config.logging;
-  const std::string& events = logging.tensorboard_dir;
+  const std::string &events = logging.tensorboard_dir, &metrics = logging.metrics_path;
   check_input(events.empty() || !std::filesystem::is_regular_file(events), "logging.tensorboard_dir: ", events,
               " is a file; set a folder");
-  if (!events.empty()) check_can_be_written(events);
-  if (logging.metrics_path.empty()) return;
-  check_input(!std::filesystem::is_directory(logging.metrics_path), "logging.metrics_path: ", logging.metrics_path,
-              " is a folder; set a file");
-  check_can_be_written(std::filesystem::absolute(logging.metrics_path).parent_path());
+  if (!events.empty()) check_output_folder("logging.tensorboard_dir", events);
+  if (metrics.empty()) return;
+  check_input(!std::filesystem::is_directory(metrics), "logging.metrics_path: ", metrics, " is a folder; set a file");
+  check_output_folder("logging.metrics_path", std::filesystem::absolute(metrics).parent_path());
+  MCPP_CHECK_SYSTEM(::access(metrics.c_str(), F_OK) != 0 || ::access(metrics.c_str(), W_OK) == 0,
+                    "logging.metrics_path: cannot write ", metrics);
 }
 
 }  // namespace

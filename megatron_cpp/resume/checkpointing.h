@@ -77,8 +77,8 @@ void check_outputs(const Config& config, Communicator& world);
 /// if checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
 
-/// Throws BadInput, on all ranks, if a folder for checkpoints of the run cannot be written. Intended for dry runs:
-/// takes no lock, which would disturb a run that holds it, and leaves no files.
+/// Throws BadInput, on all ranks, if checkpoints, metrics or TensorBoard events of the run cannot be written. Takes no
+/// lock, which would disturb a run that holds it, and leaves no files, so that dry runs can call it, too.
 void check_save_folders(const Config& config, Communicator& world);
 
 /// Returns the checksum of the tokenizer of the run's text; "" on ranks other than 0 and if no tokenizer is configured.

@@ -199,6 +199,11 @@ TEST_F(BadInputTest, RejectsControlCharactersInNames) {
   EXPECT_CONTAINS(run_ok({"checkpoint", "verify", at("run")}), "intact");
 }
 
+TEST_F(BadInputTest, DryRunRejectsUnwritableLogOutputs) {
+  for (const std::string key : {"logging.metrics_path", "logging.tensorboard_dir"})
+    expect_refused(pretrain("new", {"--dry_run", "--" + key + "=/proc/unwritable"}), {key + ": cannot create"});
+}
+
 TEST_F(BadInputTest, RejectsCheckpointWithUnusedWeights) {
   train("run", {"--model.untie_embeddings_and_output_weights=true"});
   const Strings tune{"--checkpoint.load=" + at("run"), "--checkpoint.finetune"};
