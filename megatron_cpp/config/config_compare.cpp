@@ -43,7 +43,7 @@ constexpr std::array<std::string_view, 5> kSampleOrderKeys{"training.seed", "dat
                                                            "data.split", "data.mock_data"};
 /// Keys that decide which tensors a checkpoint holds, of which shape and type. A run cannot continue with
 /// different tensors.
-constexpr std::array<std::string_view, 26> kTensorDefining{"training.precision",
+constexpr std::array<std::string_view, 27> kTensorDefining{"training.precision",
                                                            "optimizer.optimizer",
                                                            "model.num_layers",
                                                            "model.hidden_size",
@@ -57,6 +57,7 @@ constexpr std::array<std::string_view, 26> kTensorDefining{"training.precision",
                                                            "model.norm_position",
                                                            "model.qk_layernorm",
                                                            "model.qk_layernorm_all_heads",
+                                                           "model.attention_output_gate",
                                                            "model.add_bias_linear",
                                                            "model.add_qkv_bias",
                                                            "model.add_attention_output_bias",

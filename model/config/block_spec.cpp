@@ -41,7 +41,8 @@ AttentionSpec attention_spec(const ModelConfig& c, i64 layer) {
           .num_query_groups = c.query_groups(layer),
           .head_dim = c.head_dim(),
           .window = window,
-          .rope = rotary_kind(c, layer, window)};
+          .rope = rotary_kind(c, layer, window),
+          .has_output_gate = is_selected(c.attention_output_gate, layer, /*is_nth=*/true, /*if_empty=*/false)};
 }
 
 bool has_experts(const ModelConfig& c, i64 layer) {
@@ -59,7 +60,8 @@ std::string describe(const AttentionSpec& attention, const ModelConfig& c) {
   if (c.position_embedding_type == PositionEmbedding::Rope && attention.rope == RotaryKind::None) text += " nope";
   if (attention.rope != RotaryKind::None) text += attention.rope == RotaryKind::Local ? " local rope" : " rope";
   if (attention.window > 0) text += str(" window ", attention.window);
-  return text + (c.qk_layernorm ? " qk norm" : "");
+  if (c.qk_layernorm) text += " qk norm";
+  return text + (attention.has_output_gate ? " output gate" : "");
 }
 
 std::string describe(const BlockSpec& block, const ModelConfig& c) {
@@ -79,8 +81,8 @@ std::string describe(const BlockSpec& block, const ModelConfig& c) {
 /// Returns true if no key makes a layer differ from the others.
 bool has_identical_layers(const ModelConfig& c) {
   return c.hybrid_layer_pattern.empty() && c.no_rope_freq.empty() && c.window_attn_skip_freq.empty() &&
-         !c.num_attention_heads.is_list() && !c.num_query_groups.is_list() && !c.ffn_hidden_size.is_list() &&
-         (c.moe.num_experts == 0 || c.moe.layer_freq == std::vector<i64>{1});
+         c.attention_output_gate.empty() && !c.num_attention_heads.is_list() && !c.num_query_groups.is_list() &&
+         !c.ffn_hidden_size.is_list() && (c.moe.num_experts == 0 || c.moe.layer_freq == std::vector<i64>{1});
 }
 
 struct Repetition {

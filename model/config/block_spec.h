@@ -1,7 +1,7 @@
 // Blocks of a model: a model is an embedding, a list of blocks, a final norm and an output matrix. block_spec() is the
 // only place that interprets the keys of the configuration that differ by layer (hybrid_layer_pattern, moe_layer_freq,
-// window_attn_skip_freq, no_rope_freq, and sizes given as lists). Layers, estimates, weight maps and the planner read
-// the result.
+// window_attn_skip_freq, no_rope_freq, attention_output_gate, and sizes given as lists). Layers, estimates, weight maps
+// and the planner read the result.
 #pragma once
 #include <compare>
 #include <string>
@@ -22,6 +22,7 @@ struct AttentionSpec {
   i64 num_heads = 0, num_query_groups = 0, head_dim = 0;
   i64 window = 0;  ///< keys that a query attends to, including its own; 0: all
   RotaryKind rope = RotaryKind::None;
+  bool has_output_gate = false;  ///< the output is multiplied by sigmoid(x W), W [query_width(), h]
 
   i64 query_width() const { return num_heads * head_dim; }
   i64 key_width() const { return num_query_groups * head_dim; }

@@ -133,6 +133,8 @@ std::vector<std::string> ModelConfig::conflicts() const {
   add_rope_conflicts(*this, errors);
   add_window_conflicts(*this, errors);
   add_norm_conflicts(*this, errors);
+  add_selection_conflicts("attention_output_gate", attention_output_gate, num_layers, "1 (gate) or 0 (no gate)",
+                          errors);
   moe.add_conflicts(num_layers, errors);
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
     errors.push_back(

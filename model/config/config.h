@@ -64,6 +64,7 @@ struct ModelConfig {
   bool apply_layernorm_1p = false;
   bool qk_layernorm = false;
   bool qk_layernorm_all_heads = false;
+  std::vector<i64> attention_output_gate = {};
   bool use_parallel_residual = false;
   ActivationFunction activation_func = ActivationFunction::Gelu;
   double query_pre_attn_scalar = 0;
@@ -138,6 +139,11 @@ struct ModelConfig {
     visit("qk_layernorm", self.qk_layernorm, "normalize the queries and keys of each head separately");
     visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads,
           "with qk_layernorm: normalize over all heads of a token together");
+    visit(
+        "attention_output_gate", self.attention_output_gate,
+        "layers that multiply the output of core attention by the sigmoid of a projection of attention's input: [n] = "
+        "every n-th, or a list of 1 (gate) and 0 (no gate); [] = none",
+        between(0, 1e5));
     visit("use_parallel_residual", self.use_parallel_residual,
           "the MLP reads the input of attention instead of its output; both are added to the residual");
     visit("activation_func", self.activation_func, "activation of the MLP");

@@ -24,6 +24,10 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, const Attention
       fp8_(context_.fp8_recipe(layer)) {
   const i64 tp = context_.tp.size(), groups = spec_.num_query_groups, head_dim = spec_.head_dim;
   const i64 q_rows = spec_.num_heads / groups * head_dim;
+  if (spec_.has_output_gate)
+    gate_ = std::make_unique<LinearSlice>(
+        name + ".gate", split_box({spec_.query_width(), context_.config.hidden_size}, 0, context_.tp), Box{},
+        LinearOptions{.bias = false, .init_std = context_.config.init_method_std});
   if (groups % tp == 0) {
     queries_ = make_slice(name, groups / tp, 0, q_rows + 2 * head_dim);
     return;
@@ -54,18 +58,20 @@ std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, 
                     .matrices = qkv_matrices({all, rows_per_group, h}, spec_.head_dim)});
 }
 
-Qkv QkvProjection::forward(const Tensor& x, MicrobatchContext& microbatch) {
+QkvProjection::Output QkvProjection::forward(const Tensor& x, MicrobatchContext& microbatch) {
   microbatch.save(this, x);
-  const Tensor& own_queries = queries_->weight.value;
-  const LinearScales scales = keys_values_
-                                  ? fp8_.forward(this, x, {own_queries, keys_values_->weight.value}, microbatch)
-                                  : fp8_.forward(this, x, {own_queries}, microbatch);
+  std::vector<Tensor> weights{queries_->weight.value};
+  for (const LinearSlice* slice : {keys_values_.get(), gate_.get()})
+    if (slice) weights.push_back(slice->weight.value);
+  const LinearScales scales = fp8_.forward(this, x, weights, microbatch);
   const Tensor full_x = region_.gather_sequence(x).wait();
   const i64 head_dim = spec_.head_dim, s = full_x.dim(0), b = full_x.dim(1);
   const Tensor queries = queries_->multiply_add(full_x, scales);
+  const Tensor gate = gate_ ? gate_->multiply(full_x, scales) : Tensor();
   if (keys_values_)
-    return {queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(full_x, scales).view({s, b, 2, head_dim})};
-  return {queries.view({s, b, queries_->weight.box.shape[0], -1, head_dim}), {}};
+    return {{queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(full_x, scales).view({s, b, 2, head_dim})},
+            gate};
+  return {{queries.view({s, b, queries_->weight.box.shape[0], -1, head_dim}), {}}, gate};
 }
 
 Qkv QkvProjection::make_empty(i64 s, i64 b) const {
@@ -76,29 +82,33 @@ Qkv QkvProjection::make_empty(i64 s, i64 b) const {
   return {make({s, b, box[0], heads, head_dim}), {}};
 }
 
-Tensor QkvProjection::backward(const Qkv& gradient, MicrobatchContext& microbatch) {
+Tensor QkvProjection::backward(const Output& gradient, MicrobatchContext& microbatch) {
   const auto rows = [](const Tensor& t) { return t.view({t.dim(0), t.dim(1), -1}); };
-  const Tensor d_queries = rows(gradient.queries);
-  const Tensor d_keys_values = keys_values_ ? rows(gradient.keys_values) : Tensor();
-  const LinearScales scales = keys_values_ ? fp8_.backward(this, {d_queries, d_keys_values}, microbatch)
-                                           : fp8_.backward(this, {d_queries}, microbatch);
+  const Tensor d_queries = rows(gradient.qkv.queries), d_gate = gradient.gate;
+  const Tensor d_keys_values = keys_values_ ? rows(gradient.qkv.keys_values) : Tensor();
+  std::vector<Tensor> gradients{d_queries};
+  for (const Tensor& part : {d_keys_values, d_gate})
+    if (part.defined()) gradients.push_back(part);
+  const LinearScales scales = fp8_.backward(this, gradients, microbatch);
   const Tensor x = microbatch.take(this);
   const auto input_gradient = [&] {
     Tensor dx = queries_->input_gradient(d_queries, scales);
     if (keys_values_) keys_values_->add_input_gradient(d_keys_values, scales, dx);
+    if (gate_) gate_->add_input_gradient(d_gate, scales, dx);
     return dx;
   };
   return region_.backward(x, microbatch, input_gradient,
-                          [this, d_queries, d_keys_values, scales](const Tensor& full_x) {
+                          [this, d_queries, d_keys_values, d_gate, scales](const Tensor& full_x) {
                             queries_->weight_gradient(d_queries, full_x, scales);
                             if (keys_values_) keys_values_->weight_gradient(d_keys_values, full_x, scales);
+                            if (gate_) gate_->weight_gradient(d_gate, full_x, scales);
                           });
 }
 
 ActivationPlacement QkvProjection::output_placement(ActivationPlacement x) const {
   region_.check_entry(x, queries_->weight.name);
   constexpr auto kOwnHeads = ActivationPlacement::ColumnSharded;
-  for (const LinearSlice* slice : {queries_.get(), keys_values_.get()}) {
+  for (const LinearSlice* slice : {queries_.get(), keys_values_.get(), gate_.get()}) {
     if (!slice) continue;
     check_gradient_spread(slice->weight, kOwnHeads);
     if (slice->bias) check_gradient_spread(*slice->bias, kOwnHeads);
@@ -109,6 +119,7 @@ ActivationPlacement QkvProjection::output_placement(ActivationPlacement x) const
 void QkvProjection::visit(const ParamVisitor& f) {
   queries_->visit(f);
   if (keys_values_) keys_values_->visit(f);
+  if (gate_) gate_->visit(f);
 }
 
 RotaryTable::Table RotaryTable::make_table(bool is_local) const {
@@ -175,6 +186,23 @@ Tensor SelfAttention::attend_cached(const QkvHeads& heads, MicrobatchContext& mi
   return LocalAttention().forward({heads.q, cache.k, cache.v}, {cached_options, nullptr}).out;
 }
 
+Tensor SelfAttention::apply_gate(const Tensor& output, const Tensor& gate, MicrobatchContext& microbatch) const {
+  if (!gate.defined()) return output;
+  microbatch.save(this, output);
+  microbatch.save(this, gate);
+  Tensor gated = Tensor::like(output);
+  ops::sigmoid_gate(output, gate, gated);
+  return gated;
+}
+
+Tensor SelfAttention::gate_backward(Tensor& d_output, MicrobatchContext& microbatch) const {
+  if (!spec_.has_output_gate) return {};
+  const Tensor gate = microbatch.take(this), output = microbatch.take(this);
+  Tensor d_gate = gate;  // overwrites the gate, which is no longer needed
+  ops::sigmoid_gate_backward(d_output, output, gate, d_output, d_gate);
+  return d_gate;
+}
+
 void SelfAttention::save(const ContextAttention::SavedAttention& saved, MicrobatchContext& microbatch) const {
   microbatch.save(this, saved.qkv.queries);
   if (!saved.qkv.is_fused()) microbatch.save(this, saved.qkv.keys_values);
@@ -191,16 +219,17 @@ ContextAttention::SavedAttention SelfAttention::take(MicrobatchContext& microbat
 }
 
 Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& microbatch) {
-  const Qkv qkv = linear_qkv_.forward(x, microbatch);
+  const auto [qkv, gate] = linear_qkv_.forward(x, microbatch);
   if (q_layernorm_) q_layernorm_->forward(qkv.heads().q, microbatch), k_layernorm_->forward(qkv.heads().k, microbatch);
   rotate(qkv.heads(), microbatch, false);
-  if (microbatch.kv_cache) return linear_proj_.forward(attend_cached(qkv.heads(), microbatch), microbatch);
+  if (microbatch.kv_cache)
+    return linear_proj_.forward(apply_gate(attend_cached(qkv.heads(), microbatch), gate, microbatch), microbatch);
 
   const CoreAttentionOptions core_options =
       core_attention_.make_options(make_options(microbatch), microbatch.partition);
   const ContextAttention::SavedAttention saved = core_attention_.forward(qkv, core_options);
   std::optional<MicrobatchContext::DiscardScope>
-      discard;  // the output may also be linear_proj's input, so one recomputation serves both
+      discard;  // the output may also be the input of the gate or linear_proj, so one recomputation serves both
   if (context_.recompute.core_attn) {
     std::vector<Tensor> inputs{saved.qkv.queries};
     if (!saved.qkv.is_fused()) inputs.push_back(saved.qkv.keys_values);
@@ -211,11 +240,12 @@ Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& microbatch) {
                     });
   }
   save(saved, microbatch);
-  return linear_proj_.forward(core_attention_.output(saved, core_options), microbatch);
+  return linear_proj_.forward(apply_gate(core_attention_.output(saved, core_options), gate, microbatch), microbatch);
 }
 
 Tensor SelfAttention::backward(const Tensor& dy, MicrobatchContext& microbatch) {
-  const Tensor d_output = linear_proj_.backward(dy, microbatch);
+  Tensor d_output = linear_proj_.backward(dy, microbatch);
+  const Tensor d_gate = gate_backward(d_output, microbatch);
   const i64 s = d_output.dim(0), b = d_output.dim(1);
   const CoreAttentionOptions core_options =
       core_attention_.make_options(make_options(microbatch), microbatch.partition);
@@ -224,7 +254,7 @@ Tensor SelfAttention::backward(const Tensor& dy, MicrobatchContext& microbatch) 
   rotate(gradient.heads(), microbatch, true);
   if (q_layernorm_)
     k_layernorm_->backward(gradient.heads().k, microbatch), q_layernorm_->backward(gradient.heads().q, microbatch);
-  return linear_qkv_.backward(gradient, microbatch);
+  return linear_qkv_.backward({gradient, d_gate}, microbatch);
 }
 
 ActivationPlacement SelfAttention::output_placement(ActivationPlacement x) const {

@@ -1,4 +1,4 @@
-// Causal self-attention: QKV projection, rotary positions, core attention, output projection.
+// Causal self-attention: QKV projection, rotary positions, core attention, output gate, output projection.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,22 +14,29 @@
 
 namespace mcpp {
 
-// Projection to queries, keys and values, sharded by query group across the tensor-parallel group.
+// Projection to queries, keys, values and the output gate, sharded by query group across the tensor-parallel group.
 
 /// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> Qkv. The weight is a box of [groups, (q + 2) * head_dim, h] with
 /// complete groups. With fewer groups than ranks it is two boxes: the rows of this rank's query heads, and the key and
 /// value rows of their group, which are replicated on the ranks that share it. On each of these ranks, the gradient of
-/// the keys and values is the part from its own queries.
+/// the keys and values is the part from its own queries. The gate has its own weight [query_width, h], sharded by query
+/// head, and no bias; it shares the gathering of x and the sum of dx.
 class QkvProjection {
  public:
   /// `layer`: global index, starting at 0.
   QkvProjection(const std::string& name, i64 layer, const AttentionSpec& spec, StoredRef<ModelContext> context);
 
-  Qkv forward(const Tensor& x, MicrobatchContext& microbatch);
-  /// Returns uninitialized tensors of the shapes that forward returns for s positions of b samples.
+  /// Result, and its gradient.
+  struct Output {
+    Qkv qkv;
+    Tensor gate;  ///< [s, b, heads / tp * head_dim], before the sigmoid; undefined without an output gate
+  };
+
+  Output forward(const Tensor& x, MicrobatchContext& microbatch);
+  /// Returns uninitialized tensors of the shapes of the qkv that forward returns for s positions of b samples.
   Qkv make_empty(i64 s, i64 b) const;
   /// Returns dx.
-  Tensor backward(const Qkv& gradient, MicrobatchContext& microbatch);
+  Tensor backward(const Output& gradient, MicrobatchContext& microbatch);
   /// See Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
@@ -46,6 +53,7 @@ class QkvProjection {
   Fp8Scaling fp8_;
   std::unique_ptr<LinearSlice> queries_;      // or queries, keys and values
   std::unique_ptr<LinearSlice> keys_values_;  // null unless ranks share groups
+  std::unique_ptr<LinearSlice> gate_;         // null without an output gate
 };
 
 /// Rotary position tables, shared by all layers of a model. Allocated on first use, so that a model on the meta device
@@ -71,7 +79,8 @@ class RotaryTable {
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
 /// caller adds with the residual. Heads are sharded across the tensor-parallel group; with context parallelism s are
 /// this rank's positions. Besides the tensors of projections and head norms, saves queries, keys and values, the
-/// attention's output and its log-sum-exp [b, heads / tp, s], all in the layout after the head exchange.
+/// attention's output and its log-sum-exp [b, heads / tp, s], all in the layout after the head exchange. With an output
+/// gate, also saves the gate and the output before it, in the layout before the head exchange.
 class SelfAttention final : public Branch {
  public:
   SelfAttention(const std::string& name, i64 layer, const AttentionSpec& spec, StoredRef<ModelContext> context,
@@ -87,6 +96,11 @@ class SelfAttention final : public Branch {
   AttentionOptions make_options(const MicrobatchContext& microbatch) const;
   void rotate(QkvHeads heads, const MicrobatchContext& microbatch, bool is_inverse) const;
   Tensor attend_cached(const QkvHeads& heads, MicrobatchContext& microbatch);
+  /// Returns sigmoid(gate) * output, or the output if the gate is undefined, and saves both.
+  Tensor apply_gate(const Tensor& output, const Tensor& gate, MicrobatchContext& microbatch) const;
+  /// Returns the gradient of the gate, undefined without one, and replaces the gradient of the result of apply_gate()
+  /// by that of its `output`.
+  Tensor gate_backward(Tensor& d_output, MicrobatchContext& microbatch) const;
   void save(const ContextAttention::SavedAttention& saved, MicrobatchContext& microbatch) const;
   ContextAttention::SavedAttention take(MicrobatchContext& microbatch) const;
 

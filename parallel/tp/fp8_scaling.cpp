@@ -23,7 +23,7 @@ LinearScales Fp8Scaling::scales(const Tensor& saved) const {
           .gradient = std::nullopt};
 }
 
-LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, std::initializer_list<Tensor> weight,
+LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, const std::vector<Tensor>& weight,
                                  MicrobatchContext& context) const {
   if (!recipe_) return {};
   Tensor amax = zeros(kSaved, input), input_amax = amax.flat(kInput, 1), weight_amax = amax.flat(kWeight, 1);
@@ -34,11 +34,11 @@ LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, std::in
   return scales(amax);
 }
 
-LinearScales Fp8Scaling::backward(const void* owner, std::initializer_list<Tensor> gradient,
+LinearScales Fp8Scaling::backward(const void* owner, const std::vector<Tensor>& gradient,
                                   MicrobatchContext& context) const {
   if (!recipe_) return {};
   LinearScales all = scales(context.take(owner));
-  Tensor amax = zeros(1, *gradient.begin());
+  Tensor amax = zeros(1, gradient.at(0));
   for (const Tensor& part : gradient) ops::add_amax(part, amax);
   reduce_amax(amax);
   all.gradient = Fp8Scale{recipe_->gradients, amax};

@@ -1,7 +1,6 @@
 // FP8 scales of the products of a linear layer. A tensor has one scale, derived from the largest magnitude of the
 // entire tensor. Ranks that hold shards of a tensor reduce this magnitude, so rounding does not depend on the sharding.
 #pragma once
-#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -31,10 +30,10 @@ class Fp8Scaling {
 
   /// Returns the scales of a layer's input and weight. Both may consist of several tensors or be sharded over ranks.
   /// Saves 8 bytes for backward() under `owner`.
-  LinearScales forward(const void* owner, const Tensor& input, std::initializer_list<Tensor> weight,
+  LinearScales forward(const void* owner, const Tensor& input, const std::vector<Tensor>& weight,
                        MicrobatchContext& context) const;
   /// Returns the scales of forward(), taken from the context, and of the output's gradient.
-  LinearScales backward(const void* owner, std::initializer_list<Tensor> gradient, MicrobatchContext& context) const;
+  LinearScales backward(const void* owner, const std::vector<Tensor>& gradient, MicrobatchContext& context) const;
 
  private:
   LinearScales scales(const Tensor& saved) const;

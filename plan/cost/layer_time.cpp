@@ -64,6 +64,7 @@ class Layer {
     if (block_.attention()) {
       list.push_back({"qkv", {.m = tokens_, .n = queries_ + 2 * keys_, .k = hidden}});
       list.push_back({"proj", {.m = tokens_, .n = hidden, .k = queries_}});
+      if (attention_.has_output_gate) list.push_back({"gate", {.m = tokens_, .n = queries_, .k = hidden}});
     }
     if (block_.mlp()) {
       list.push_back({"fc1", {.m = tokens_, .n = up_, .k = hidden}});
@@ -103,9 +104,18 @@ class Layer {
   UnitTime attention_branch() const {
     UnitTime t = rank_.weight_products(tokens_, queries_ + 2 * keys_, model_.hidden_size, work_.products);
     t += rank_.weight_products(tokens_, model_.hidden_size, queries_, work_.products);
+    if (attention_.has_output_gate) t += output_gate();
     t += program_.stores_scores ? stored_scores() : flash_attention();
     t += biases();
     t += region_communication(rank_);
+    return t;
+  }
+
+  UnitTime output_gate() const {
+    UnitTime t = rank_.weight_products(tokens_, queries_, model_.hidden_size, work_.products);
+    const double elements = real(tokens_ * queries_);
+    t.forward.elementwise = rank_.traffic_seconds(3 * elements, 1);
+    t.backward_input.elementwise = rank_.traffic_seconds(5 * elements, 1);
     return t;
   }
 

@@ -129,6 +129,35 @@ void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const 
   });
 }
 
+void sigmoid_gate(const Tensor& x, const Tensor& gate, Tensor& y) {
+  on_float(x.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const T *xs = x.data<T>(), *gates = gate.data<T>();
+    T* ys = y.data<T>();
+    parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+      sweep(d, begin, end, [=](i64 i, auto lanes) {
+        store(hn::Mul(load(d, xs + i, lanes), logistic(d, load(d, gates + i, lanes))), d, ys + i, lanes);
+      });
+    });
+  });
+}
+
+void sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, Tensor& dx, Tensor& d_gate) {
+  on_float(dy.dtype(), [&]<class T>() {
+    const LaneTag<T> d;
+    const T *dys = dy.data<T>(), *xs = x.data<T>(), *gates = gate.data<T>();
+    T *dxs = dx.data<T>(), *d_gates = d_gate.data<T>();
+    parallel_for(cpu(dy), dy.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+      sweep(d, begin, end, [=](i64 i, auto lanes) {
+        const auto s = logistic(d, load(d, gates + i, lanes)), scaled = hn::Mul(load(d, dys + i, lanes), s);
+        const auto value = load(d, xs + i, lanes), rest = hn::Sub(hn::Set(d, hn::TFromD<decltype(d)>{1}), s);
+        store(scaled, d, dxs + i, lanes);
+        store(hn::Mul(hn::Mul(scaled, value), rest), d, d_gates + i, lanes);
+      });
+    });
+  });
+}
+
 }  // namespace mcpp::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -137,6 +166,8 @@ namespace mcpp {
 
 HWY_EXPORT(activation);
 HWY_EXPORT(activation_backward);
+HWY_EXPORT(sigmoid_gate);
+HWY_EXPORT(sigmoid_gate_backward);
 
 template <>
 void Kernels<DeviceType::Cpu>::activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
@@ -147,6 +178,17 @@ template <>
 void Kernels<DeviceType::Cpu>::activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias,
                                                    Tensor& dx) {
   HWY_DYNAMIC_DISPATCH(activation_backward)(a, dy, x, bias, dx);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::sigmoid_gate(const Tensor& x, const Tensor& gate, Tensor& y) {
+  HWY_DYNAMIC_DISPATCH(sigmoid_gate)(x, gate, y);
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, Tensor& dx,
+                                                     Tensor& d_gate) {
+  HWY_DYNAMIC_DISPATCH(sigmoid_gate_backward)(dy, x, gate, dx, d_gate);
 }
 
 }  // namespace mcpp

@@ -148,6 +148,49 @@ __global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx,
   sweep_rows<In::kUnroll>(rows, load, use);
 }
 
+/// Computes y [rows, n] = x * sigmoid(gate). A thread reads what it overwrites first, so y may alias an input.
+template <class E, int kUnit>
+__global__ void apply_sigmoid_gate(const E* x, const E* gate, E* y, i64 rows, i64 n) {
+  constexpr int kUnroll = 2;
+  const i64 i = first_column<kUnit>();
+  if (i >= n) return;
+  Pack<E, kUnit> value[kUnroll], g[kUnroll];
+  const auto load = [&](int k, i64 row) {
+    value[k] = load_pack<E, kUnit>(x + row * n + i);
+    g[k] = load_pack<E, kUnit>(gate + row * n + i);
+  };
+  sweep_rows<kUnroll>(rows, load, [&](int k, i64 row) {
+#pragma unroll
+    for (int j = 0; j < kUnit; ++j)
+      value[k].values[j] = narrow<E>(widen(value[k].values[j]) * logistic<E>(widen(g[k].values[j])));
+    store_pack(y + row * n + i, value[k]);
+  });
+}
+
+/// dx and d_gate may each alias an input, as above.
+template <class E, int kUnit>
+__global__ void apply_sigmoid_gate_backward(const E* dy, const E* x, const E* gate, E* dx, E* d_gate, i64 rows, i64 n) {
+  constexpr int kUnroll = 2;
+  const i64 i = first_column<kUnit>();
+  if (i >= n) return;
+  Pack<E, kUnit> gradient[kUnroll], value[kUnroll], g[kUnroll];
+  const auto load = [&](int k, i64 row) {
+    gradient[k] = load_pack<E, kUnit>(dy + row * n + i);
+    value[k] = load_pack<E, kUnit>(x + row * n + i);
+    g[k] = load_pack<E, kUnit>(gate + row * n + i);
+  };
+  sweep_rows<kUnroll>(rows, load, [&](int k, i64 row) {
+#pragma unroll
+    for (int j = 0; j < kUnit; ++j) {
+      const auto s = logistic<E>(widen(g[k].values[j])), scaled = widen(gradient[k].values[j]) * s;
+      gradient[k].values[j] = narrow<E>(scaled);
+      g[k].values[j] = narrow<E>(scaled * widen(value[k].values[j]) * (1 - s));
+    }
+    store_pack(dx + row * n + i, gradient[k]);
+    store_pack(d_gate + row * n + i, g[k]);
+  });
+}
+
 /// Calls f.template operator()<T, E, Act>() with the element types and the activation as types.
 template <class F>
 void on_activation(DType dtype, Activation a, F&& f) {
@@ -208,6 +251,40 @@ void Kernels<DeviceType::Cuda>::activation_backward(Activation a, const Tensor& 
     on_unit<E>(is_packable(f, gradient, from, b, to), [&]<int kUnit>() {
       const auto [grid, block] = columns_launch(f / kUnit, rows, device);
       launch(activate_backward<E, kUnit, Act>, grid, block, 0, device.stream(), gradient, from, b, to, rows, f);
+    });
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::sigmoid_gate(const Tensor& x, const Tensor& gate, Tensor& y) {
+  if (x.numel() == 0) return;
+  CudaDevice& device = cuda(x);
+  const i64 rows = row_count(x), n = x.dim(-1);
+  on_float(x.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    const E *from = elements<T>(x), *gates = elements<T>(gate);
+    E* to = elements<T>(y);
+    on_unit<E>(is_packable(n, from, gates, to), [&]<int kUnit>() {
+      const auto [grid, block] = columns_launch(n / kUnit, rows, device);
+      launch(apply_sigmoid_gate<E, kUnit>, grid, block, 0, device.stream(), from, gates, to, rows, n);
+    });
+  });
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, Tensor& dx,
+                                                      Tensor& d_gate) {
+  if (dy.numel() == 0) return;
+  CudaDevice& device = cuda(dy);
+  const i64 rows = row_count(dy), n = dy.dim(-1);
+  on_float(dy.dtype(), [&]<class T>() {
+    using E = Element<T>;
+    const E *gradient = elements<T>(dy), *from = elements<T>(x), *gates = elements<T>(gate);
+    E *to = elements<T>(dx), *d_gates = elements<T>(d_gate);
+    on_unit<E>(is_packable(n, gradient, from, gates, to, d_gates), [&]<int kUnit>() {
+      const auto [grid, block] = columns_launch(n / kUnit, rows, device);
+      launch(apply_sigmoid_gate_backward<E, kUnit>, grid, block, 0, device.stream(), gradient, from, gates, to, d_gates,
+             rows, n);
     });
   });
 }

@@ -25,6 +25,8 @@ struct Kernels {
   static decltype(ops::row_dots) row_dots;
   static decltype(ops::activation) activation;
   static decltype(ops::activation_backward) activation_backward;
+  static decltype(ops::sigmoid_gate) sigmoid_gate;
+  static decltype(ops::sigmoid_gate_backward) sigmoid_gate_backward;
   static decltype(ops::bias_dropout_add) bias_dropout_add;
   static decltype(ops::dropout) dropout;
   static decltype(ops::jitter) jitter;

@@ -124,6 +124,20 @@ void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const 
   on_device(x, [&]<DeviceType D>() { Kernels<D>::activation_backward(a, dy, x, bias, dx); });
 }
 
+void sigmoid_gate(const Tensor& x, const Tensor& gate, Tensor& y) {
+  check_same("sigmoid_gate", "gate", gate, x);
+  check_same("sigmoid_gate", "y", y, x);
+  on_device(x, [&]<DeviceType D>() { Kernels<D>::sigmoid_gate(x, gate, y); });
+}
+
+void sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, Tensor& dx, Tensor& d_gate) {
+  check_same("sigmoid_gate_backward", "x", x, dy);
+  check_same("sigmoid_gate_backward", "gate", gate, dy);
+  check_same("sigmoid_gate_backward", "dx", dx, dy);
+  check_same("sigmoid_gate_backward", "d_gate", d_gate, dy);
+  on_device(dy, [&]<DeviceType D>() { Kernels<D>::sigmoid_gate_backward(dy, x, gate, dx, d_gate); });
+}
+
 void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual, const Dropout& dropout, Tensor& y) {
   check_same("bias_dropout_add", "residual", residual, x);
   check_same("bias_dropout_add", "y", y, x);

@@ -226,6 +226,11 @@ void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y);
 /// Computes dx from dy and the forward pass's x (and bias); dx may alias x.
 void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx);
 
+/// Computes y = x * sigmoid(gate), all of the same shape; y may alias x or gate.
+void sigmoid_gate(const Tensor& x, const Tensor& gate, Tensor& y);
+/// Computes dx and d_gate from dy and the forward pass's x and gate; dx and d_gate may each alias one of the inputs.
+void sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, Tensor& dx, Tensor& d_gate);
+
 /// Computes y = residual + dropout(x + bias), all [T, h] with T = s * b rows, sequence first; bias [h] may be null; y
 /// may alias x or residual.
 void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual, const Dropout& dropout, Tensor& y);

@@ -63,6 +63,21 @@ TEST(BlockSpecTest, OmitsRopeInLayersOfNoRopeFreq) {
             "[attention gqa 4/2 nope | gelu 96]");
 }
 
+TEST(BlockSpecTest, HasGateInLayersOfAttentionOutputGate) {
+  ModelConfig config = small_model();
+  config.attention_output_gate = {3};
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  const BlockKinds blocks(config);
+  EXPECT_THAT(blocks.kind_of_layer, ElementsAre(0, 0, 1, 0, 0, 1));
+  EXPECT_FALSE(blocks.of_layer(1).attention()->has_output_gate);
+  EXPECT_TRUE(blocks.of_layer(2).attention()->has_output_gate);
+  config.attention_output_gate = {1, 1, 1, 0, 0, 0};
+  EXPECT_EQ(describe_blocks(config),
+            "3 x [attention gqa 4/2 output gate | gelu 96], 3 x [attention gqa 4/2 | gelu 96]");
+  config.attention_output_gate = {1, 0};
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.attention_output_gate: has 2 values; must have one")));
+}
+
 TEST(BlockSpecTest, HasOneBranchPerCharacterOfPattern) {
   ModelConfig config = small_model();
   config.hybrid_layer_pattern = "*-E*-E", config.moe.num_experts = 4;

@@ -72,6 +72,13 @@ TEST(CountParametersTest, IncludesPaddingBiasesAndUntiedOutput) {
   EXPECT_EQ(count_parameters(c).output, 50304 * 768);
 }
 
+TEST(FlopsTest, CountsAttentionOutputGates) {
+  ModelConfig c = gpt2(12, 768, 12), gated = c;
+  gated.attention_output_gate = {4};
+  EXPECT_EQ(count_parameters(gated).attention - count_parameters(c).attention, 3 * 768 * 768);
+  EXPECT_DOUBLE_EQ(flops_per_token(gated) - flops_per_token(c), 6 * 3 * 768.0 * 768);
+}
+
 TEST(FlopsTest, MatchesHandComputedGpt2) {
   // Per layer and token: QKV 3h^2, projection h^2, MLP 8h^2, causal attention h*s; output h*V; all times 6.
   const double h = 768, s = 1024;

@@ -61,6 +61,7 @@ ModelConfig model_of(const std::string& name) {
   ModelConfig config = llama(name == "llama_1_group" ? 1 : 4);
   config.qk_layernorm = name == "head_norms" || name == "all_heads_norms";
   config.qk_layernorm_all_heads = name == "all_heads_norms";
+  if (name == "output_gate") config.attention_output_gate = {1};
   if (name == "post_norms") config.norm_position = NormPosition::Post;
   if (name == "all_heads_norms") config.norm_position = NormPosition::Both;
   config.use_parallel_residual = name == "parallel";
@@ -131,10 +132,11 @@ i64 formula(const ModelConfig& c, i64 e, const Recompute& recompute, Split split
   const i64 heads = a / t + std::max(g, t) / t;                                         // queries and keys
   const i64 head_norms =
       c.qk_layernorm ? s * b * (heads * d * e + (c.qk_layernorm_all_heads ? 2 : heads) * means_and_deviations * 4) : 0;
-  const i64 qkv = s * b * (a + 2 * std::max(g, t)) * d / t * e;                   // ranks share the keys of a group
-  const i64 attention = s * b * a / t * ((recompute.core_attn ? 0 : d * e) + 4);  // output, log of sum of exp
+  const i64 qkv = s * b * (a + 2 * std::max(g, t)) * d / t * e;                      // ranks share the keys of a group
+  const i64 attention = s * b * a / t * ((recompute.core_attn ? 0 : d * e) + 4);     // output, log of sum of exp
+  const i64 gate = c.attention_output_gate.empty() ? 0 : s * b * 2 * a * d / t * e;  // gate and gated output
   const i64 mlp = s * b * ((c.is_gated() ? 2 : 1) * f + (recompute.mlp_act ? 0 : f)) / t * e;  // input of GELU, of fc2
-  return norms + norm_outputs + qkv + head_norms + attention + mlp;
+  return norms + norm_outputs + qkv + head_norms + attention + gate + mlp;
 }
 
 class LayerMemoryTest : public testing::TestWithParam<std::tuple<const char*, DType, Recompute, Split>> {};
@@ -154,7 +156,7 @@ TEST_P(LayerMemoryTest, MatchesFormula) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LayerMemoryTest,
                          testing::Combine(testing::Values("gpt2", "llama", "llama_1_group", "head_norms",
-                                                          "all_heads_norms", "post_norms", "parallel"),
+                                                          "all_heads_norms", "output_gate", "post_norms", "parallel"),
                                           testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kRecomputes),
                                           testing::ValuesIn(kSplits)));
 

@@ -66,6 +66,8 @@ inline std::vector<NamedModel> tiny_variants() {
   ModelConfig qwen3 = tiny_llama();
   qwen3.qk_layernorm = true;
   qwen3.kv_channels = 12;
+  ModelConfig qwen3_next = qwen3;
+  qwen3_next.attention_output_gate = {2};
   ModelConfig olmo2 = tiny_llama();
   olmo2.qk_layernorm = olmo2.qk_layernorm_all_heads = true;
   olmo2.norm_position = NormPosition::Post;
@@ -100,13 +102,8 @@ inline std::vector<NamedModel> tiny_variants() {
   heterogeneous.num_query_groups = PerLayer<i64>({2, 4, 1});
   heterogeneous.ffn_hidden_size = PerLayer<i64>({40, 24, 56});
   heterogeneous.no_rope_freq = {2};
-  return {{"qwen3", qwen3},
-          {"olmo2", olmo2},
-          {"gemma", gemma},
-          {"neox", neox},
-          {"parallel_both_norms", mixed},
-          {"hybrid", hybrid},
-          {"heterogeneous", heterogeneous}};
+  return {{"qwen3", qwen3}, {"qwen3_next", qwen3_next},     {"olmo2", olmo2},   {"gemma", gemma},
+          {"neox", neox},   {"parallel_both_norms", mixed}, {"hybrid", hybrid}, {"heterogeneous", heterogeneous}};
 }
 
 /// A model with allocated, initialized parameters and gradients, on one rank or as one rank of `tp`.

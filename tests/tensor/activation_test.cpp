@@ -127,6 +127,34 @@ TEST_P(ActivationOpsTest, PropagatesNaN) {
   }
 }
 
+TEST_P(ActivationOpsTest, SigmoidGateMatchesReferenceInForwardAndBackward) {
+  for (const auto [rows, f] : kSizes) {
+    const i64 count = rows * f;
+    const Numbers x = normals(count, 1), gate = normals(count, 2, 3), dy = normals(count, 3);
+    const auto outputs = run([&](Device& device) {
+      const auto make = [&](const Numbers& values) { return tensor_of(values, {rows, f}, dtype(), device); };
+      const Tensor tx = make(x), tg = make(gate), tdy = make(dy);
+      Tensor y = garbage({rows, f}, dtype(), device), dx = Tensor::like(y), d_gate = Tensor::like(y);
+      ops::sigmoid_gate(tx, tg, y);
+      ops::sigmoid_gate_backward(tdy, tx, tg, dx, d_gate);
+      Tensor dy_to_dx = make(dy), gate_to_d_gate = make(gate);
+      ops::sigmoid_gate_backward(dy_to_dx, tx, gate_to_d_gate, dy_to_dx, gate_to_d_gate);
+      return std::vector{y, dx, d_gate, dy_to_dx, gate_to_d_gate};
+    });
+    Numbers y(x.size()), dx(x.size()), d_gate(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double s = 1 / (1 + std::exp(-gate[i]));
+      y[i] = x[i] * s, dx[i] = dy[i] * s, d_gate[i] = dy[i] * x[i] * s * (1 - s);
+    }
+    const double factor = is_low_precision(dtype()) ? 1 : 8;
+    expect_close(outputs[0], y, "sigmoid_gate y", factor);
+    for (const std::size_t first : {1, 3}) {
+      expect_close(outputs[first], dx, "sigmoid_gate dx", factor);
+      expect_close(outputs[first + 1], d_gate, "sigmoid_gate d_gate", factor);
+    }
+  }
+}
+
 TEST(ActivationGradientTest, MatchesFiniteDifferences) {
   CpuDevice device;
   for (const Activation a : kActivations) {
