@@ -64,7 +64,7 @@ struct RankMemorySpec {
   bool quantized_weights = false;
   GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
   i64 power_sgd_rank = 0;
-  i64 node_ranks = 1;                        ///< zero_hpz_partition_size; 1: no nodes
+  i64 node_ranks = 1;                        ///< zero_hpz_partition_size; 1 = disabled
   OffloadTier params = OffloadTier::Device;  ///< Layout::params_tier
 
   /// Returns true if values are sent in packed messages: bucket_close_threshold().
@@ -97,8 +97,8 @@ struct MemoryEstimate {
   double offloaded_params = 0;  ///< offloaded part of params
   double offloaded_activations = 0;  ///< offloaded part of activations
   i64 activations_on_disk = 0;       ///< disk space of offloaded activations
-  /// Excess of the sum of the classes' peaks over the peak of their sum, which occur at different times where ZeRO
-  /// shards gradients or weights and only a few units are unsharded at a time.
+  /// Sum of the peaks of all classes minus the peak of their sum. Positive if the classes peak at different times, as
+  /// when ZeRO shards gradients or weights and only a few units are unsharded at a time.
   double peak_excess = 0;
 
   double total() const { return params + grads + optimizer_state + activations + save_copy - peak_excess; }

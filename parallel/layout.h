@@ -126,7 +126,7 @@ struct Layout {
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   i64 chunks = 1;                         ///< model chunks on each pipeline rank
-  i64 first_layers = 0, last_layers = 0;  ///< of the first and last pipeline rank; 0 = as many as on the others
+  i64 first_layers = 0, last_layers = 0;  ///< layers on the first and last pipeline rank; 0 = as many as on the others
   std::string stages = {};                ///< explicit stages (parallel/stages.h); "" = the same number of layers
   i64 zero_stage = 0;
   /// Groups of neighboring data-parallel ranks that each hold a complete copy of the weights and states (HSDP).

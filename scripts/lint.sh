@@ -115,7 +115,7 @@ check_comments() { # <folder ...>
   find "$@" "${sources[@]}" | xargs -0 awk -v words="$message_words" "$message_findings" || report "messages have findings"
 }
 
-# Reports lines of C++ excerpts in docs that no source has, apart from indentation.
+# Reports lines of C++ excerpts in docs that do not occur in any source file, ignoring indentation.
 check_docs() {
   find "${libraries[@]}" \( -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 cat |
     awk '

@@ -41,7 +41,7 @@ if setpriv --pdeathsig TERM true 2>/dev/null; then start=(setpriv --pdeathsig TE
 # launcher that does not exit because it waits for a lost host.
 job="" signals=0
 # shellcheck disable=SC2317 # called by the trap
-interrupt_twice() { { kill -INT "$job" && sleep 0.2 && kill -INT "$job"; } || true; } # for srun, which forwards SIGTERM
+interrupt_twice() { { kill -INT "$job" && sleep 0.2 && kill -INT "$job"; } || true; } # two SIGINTs terminate srun
 # shellcheck disable=SC2317 # called by the trap
 stop() {
   [ -n "$job" ] || exit 143

@@ -6,8 +6,8 @@
 #   scripts/test.sh [preset] NAME       builds the target that a test needs and runs it with its output
 #
 #   preset   release (default), cuda, cuda-sim, debug, asan or tsan
-#   LABEL    unit, sweeps, planning, layouts, end_to_end, multi_node, cuda, style, or with preset cuda-sim cuda-sim or
-#            cuda-sim-fast (docs/testing.md)
+#   LABEL    unit, sweeps, planning, layouts, end_to_end, multi_node, cuda or style; with the preset cuda-sim also
+#            cuda-sim or cuda-sim-fast (docs/testing.md)
 #   NAME     a suite (LrScheduleTest), a test of it (LrScheduleTest.MatchesMegatronGoldenValues), a file
 #            (lr_schedule_test), or a CTest name (huggingface)
 #

@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Bytes of memory of the system, used by any process.
+/// Total and free memory of the system in bytes, counting all processes.
 struct SystemMemory {
   i64 total = 0, free = 0;
 };

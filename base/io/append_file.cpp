@@ -46,7 +46,7 @@ void AppendFile::append(std::string_view record) {
   const bool is_restored = written <= 0 || (begin >= 0 && ::ftruncate(descriptor_, begin) == 0);
   if (!has_warned_) {
     log_->warn(str(path_.string(), ": ", content_name_, " are being lost: ", reason,
-                   is_restored ? "" : "; its end is truncated"));
+                   is_restored ? "" : "; the file ends in an incomplete record"));
   }
   has_warned_ = true;
 }

@@ -10,8 +10,9 @@ namespace mcpp {
 /// Name in RunState::extra of a checkpoint's lineage. Absent in runs whose `latest` was never set back.
 inline constexpr const char* kLineageName = "lineage";
 
-/// Branches that led to a checkpoint, oldest first. A run begins a new branch if it resumes below other checkpoints of
-/// its directory, because a user set `latest` back or newer ones are damaged; those checkpoints are then abandoned.
+/// Branches that led to a checkpoint, oldest first. A run begins a new branch if it resumes from a checkpoint
+/// that is not the newest of its directory, because a user set `latest` back or newer ones are damaged; the newer
+/// checkpoints are then abandoned.
 struct Lineage {
   struct Branch {
     i64 id;         ///< unique in the directory

@@ -179,7 +179,7 @@ void check_tensor(const Manifest& manifest, const TensorEntry& tensor, const std
   i64 stored = 0;  // cannot exceed the tensor's size because shards are disjoint
   for (const ShardEntry& shard : tensor.shards) stored += shard.numel();
   check_input(stored == numel(tensor.global) || manifest.coverage == Coverage::Part, where, ": only ", stored, " of ",
-              numel(tensor.global), " elements are held by a file");
+              numel(tensor.global), " elements are stored in the files");
 }
 
 }  // namespace

@@ -217,11 +217,11 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, cons
   const std::vector<std::string> reports = run_on_all_ranks(ranks.world, [&] {
     try {
       const std::vector<const Job*> order = sort_by_file_offset(jobs);
-      bytes_of_load_ = bytes_to_read(jobs);
+      load_bytes_ = bytes_to_read(jobs);
       blocks_ = std::make_unique<BlockReader>();
       const std::shared_ptr<void> over(nullptr, [this](void*) {
         blocks_ = nullptr;
-        bytes_of_load_ = 0;
+        load_bytes_ = 0;
       });
       const ReadMode mode = read_mode_for(targets);
       for (const Job* job : order) declare(*job, mode);
@@ -385,7 +385,7 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
       piece = read_piece(file, offset + first * size, (last - first) * size, destination);
     }
     if (should_verify) sum.update(piece);
-    if (listener_) listener_(static_cast<i64>(piece.size()), bytes_of_load_);
+    if (listener_) listener_(static_cast<i64>(piece.size()), load_bytes_);
     for (std::size_t i = 0; !destination && i < destinations.size(); ++i)
       destinations[i].copy_from(first, last, piece.data());
   }

@@ -147,7 +147,7 @@ class CheckpointReader {
   std::vector<i64> offsets_;                      // by shard: byte offset in its file, cached
   std::vector<std::byte> piece_;                  // buffer for a part of a shard
   ReadListener listener_;
-  i64 bytes_of_load_ = 0;
+  i64 load_bytes_ = 0;
   std::unique_ptr<BlockReader> blocks_;  // shards verified by this rank in the current load
 };
 

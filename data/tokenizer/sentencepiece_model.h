@@ -56,7 +56,7 @@ inline std::size_t end_of_word(std::string_view text) {
   return std::min(text.find(' ', std::min(text.find_first_not_of(' '), text.size())), text.size());
 }
 
-/// Returns `file` as a model that segments normalized texts: spaces become U+2581, and nothing else changes.
+/// Returns a copy of the serialized model `file` whose normalizer only replaces spaces with U+2581.
 std::string without_normalization(std::string_view file, const std::string& source);
 
 /// Rounds the scores of all pieces in `file` to multiples of 2^-10. Their sums are then exact in fp32 up to 16384,

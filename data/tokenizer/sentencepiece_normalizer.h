@@ -31,7 +31,7 @@ class Charsmap {
   /// Returns the replacement of the longest entry that `text` begins with, and the number of bytes that it replaces: 0
   /// if there is no such entry.
   std::pair<std::string_view, std::size_t> longest_match(std::string_view text) const;
-  /// Returns true if no entry equals the ASCII character `byte` or begins with it and a second ASCII character.
+  /// Returns true if every entry that begins with the ASCII character `byte` continues with a non-ASCII character.
   bool keeps(u8 byte) const { return empty() || keeps_[byte]; }
 
  private:

@@ -155,7 +155,7 @@ constexpr std::array kOperations{
 /// Timings of one side on this rank, in seconds per call.
 class Stopwatch {
  public:
-  Stopwatch(const CommSide& side, const CommOperation& operation, i64 count)
+  Stopwatch(const BenchGroup& side, const CommOperation& operation, i64 count)
       : group_(side.group), operation_(operation), buffers_(side.device, count, side.group.size()) {}
 
   void time_round(int repeats) {
@@ -191,7 +191,7 @@ class Stopwatch {
   std::vector<double> times_;
 };
 
-CommRow bench_operation(const CommSide& ours, const CommSide& baseline, const CommOperation& operation, i64 count,
+CommRow bench_operation(const BenchGroup& ours, const BenchGroup& baseline, const CommOperation& operation, i64 count,
                         const CommTiming& timing) {
   Stopwatch our_times(ours, operation, count), baseline_times(baseline, operation, count);
   for (int round = 0; round < timing.rounds; ++round) {
@@ -213,7 +213,7 @@ std::vector<std::string> comm_operations() {
 
 }  // namespace
 
-std::vector<CommRow> bench_comm(CommSide ours, CommSide baseline, const CommTiming& timing) {
+std::vector<CommRow> bench_comm(BenchGroup ours, BenchGroup baseline, const CommTiming& timing) {
   const int ranks = ours.group.size();
   MCPP_CHECK(ranks >= 2 && baseline.group.size() == ranks, "cannot compare groups of ", ranks, " and ",
              baseline.group.size(), " ranks");

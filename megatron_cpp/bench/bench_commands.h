@@ -23,13 +23,13 @@ ExitCode bench_groups_command(Arguments args, Log& log, const World& world);
 struct CommTiming {
   i64 smallest = 1 << 10;  ///< bytes of the full tensor; each size is four times the previous one
   i64 largest = 64 << 20;
-  int rounds = 5;                            ///< alternations between the sides
+  int rounds = 5;                            ///< alternations between the groups
   int repeats = 7;                           ///< timed runs per alternation, after an untimed one that warms the caches
   std::vector<std::string> operations = {};  ///< empty = all
 };
 
 /// Group and the device of its tensors.
-struct CommSide {
+struct BenchGroup {
   Communicator& group;
   Device& device;
 };
@@ -48,7 +48,7 @@ struct CommRow {
 /// Times all collectives on fp32, and half of a round trip between the first and the last rank, which are on different
 /// nodes if there are several. Both groups must have the same ranks, at least 2. Collective; all ranks return the
 /// same rows.
-std::vector<CommRow> bench_comm(CommSide ours, CommSide baseline, const CommTiming& timing);
+std::vector<CommRow> bench_comm(BenchGroup ours, BenchGroup baseline, const CommTiming& timing);
 
 /// Formats the rows as aligned text, one per line.
 std::string comm_table(const std::vector<CommRow>& rows);

@@ -79,8 +79,8 @@ struct LlamaTraits {
 struct Family {
   HuggingfaceFamily family;
   std::string_view model_type, architecture;
-  /// Prefixes of weight names: outside of the layers, and before the number of a layer; and the name of the output
-  /// matrix.
+  /// Prefix of weight names outside the layers, prefix of those inside a layer (before its number), and name of the
+  /// output matrix.
   std::string_view base, layers, output;
   /// Returns the model of a config.json of this type. Throws BadInput, naming the key, for values that this program
   /// does not support.

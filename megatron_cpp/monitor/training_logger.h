@@ -46,7 +46,7 @@ class LogWindow {
 
   bool is_empty() const { return iterations_ == 0; }
   i64 iterations() const { return iterations_; }
-  /// Returns the peak of one device in TFLOP/s: as configured, or that of the fastest step if it may be raised.
+  /// Returns the peak of one device in TFLOP/s. A measured peak is raised to the rate of the fastest step so far.
   double peak_tflops() const { return work_.peak.tflops; }
   /// Returns the time that this rank spent in the window.
   RankTimings seconds() const { return end_ - begin_; }

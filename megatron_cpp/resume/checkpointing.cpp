@@ -157,7 +157,7 @@ void check_same_tokenizer(const Config& config, const RunState& run, const std::
 i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) {
   const auto it = run.extra.find(name);
   check_input(it != run.extra.end(), checkpoint.string(), ": has only weights, no ", name,
-              "; to start a new training from them, set checkpoint.finetune = true");
+              "; to start a new run from them, set checkpoint.finetune = true");
   return std::stoll(it->second);
 }
 

@@ -140,7 +140,7 @@ std::vector<Candidate> own_candidates(const CheckpointConfig& config, Communicat
 }
 
 std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& world, const Log& log,
-                                     const CheckpointUse& use) {
+                                     const ReadCheckpointFn& use) {
   if (!candidate.is_local) {
     if (auto damage = find_damage(candidate.path, world)) return damage;
   }
@@ -158,7 +158,7 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
 
 /// Returns the first candidate that `use` finds intact. Logs a warning for each damaged one before it.
 std::optional<Path> use_first_intact(const std::vector<Candidate>& candidates, Communicator& world, const Log& log,
-                                     const CheckpointUse& use) {
+                                     const ReadCheckpointFn& use) {
   for (const Candidate& candidate : candidates) {
     const std::optional<Damage> damage = try_checkpoint(candidate, world, log, use);
     if (!damage) return candidate.path;
@@ -383,7 +383,8 @@ TrainingProgress reload_training(const RunContext& run, const DatasetIdentities&
   return *result.progress;
 }
 
-Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const CheckpointUse& use) {
+Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log,
+                    const ReadCheckpointFn& use) {
   if (is_checkpoint(folder_or_checkpoint, world)) {
     const std::optional<Damage> damage = try_checkpoint({folder_or_checkpoint}, world, log, use);
     if (damage) fail(ExitCode::BadInput, damage->text);

@@ -50,11 +50,11 @@ TrainingProgress reload_training(const RunContext& run, const DatasetIdentities&
 
 /// Reads the required parts of a checkpoint. Returns damage, identically on all ranks, if a different checkpoint must
 /// be tried.
-using CheckpointUse = std::function<std::optional<Damage>(CheckpointReader&)>;
+using ReadCheckpointFn = std::function<std::optional<Damage>(CheckpointReader&)>;
 
 /// Returns the checkpoint at this path or, for a folder of checkpoints, the newest that `use` finds intact. Throws
 /// BadInput if there is none. Collective over `world`.
-Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const CheckpointUse& use);
+Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const ReadCheckpointFn& use);
 
 /// Returns the checkpoint that use_checkpoint() would use, after verifying every byte. Runs in one process.
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);

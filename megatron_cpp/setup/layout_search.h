@@ -23,7 +23,7 @@ inline constexpr double kMemoryReserve = 0.08;
 [[noreturn]] void fail_no_layout_fits(const SearchResult& result, const Hardware& hardware, const Workload& work,
                                       const SearchLimits& limits);
 
-/// Returns the memory of the rank that needs most.
+/// Returns the maximum memory over all ranks.
 double max_rank_memory(const Config& config, int world_size);
 
 /// Predicts a step of the configuration's own layout, ignoring any.layout. Throws BadInput if the layout cannot run on

@@ -107,8 +107,7 @@ struct ModelConfig {
     visit("kv_channels", self.kv_channels, "width of one head; 0 = hidden_size / num_attention_heads", between(0, 1e5));
     visit("seq_length", self.seq_length, "tokens per training sample", between(1, 1e8));
     visit("max_position_embeddings", self.max_position_embeddings, "longest context; 0 = seq_length", between(0, 1e8));
-    visit("vocab_size", self.vocab_size, "number of tokens of the tokenizer; 0 = from data.tokenizer_model",
-          between(0, 2147483647));
+    visit("vocab_size", self.vocab_size, "vocabulary size; 0 = that of data.tokenizer_model", between(0, 2147483647));
     visit("make_vocab_size_divisible_by", self.make_vocab_size_divisible_by,
           "the embedding is padded to a multiple of this number, independently of the layout", between(1, 1e6));
   }

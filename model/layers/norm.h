@@ -19,8 +19,8 @@ struct NormColumns {
   Communicator* ranks = nullptr;
 };
 
-/// Norm over full rows, and therefore over any shard of the sequence; or over rows whose columns are sharded across
-/// ranks, which then sum their squares. Saves x [.., h], rstd [T] and, for LayerNorm, mean [T].
+/// Norm over the rows of x, which may be any shard of the sequence. If the columns are sharded across ranks, the sums
+/// of squares are reduced over these ranks. Saves x [.., h], rstd [T] and, for LayerNorm, mean [T].
 class Norm final : public Module {
  public:
   /// Norm over the hidden axis of the residual stream.

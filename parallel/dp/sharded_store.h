@@ -77,7 +77,7 @@ class SecondaryWeightShard {
 };
 
 /// Sharded parameters, for stage 3 (FSDP): a unit's full weights exist only while it is in use. This rank's shard may
-/// be offloaded (sharded_store.h); it is fetched for each gather and prefetched ahead.
+/// be offloaded (OffloadedParams); it is fetched for each gather and prefetched ahead.
 class ShardedParams final : public ParamStore {
  public:
   /// If `should_prefetch`, gathers one unit ahead. `offload_store` must have an empty store; null keeps this rank's

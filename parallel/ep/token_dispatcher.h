@@ -125,8 +125,8 @@ class AllToAllDispatcher final : public TokenDispatcher {
  private:
   /// Sends the rows [N, h] of choices, in the order of tokens_, to their experts; returns [M, h] by expert.
   Tensor send_to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const;
-  /// Sends rows back, summed over ranks that share an expert's width. This is the backward pass of send_to_experts()
-  /// and vice versa.
+  /// Sends rows back to the ranks of their tokens and sums the partial results of expert-tensor-parallel ranks. This is
+  /// the backward pass of send_to_experts() and vice versa.
   Tensor return_from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const;
   /// Convert parts in rows to parts in elements, one part per rank of the exchange.
   std::vector<Part> sent(i64 width, i64 copy_stride) const;

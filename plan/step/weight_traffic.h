@@ -35,7 +35,7 @@ class WeightTraffic {
   /// remainder, or the slowdown of the work.
   double exposed_seconds(double work, double links) const;
 
-  /// `kind`: index of the block (WeightCounts::blocks()).
+  /// Returns the traffic of one layer. `kind` is the index of its block in WeightCounts::blocks().
   UnitTraffic layer_traffic(std::size_t kind, bool is_recomputed) const;
   UnitTraffic embedding_traffic(const StageContents& stage) const;
   UnitTraffic output_traffic(const StageContents& stage) const;

@@ -150,7 +150,7 @@ TEST_P(OptimizerOpsTest, PropagateNaN) {
   EXPECT_TRUE(std::isnan(to_doubles(w)[1]) && std::isnan(to_doubles(model)[1]) && std::isfinite(to_doubles(w)[0]));
 }
 
-TEST(OptimizerTypeTest, RejectsModelsWiderThanMasterWeights) {
+TEST(OptimizerDtypeTest, RejectsModelDtypeOfHigherPrecisionThanMasterWeights) {
   CpuDevice device;
   Tensor w = Tensor::zeros({3}, DType::F32, device), m = Tensor::zeros({3}, DType::F32, device),
          v = Tensor::zeros({3}, DType::F32, device), model = Tensor::zeros({3}, DType::F64, device);

@@ -20,7 +20,7 @@ class Normalizer {
   bool is_empty() const { return steps_.empty(); }
 
   /// Returns `text` after all steps: `text` itself if nothing changes, else stored in `buffer`. Adds no prefix to a
-  /// continued text. Throws BadInput if a text grows without bound.
+  /// continued text. Throws BadInput if the result is more than about 64 times as long.
   std::string_view apply(std::string_view text, SegmentStart start, std::string& buffer, RegexMemory& memory) const;
 
  private:

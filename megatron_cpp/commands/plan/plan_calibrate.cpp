@@ -61,10 +61,10 @@ Config make_config(const CalibrateOptions& options, int ranks) {
 void check_device(CalibrationTarget device) {
   const bool is_cpu = device == CalibrationTarget::Cpu || (device == CalibrationTarget::Auto && !kWithCuda);
   check_input(
-      is_cpu, "--device=", enum_name(device), ": plan calibrate measures processors, not GPUs; for these copy ",
-      "the nearest file of configs/hardware/, enter what bench gemm and bench ops measure, and let a short run ",
-      "correct it with plan --from_run --emit_hardware (docs/planning.md)",
-      device == CalibrationTarget::Auto ? "; --device=cpu measures the processors of this host" : "");
+      is_cpu, "--device=", enum_name(device), ": plan calibrate measures CPUs, not GPUs; for a GPU copy the ",
+      "nearest file of configs/hardware/, enter the results of bench gemm and bench ops, and correct it by a short ",
+      "run with plan --from_run --emit_hardware (docs/planning.md)",
+      device == CalibrationTarget::Auto ? "; --device=cpu measures the CPUs of this host" : "");
 }
 
 void check_out(const std::string& out) {

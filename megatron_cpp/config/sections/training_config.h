@@ -99,7 +99,7 @@ struct TrainingConfig {
         "K, M, B or T, of tokens) after which the size applies");
     visit("train_iters", self.train_iters, "iterations to train; set this or train_samples", between(0, 1e12));
     visit("train_samples", self.train_samples, "samples to train on, instead of train_iters", between(0, 1e15));
-    number_fields(self, visit);
+    precision_fields(self, visit);
     memory_fields(self, visit);
     visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
     visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
@@ -115,7 +115,7 @@ struct TrainingConfig {
 
  private:
   template <class Self, class Visitor>
-  static void number_fields(Self& self, Visitor& visit) {
+  static void precision_fields(Self& self, Visitor& visit) {
     visit("precision", self.precision, "type of activations, and of the weights used for computation");
     visit("fp8", self.fp8,
           "with bf16: matrix products of linear layers in fp8. e4m3: all operands in E4M3; hybrid: output gradients in "

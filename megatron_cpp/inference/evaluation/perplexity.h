@@ -65,9 +65,9 @@ struct EvaluationOptions {
 };
 
 /// Scores `texts`, each represented by its tokens, of which the first is context only. Collective over `parallel`, with
-/// identical texts on all ranks; returns identical results on all ranks. Data-parallel ranks score windows in turn, and
-/// windows of short texts share batches. Sets nll and tokens of each Perplexity. The sum of a text is accumulated in
-/// fp64 in token order, regardless of the micro-batch, the layout and the other texts.
+/// identical texts on all ranks; returns identical results on all ranks. Windows are distributed over
+/// data-parallel ranks, and those of short texts share batches. Sets nll and tokens of each Perplexity. The sum of a
+/// text is accumulated in fp64 in token order, regardless of the micro-batch, the layout and the other texts.
 std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel,
                                        std::span<const std::span<const i32>> texts, const EvaluationOptions& options);
 

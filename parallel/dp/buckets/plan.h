@@ -16,7 +16,7 @@ inline constexpr i64 kParamAlignment = 64;
 struct ParamMeta {
   std::string name;
   i64 numel = 0;
-  int unit = 0;  ///< parameters acquired and released together, usually of a block; forward visits 0, 1, 2 ...
+  int unit = 0;  ///< index in forward order of its unit: parameters acquired and released together
 };
 
 /// Elements [begin, end) of the flat vectors, which hold units [first_unit, end_unit) completely. end - begin is a

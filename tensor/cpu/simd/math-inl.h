@@ -42,9 +42,9 @@ HWY_INLINE hn::Vec<D> polynomial(D d, hn::Vec<D> x, const hn::TFromD<D> (&high_t
   return y;
 }
 
-/// Computes exp(x) to about one unit in the last place: x = n ln 2 + r, where 2^n is built from its bits; the lowest n
-/// yields 0 and the highest infinity. Results below 2^-126.5 are 0 and above 2^127.5 infinite (in fp64 with exponents
-/// 1022.5 and 1023.5). NaN is preserved.
+/// Computes exp(x) = 2^n exp(r), x = n ln 2 + r, to about one unit in the last place. 2^n is built from its exponent
+/// bits. Results below 2^-126.5 are 0 and those above 2^127.5 infinite (in fp64 2^-1022.5 and 2^1023.5). NaN is
+/// preserved.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_of(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;

@@ -45,7 +45,7 @@ template <DeviceType D>
 struct PackKernels {
   static void pack(const Tensor& x, Tensor& message);
   static void unpack(const Tensor& message, Tensor& x);
-  static void sum_unpacked(const Tensor& messages, Tensor& sum);  ///< fp32
+  static void sum_unpacked(const Tensor& messages, Tensor& sum);  ///< fp32 sum of byte messages
   static void sum_rounded(const Tensor& messages, Tensor& sum);   ///< fp32 sum of bf16 messages
 };
 

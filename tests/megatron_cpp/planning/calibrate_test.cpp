@@ -166,7 +166,7 @@ TEST_F(CalibrateCommandTest, RejectsGpus) {
     args.insert(args.begin(), {"plan", "calibrate", "--out=" + file});
     const Outcome outcome = Program(args, folder_ / "process").wait();
     EXPECT_EQ(outcome.code, 2) << outcome.out;
-    EXPECT_THAT(outcome.err, HasSubstr("plan calibrate measures processors, not GPUs"));
+    EXPECT_THAT(outcome.err, HasSubstr("plan calibrate measures CPUs, not GPUs"));
     EXPECT_LT(outcome.cpu_seconds, 2);
   }
   EXPECT_FALSE(std::filesystem::exists(file));

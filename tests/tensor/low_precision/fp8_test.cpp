@@ -159,7 +159,7 @@ void expect_product(const Product& p, const Numbers& a, const Numbers& b, const 
   }
 }
 
-TEST_P(Fp8OpsTest, ProductsMatchRoundedOperands) {
+TEST_P(Fp8OpsTest, ProductsMatchProductsOfRoundedOperands) {
   std::vector<Product> products;
   for (const auto& [m, n, k] : kProductSizes)
     for (const Fp8Format a : kFormats)

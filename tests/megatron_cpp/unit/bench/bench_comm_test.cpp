@@ -46,7 +46,7 @@ TEST(BenchCommTest, TimesAllOperationsAndSizesOnBothSides) {
 TEST(BenchCommTest, TimesOnlySelectedOperations) {
   run_local_ranks(2, [&](Communicator& world, int) {
     CpuDevice device;
-    const CommSide side{world, device};
+    const BenchGroup side{world, device};
     const auto rows = bench_comm(side, side, {.largest = 1 << 10, .operations = {"send_recv", "all_gather"}});
     ASSERT_EQ(rows.size(), 2U);
     EXPECT_EQ(rows[0].operation, "all_gather");

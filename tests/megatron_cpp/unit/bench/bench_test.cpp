@@ -137,7 +137,7 @@ TEST_F(BenchTest, RejectsAbsurdNumbers) {
               testing::HasSubstr("--rounds=1000000000000: must be "));
 }
 
-TEST_F(BenchTest, NamesDeviceKeyWithoutGpu) {
+TEST_F(BenchTest, ErrorNamesDeviceKeyWhenGpuIsMissing) {
   const nlohmann::json json = run("step", {"--device.device=cuda"});
   if (!json.contains("error")) GTEST_SKIP() << "there is a GPU";
   EXPECT_THAT(json["error"].get<std::string>(), testing::HasSubstr("device.device"));

@@ -227,7 +227,7 @@ struct RefusedCase {
   std::string key;
 };
 
-TEST(UnusedKeyTest, IsRefusedByNameWithAdvice) {
+TEST(UnusedKeyTest, ErrorNamesKeyAndAdvice) {
   const std::vector<RefusedCase> cases{
       {{"--optimizer.lr_warmup_init=1e-6"}, "optimizer.lr_warmup_init"},
       {{"--optimizer.lr_wsd_decay_style=linear"}, "optimizer.lr_wsd_decay_style"},
