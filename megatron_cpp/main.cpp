@@ -21,6 +21,7 @@
 
 #include "base/machine.h"
 #include "base/program/standard_streams.h"
+#include "base/strings.h"
 #include "comm/metered.h"
 #include "comm/mpi/mpi.h"
 #include "comm/startup_timeout.h"
@@ -30,8 +31,9 @@
 namespace {
 
 int report(mcpp::ExitCode code, const char* what, int rank) {
-  if (rank > 0) std::fprintf(stderr, "[rank %d] ", rank);
-  std::fprintf(stderr, "megatron_cpp: error: %s\n", what);
+  const std::string prefix = rank > 0 ? mcpp::str("[rank ", rank, "] ") : "";
+  // One call, because other threads and MPI write to stderr, too.
+  std::fprintf(stderr, "%smegatron_cpp: error: %s\n", prefix.c_str(), what);
   return static_cast<int>(code);
 }
 
