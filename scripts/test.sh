@@ -150,7 +150,7 @@ fi
 targets=()
 if [ "$preset" = cuda-sim ]; then # only tests on simulated GPUs; the others run in the other presets
   name=${name:-cuda-sim}
-  targets=(cuda_simulator_tests tensor_tests comm_tests megatron_cpp_tests)
+  targets=(cuda_simulator_tests cuda_simulator_clock_tests tensor_tests comm_tests megatron_cpp_tests)
   if [ "$name" = cuda-sim ]; then targets+=(model_tests checkpoint_tests); fi # for scripts/gpu_check.sh
 fi
 scripts/install_dependencies.sh
