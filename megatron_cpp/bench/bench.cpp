@@ -207,6 +207,7 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
     if (const AttentionSpec* attention = block.attention()) {
       add("qkv", tokens, h, attention->query_width() + 2 * attention->key_width(), counts[kind]);
       add("proj", tokens, attention->query_width(), h, counts[kind]);
+      if (attention->has_output_gate) add("gate", tokens, h, attention->query_width(), counts[kind]);
     }
     if (block.mlp()) add_mlp("fc1", "fc2", tokens, block.mlp()->ffn_hidden_size, counts[kind]);
     if (const MoeSpec* moe = block.moe()) {  // balanced experts

@@ -33,7 +33,9 @@ WeightCounts::BlockCounts count_block(const ModelConfig& m, const BlockSpec& blo
   if (const AttentionSpec* attention = block.attention()) {
     counts.dense += matrix((attention->query_width() + 2 * attention->key_width()) / tp, h, low_rank);
     counts.dense += matrix(h, attention->query_width() / tp, low_rank);
-    counts.tensors += 2 + norm_tensors + (m.qkv_bias() ? 1 : 0) + (m.attention_output_bias() ? 1 : 0);
+    if (attention->has_output_gate) counts.dense += matrix(attention->query_width() / tp, h, low_rank);
+    counts.tensors += 2 + (attention->has_output_gate ? 1 : 0) + norm_tensors + (m.qkv_bias() ? 1 : 0) +
+                      (m.attention_output_bias() ? 1 : 0);
   }
   if (block.mlp()) counts.dense += mlp(m, block.mlp()->ffn_hidden_size, tp, low_rank);
   if (block.has_feed_forward()) counts.tensors += 2 + norm_tensors + (m.mlp_bias() ? 2 : 0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/step/step_time.h"
+#include "plan/step/weight_counts.h"
 #include "tests/support/layouts/toy_cluster.h"
 
 namespace mcpp {
@@ -101,6 +102,18 @@ TEST_F(WeightTrafficTest, PackingTakesDeviceTime) {
   hardware_.device.memory_attained = 1000;
   const double ways = 2 * 2 * (kPacked + 2) * (1 + 1.0 / 32);
   EXPECT_NEAR(step().work.data_parallel, ways * weights() / 1000e9, 1e-2);
+}
+
+TEST(WeightCountsTest, IncludesAttentionOutputGates) {
+  const Workload plain = test::toy_workload(16, 4096, 32, 64);
+  ModelConfig gated = plain.model;
+  gated.attention_output_gate = {1};
+  const Layout layout{.tp = 2};
+  const auto counts = [&](const ModelConfig& model) { return WeightCounts(model, layout).block_counts(0); };
+  const i64 width = block_spec(gated, 0).attention()->query_width();
+  EXPECT_EQ(counts(gated).dense.all - counts(plain.model).dense.all,
+            static_cast<double>(width / 2 * gated.hidden_size));
+  EXPECT_EQ(counts(gated).tensors - counts(plain.model).tensors, 1);
 }
 
 }  // namespace
