@@ -1,8 +1,7 @@
 #include "model/layer_memory.h"
 
-#include <algorithm>
 #include <optional>
-#include <vector>
+#include <utility>
 
 #include "model/config/block_spec.h"
 #include "model/layers/output_layer.h"
@@ -58,7 +57,7 @@ class ActivationMeter {
   }
 
  private:
-  const MemoryUse& live() const {
+  const MemoryUse& live() {
     return meta_.device().memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)];
   }
   MicrobatchContext make_microbatch() const {
@@ -70,7 +69,7 @@ class ActivationMeter {
   }
 
   const ActivationSetup& setup_;
-  mutable MetaModelContext meta_;
+  MetaModelContext meta_;
   ModelContext context_;
   Shape input_shape_;
   std::shared_ptr<const SamplePartition> partition_;
@@ -109,21 +108,14 @@ i64 recompute_input_bytes(const ModelConfig& c, const ActivationSetup& setup) {
 /// LayerBytes by block and precision, on which alone they depend in a given setup.
 class MeasuredLayers {
  public:
-  MeasuredLayers(const ModelConfig& config, const ActivationSetup& setup) : config_(config), setup_(setup) {
-    for (i64 layer = 0; layer < config.num_layers; ++layer) {
-      const BlockSpec block = block_spec(config, layer);
-      const bool is_fp8 = setup.fp8.has(layer);
-      const auto same = [&](const Kind& kind) { return kind.block == block && kind.is_fp8 == is_fp8; };
-      const auto it = std::ranges::find_if(kinds_, same);
-      kind_of_layer_.push_back(static_cast<std::size_t>(it - kinds_.begin()));
-      if (it == kinds_.end()) kinds_.push_back({layer, block, is_fp8, {}});
-    }
-  }
+  MeasuredLayers(const ModelConfig& config, const ActivationSetup& setup)
+      : config_(config), setup_(setup), blocks_(config) {}
 
   const LayerBytes& layer(i64 index) {
-    Kind& kind = kinds_[kind_of_layer_.at(static_cast<std::size_t>(index))];
-    if (!kind.bytes) kind.bytes = measure_layer(config_, setup_, kind.layer);
-    return *kind.bytes;
+    const auto [found, is_new] =
+        layers_.try_emplace({blocks_.kind_of_layer.at(static_cast<std::size_t>(index)), setup_.fp8.has(index)});
+    if (is_new) found->second = measure_layer(config_, setup_, index);
+    return found->second;
   }
   const LayerBytes& output() {
     if (!output_) output_ = measure_output(config_, setup_);
@@ -131,18 +123,10 @@ class MeasuredLayers {
   }
 
  private:
-  /// Layers of the same block and precision, of which the first stands for all.
-  struct Kind {
-    i64 layer;
-    BlockSpec block;
-    bool is_fp8;
-    std::optional<LayerBytes> bytes;
-  };
-
   const ModelConfig& config_;
   ActivationSetup setup_;
-  std::vector<Kind> kinds_;
-  std::vector<std::size_t> kind_of_layer_;
+  BlockKinds blocks_;
+  std::map<std::pair<std::size_t, bool>, LayerBytes> layers_;  // by kind of block and whether it is in fp8
   std::optional<LayerBytes> output_;
 };
 

@@ -21,7 +21,7 @@ struct StageContents {
 /// Returns the contents of stages 0, 1, ... in which the layout divides the layers. Throws BadInput with every conflict
 /// and the nearest valid values.
 ///
-/// By default every stage gets the same number of layers. first_layers and last_layers set the layers of the first and
+/// Every stage gets the same number of layers by default. first_layers and last_layers set the layers of the first and
 /// last pipeline rank, over all its chunks; the other ranks divide the rest evenly, as do the chunks of each rank.
 ///
 /// Layout::stages, which excludes these two, lists the contents of the stages in the order in which a microbatch visits
