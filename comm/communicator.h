@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -107,7 +108,8 @@ class Communicator {
 /// Returns a group of one rank, whose collectives are copies.
 std::unique_ptr<Communicator> make_self_communicator();
 /// Returns rank 0 of a group of `size` ranks that do not exist, for tensors on the meta device. Operations complete
-/// immediately and transfer nothing.
-std::unique_ptr<Communicator> make_meta_communicator(i64 size);
+/// immediately and transfer nothing. They are recorded with the group's name if the device records
+/// (MetaDevice::record_to()).
+std::unique_ptr<Communicator> make_meta_communicator(i64 size, std::string name = "");
 
 }  // namespace mcpp

@@ -1,38 +1,74 @@
+#include "comm/meta.h"
+
+#include <algorithm>
+
 #include "base/check.h"
-#include "comm/communicator.h"
 
 namespace mcpp {
-namespace {
 
-class MetaCommunicator final : public Communicator {
- public:
-  explicit MetaCommunicator(int size) : size_(size) {}
-
-  int rank() const override { return 0; }
-  int size() const override { return size_; }
-
-  Work all_reduce(Tensor&, ReduceOp) override { return {}; }
-  Work all_gather(const Tensor&, Tensor&) override { return {}; }
-  Work reduce_scatter(const Tensor&, Tensor&) override { return {}; }
-  Work broadcast(Tensor&, int) override { return {}; }
-  Work all_to_all(const Tensor&, Tensor&) override { return {}; }
-  Work all_to_all_v(const Tensor&, std::span<const Part>, Tensor&, std::span<const Part>) override { return {}; }
-  Work send(const Tensor&, int) override { return {}; }
-  Work recv(Tensor&, int) override { return {}; }
-  void barrier() override {}
-  std::unique_ptr<Communicator> split(int, int) override {
-    fail(ExitCode::Internal, "a group on the meta device cannot be split: it does not know the colors of other ranks");
+/// Collectives of one kind that are in flight at the same time, like the all-to-alls of several runs of a sequence, are
+/// recorded as one.
+Work MetaCommunicator::record(MessageKind kind, const Tensor& t, i64 elements) {
+  OpTrace* trace = trace_of(t);
+  if (!trace || size_ == 1) return {};
+  std::vector<MessageRecord>& messages = trace->messages;
+  const auto bytes = static_cast<double>(elements * size_of(t.dtype()));
+  if (kind == MessageKind::Send) {
+    messages.push_back({kind, name_, bytes});
+    return {};
   }
-  void abort(int) noexcept override {}
+  if (in_flight_ > 0 && !messages.empty() && messages.back().group == name_ && messages.back().kind == kind)
+    messages.back().bytes += bytes;
+  else
+    messages.push_back({kind, name_, bytes});
+  ++in_flight_;
+  return Work([this] { --in_flight_; });
+}
 
- private:
-  int size_;
-};
+Work MetaCommunicator::all_reduce(Tensor& t, ReduceOp) {
+  return record(MessageKind::AllReduce, t, t.numel());
+}
 
-}  // namespace
+Work MetaCommunicator::all_gather(const Tensor&, Tensor& full) {
+  return record(MessageKind::AllGather, full, full.numel());
+}
 
-std::unique_ptr<Communicator> make_meta_communicator(i64 size) {
-  return std::make_unique<MetaCommunicator>(static_cast<int>(size));
+Work MetaCommunicator::reduce_scatter(const Tensor& full, Tensor&) {
+  return record(MessageKind::ReduceScatter, full, full.numel());
+}
+
+Work MetaCommunicator::broadcast(Tensor& t, int) {
+  return record(MessageKind::Broadcast, t, t.numel());
+}
+
+Work MetaCommunicator::all_to_all(const Tensor& in, Tensor&) {
+  return record(MessageKind::AllToAll, in, in.numel());
+}
+
+Work MetaCommunicator::all_to_all_v(const Tensor& in, std::span<const Part> send, Tensor&,
+                                    std::span<const Part> receive) {
+  const auto elements = [](std::span<const Part> parts) {
+    i64 sum = 0;
+    for (const Part& part : parts) sum += part.count;
+    return sum;
+  };
+  return record(MessageKind::AllToAll, in, std::max(elements(send), elements(receive)));
+}
+
+Work MetaCommunicator::send(const Tensor& t, int) {
+  return record(MessageKind::Send, t, t.numel());
+}
+
+Work MetaCommunicator::recv(Tensor&, int) {
+  return {};
+}
+
+std::unique_ptr<Communicator> MetaCommunicator::split(int, int) {
+  fail(ExitCode::Internal, "a group on the meta device cannot be split: it does not know the colors of other ranks");
+}
+
+std::unique_ptr<Communicator> make_meta_communicator(i64 size, std::string name) {
+  return std::make_unique<MetaCommunicator>(size, std::move(name));
 }
 
 }  // namespace mcpp

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 
+#include "model/config/block_spec.h"
 #include "model/memory.h"
 
 namespace mcpp {
@@ -12,6 +13,9 @@ namespace mcpp {
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Returns the bytes of x that a rank saves as the input of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
+
+/// Returns the setup without what changes nothing in a layer that is neither recomputed as a whole nor offloaded.
+ActivationSetup setup_of_layer(ActivationSetup setup);
 
 /// Bytes of a transformer layer, or of the output layer with the loss, including their input.
 struct LayerBytes {
@@ -31,6 +35,7 @@ class LayerSizes {
 
   const ModelConfig& config() const { return config_; }
   const ActivationSetup& setup() const { return setup_; }
+  const BlockKinds& blocks() const;
   const LayerBytes& layer(i64 index);
   const LayerBytes& output();
 

@@ -11,6 +11,12 @@
 
 namespace mcpp {
 
+// Names of the groups of ranks of a model on the meta device (MessageRecord::group): tensor-parallel ranks,
+// context-parallel ranks that exchange heads or pass keys, ranks that exchange the tokens of experts, and ranks with
+// the tokens of a sample.
+inline constexpr const char *kTpGroup = "tp", *kHeadsGroup = "heads", *kRingGroup = "ring",
+                            *kExchangeGroup = "exchange", *kSampleGroup = "sample";
+
 /// Settings other than the model that determine activation sizes.
 struct ActivationSetup {
   DType dtype = DType::F32;
@@ -23,6 +29,7 @@ struct ActivationSetup {
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   ExpertLoad expert_load = ExpertLoad::Even;
+  double expert_imbalance = 1;                ///< AssumedChoices::imbalance
   OffloadTier offload = OffloadTier::Device;  ///< tier of saved activations until backward
   Fp8Layers fp8 = {};
 

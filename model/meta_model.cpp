@@ -5,6 +5,7 @@
 
 #include "base/integer_math.h"
 #include "base/strings.h"
+#include "parallel/cp/sequence_partition.h"
 #include "parallel/ep/capacity.h"
 
 namespace mcpp {
@@ -57,12 +58,14 @@ void check_countable(const ModelConfig& config, i64 tokens) {
 }
 
 MetaModelContext::MetaModelContext(const ActivationSetup& setup)
-    : setup_(setup), tp_(make_meta_communicator(setup.tensor_parallel)) {
-  const auto make = [](i64 ranks) { return ranks > 1 ? make_meta_communicator(ranks) : nullptr; };
-  heads_ = make(setup.partition.heads);
-  ring_ = make(setup.partition.rings);
-  exchange_ = make(setup.expert_parallel * setup.expert_tensor_parallel);
-  sample_ = make(setup.tensor_parallel * setup.partition.ranks());
+    : setup_(setup), tp_(make_meta_communicator(setup.tensor_parallel, kTpGroup)) {
+  const auto make = [](i64 ranks, const char* name) {
+    return ranks > 1 ? make_meta_communicator(ranks, name) : nullptr;
+  };
+  heads_ = make(setup.partition.heads, kHeadsGroup);
+  ring_ = make(setup.partition.rings, kRingGroup);
+  exchange_ = make(setup.expert_parallel * setup.expert_tensor_parallel, kExchangeGroup);
+  sample_ = make(setup.tensor_parallel * setup.partition.ranks(), kSampleGroup);
 }
 
 ModelContext MetaModelContext::context(const ModelConfig& config) {
@@ -82,8 +85,37 @@ ModelContext MetaModelContext::context(const ModelConfig& config) {
                       .tp = static_cast<int>(setup_.expert_tensor_parallel),
                       .exchange = exchange_.get(),
                       .sample = sample_.get(),
-                      .assumed_choices = {.load = setup_.expert_load, .max_rows = max_expert_rows(config, setup_)}},
+                      .assumed_choices = {.load = setup_.expert_load,
+                                          .imbalance = setup_.expert_imbalance,
+                                          .max_rows = max_expert_rows(config, setup_)}},
           .fp8 = setup_.fp8};
+}
+
+MetaRun::MetaRun(const ModelConfig& config, const ActivationSetup& setup)
+    : setup_(setup),
+      meta_(setup),
+      context_(meta_.context(config)),
+      input_shape_{context_.local_seq_length() / (context_.splits_sequence() ? setup.tensor_parallel : 1),
+                   setup.micro_batch_size, config.hidden_size} {
+  if (setup.partition.ranks() > 1)
+    partition_ = std::make_shared<SamplePartition>(SamplePartition::zigzag(setup.partition, config.seq_length));
+}
+
+void MetaRun::allocate(Param& param) {
+  param.value = Tensor::empty(param.box.shape, setup_.dtype, device(), MemoryClass::Params);
+  param.main_grad = Tensor::empty(param.box.shape, accumulate_dtype(setup_.dtype), device(), MemoryClass::Grads);
+}
+
+Tensor MetaRun::make_input() {
+  return Tensor::empty(input_shape_, setup_.dtype, device());
+}
+
+MicrobatchContext MetaRun::make_microbatch() const {
+  MicrobatchContext microbatch;
+  microbatch.samples.assign(static_cast<std::size_t>(setup_.micro_batch_size), 0);
+  microbatch.partition = partition_;
+  if (partition_) microbatch.positions = partition_->rank_positions(0);
+  return microbatch;
 }
 
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f) {

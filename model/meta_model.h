@@ -28,6 +28,28 @@ class MetaModelContext {
   std::unique_ptr<Communicator> tp_, heads_, ring_, exchange_, sample_;
 };
 
+/// One microbatch through a module on the meta device.
+class MetaRun {
+ public:
+  /// Keeps a reference to `setup`.
+  MetaRun(const ModelConfig& config, const ActivationSetup& setup);
+
+  const ModelContext& context() const { return context_; }
+  MetaDevice& device() { return meta_.device(); }
+  /// Allocates the value and the main gradient of a parameter.
+  void allocate(Param& param);
+  /// Returns a tensor of the shape of the residual stream on this rank.
+  Tensor make_input();
+  MicrobatchContext make_microbatch() const;
+
+ private:
+  const ActivationSetup& setup_;
+  MetaModelContext meta_;
+  ModelContext context_;
+  Shape input_shape_;
+  std::shared_ptr<const SamplePartition> partition_;
+};
+
 /// Throws OutOfMemory if the model's weights, or its activations for `tokens` tokens, take more bytes than fit in 64
 /// bits.
 void check_countable(const ModelConfig& config, i64 tokens = 0);

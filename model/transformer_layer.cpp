@@ -90,8 +90,11 @@ std::string layer_name(i64 layer) {
 }  // namespace
 
 TransformerLayer::TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary)
+    : TransformerLayer(layer, block_spec(context.get().config, layer), context, rotary) {}
+
+TransformerLayer::TransformerLayer(i64 layer, const BlockSpec& spec, StoredRef<ModelContext> context,
+                                   RotaryTable& rotary)
     : context_(context) {
-  const BlockSpec spec = block_spec(context_.config, layer);
   const std::string name = layer_name(layer), attention = name + ".self_attention", mlp = name + ".mlp";
   if (spec.attention())
     attention_ = std::make_unique<ResidualBranch>(

@@ -47,8 +47,9 @@ class ResidualBranch {
 
 class TransformerLayer final : public Module {
  public:
-  /// `layer` is the global index, starting at 0.
+  /// `layer` is the global index, starting at 0. The layer has the block of the model's configuration, or `spec`.
   TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary);
+  TransformerLayer(i64 layer, const BlockSpec& spec, StoredRef<ModelContext> context, RotaryTable& rotary);
 
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
   /// May reuse dy's memory for the result.

@@ -54,6 +54,8 @@ struct CpuOptions {
   bool shared = false;
 };
 
+struct OpTrace;  // tensor/op_trace.h
+
 class Device {
  public:
   virtual ~Device();
@@ -112,11 +114,15 @@ class CpuDevice final : public Device {
   std::unique_ptr<GemmCache, void (*)(GemmCache*)> gemm_cache_;
 };
 
-/// Device that counts memory without allocating it.
+/// Device that counts memory without allocating it, and records ops and messages without executing them.
 class MetaDevice final : public Device {
  public:
   MetaDevice() : Device(DeviceType::Meta) {}
   ~MetaDevice() override { free_pool(); }
+
+  /// Appends further ops and messages on tensors of this device to `trace`; null: does not record.
+  void record_to(OpTrace* trace) { trace_ = trace; }
+  OpTrace* trace() const { return trace_; }
 
  private:
   /// Returns an address that no other buffer of this device has had and that must not be accessed.
@@ -124,6 +130,7 @@ class MetaDevice final : public Device {
   void system_free(void*) noexcept override {}
 
   std::uintptr_t next_address_ = 64;
+  OpTrace* trace_ = nullptr;
 };
 
 }  // namespace mcpp

@@ -1,7 +1,7 @@
 // Build flag of the CUDA backend and dispatch of ops to a backend. Only for the sources that CMakeLists.txt names as
 // choosing between backends; all other sources are compiled identically in both builds.
 #pragma once
-#include "tensor/tensor.h"
+#include "tensor/op_trace.h"
 
 namespace mcpp {
 
@@ -18,10 +18,22 @@ auto on_device(DeviceType type, F&& f) {
   MCPP_CHECK(type == DeviceType::Cpu, "this program was built without CUDA");
   return f.template operator()<DeviceType::Cpu>();
 }
-/// Calls f.template operator()<D>() for the device of `t`.
+/// Calls f.template operator()<D>() for the device of `t`. On a meta device that records ops, adds the OpRecord that
+/// `describe` returns.
+template <class Describe, class F>
+auto on_device(const Tensor& t, const Describe& describe, F&& f) {
+  if (OpTrace* trace = trace_of(t)) trace->ops.push_back(describe());
+  return on_device(t.device().type(), std::forward<F>(f));
+}
+/// Likewise for an op that reads and writes about as much as `t` has.
 template <class F>
 auto on_device(const Tensor& t, F&& f) {
-  return on_device(t.device().type(), std::forward<F>(f));
+  const auto describe = [&] {
+    OpRecord record;
+    record.bytes = 2 * static_cast<double>(t.bytes());
+    return record;
+  };
+  return on_device(t, describe, std::forward<F>(f));
 }
 
 }  // namespace mcpp

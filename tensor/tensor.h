@@ -23,6 +23,7 @@ class Buffer {
 
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   Device& device() const { return device_; }
+  MemoryClass memory_class() const { return class_; }
 
  private:
   Device& device_;
@@ -52,6 +53,7 @@ class Tensor {
   i64 bytes() const { return numel() * size_of(dtype_); }
   DType dtype() const { return dtype_; }
   Device& device() const { return storage_->device(); }
+  MemoryClass memory_class() const { return storage_->memory_class(); }
 
   /// Pointer to the first element; T must be the element type.
   template <class T>

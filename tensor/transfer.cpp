@@ -19,12 +19,12 @@ void Transfer<DeviceType::Cpu>::write(const void* from, Tensor& to) {
 void read_bytes(const Tensor& from, void* to) {
   if (from.numel() == 0) return;
   if (from.device().type() == DeviceType::Meta) std::memset(to, 0, static_cast<std::size_t>(from.bytes()));
-  on_device(from, [&]<DeviceType D>() { Transfer<D>::read(from, to); });
+  on_device(from.device().type(), [&]<DeviceType D>() { Transfer<D>::read(from, to); });
 }
 
 void write_bytes(const void* from, Tensor& to) {
   if (to.numel() == 0) return;
-  on_device(to, [&]<DeviceType D>() { Transfer<D>::write(from, to); });
+  on_device(to.device().type(), [&]<DeviceType D>() { Transfer<D>::write(from, to); });
 }
 
 }  // namespace mcpp

@@ -1,6 +1,7 @@
 #include "parallel/ep/token_dispatcher.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/integer_math.h"
@@ -89,11 +90,14 @@ std::vector<i32> assumed_counts(const ExpertChoice& choice, const ExpertParallel
   const i64 tokens = choice.experts.dim(0), topk = choice.experts.dim(1), experts = choice.num_experts;
   const i64 local = experts / parallel.ep, first = local * parallel.ep_rank, ranks = ranks_of_exchange(parallel);
   const auto share = [](i64 all, i64 parts, i64 i) { return all * (i + 1) / parts - all * i / parts; };
-  const i64 chosen_here = std::min(topk, local);
+  const i64 chosen = tokens * topk, max_here = tokens * std::min(topk, local);
+  const bool is_even = assumed.load == ExpertLoad::Even;
+  const double even = static_cast<double>(chosen * local) / static_cast<double>(experts);
+  const i64 here = is_even ? std::min<i64>(std::llround(assumed.imbalance * even), max_here) : max_here;
   const auto count = [&](i64 e) {
-    if (assumed.load == ExpertLoad::Even) return share(tokens * topk, experts, e);
-    if (e >= first && e < first + local) return share(tokens * chosen_here, local, e - first);
-    return share(tokens * (topk - chosen_here), experts - local, e < first ? e : e - local);
+    if (is_even && assumed.imbalance == 1) return share(chosen, experts, e);
+    if (e >= first && e < first + local) return share(here, local, e - first);
+    return share(chosen - here, experts - local, e < first ? e : e - local);
   };
   std::vector<i32> counts;
   for (i64 rank = 0; rank < ranks; ++rank) {

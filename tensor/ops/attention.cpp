@@ -1,9 +1,11 @@
 // Ops that depend on token positions: attention, rotary and learned positions.
+#include <algorithm>
 #include <cmath>
 
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
 #include "tensor/ops/kernels.h"
+#include "tensor/ops/op_records.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -108,6 +110,65 @@ Heads strided_heads(const Heads& x, i64 first, i64 step) {
   return result;
 }
 
+namespace {
+
+/// Range of consecutive positions.
+struct Run {
+  i64 begin, end;
+};
+
+/// Returns the runs of the first `rows` rows.
+std::vector<Run> runs_of(const PositionRanges& positions, i64 rows) {
+  std::vector<Run> runs;
+  const auto add = [&](i64 begin, i64 length) {
+    if (const i64 count = std::min(length, rows); count > 0) runs.push_back({begin, begin + count}), rows -= count;
+  };
+  add(positions.first, positions.split);
+  for (i64 run = 0; run <= positions.more; ++run)
+    add(run == 0 ? positions.second : positions.begins[run - 1], run < positions.more ? positions.length : rows);
+  return runs;
+}
+
+/// Returns the number of pairs of a query and a key whose distance is at least `distance`, with half of those at
+/// exactly this distance: the area of the region in which query - key >= distance.
+double pairs_beyond(const Run& queries, const Run& keys, double distance) {
+  const auto length = static_cast<double>(keys.end - keys.begin);
+  const auto area_before = [&](i64 query) {
+    const double t = static_cast<double>(query - keys.begin) - distance;  // keys at the required distance of this query
+    return t <= 0 ? 0 : t <= length ? t * t / 2 : length * length / 2 + (t - length) * length;
+  };
+  return area_before(queries.end) - area_before(queries.begin);
+}
+
+}  // namespace
+
+OpRecord attention_record(const QkvHeads& x, const AttentionOptions& options, bool is_backward) {
+  AttentionShape shape{.queries = x.q.seq,
+                       .keys = x.k.seq,
+                       .batch = x.q.batch,
+                       .query_heads = x.q.heads,
+                       .key_heads = x.k.heads,
+                       .key_dim = x.k.head_dim,
+                       .value_dim = x.v.head_dim,
+                       .window = options.window,
+                       .has_dropout = options.dropout.p > 0};
+  const auto pairs = [&](const Run& queries, const Run& keys) {
+    const double beyond = options.window > 0 ? pairs_beyond(queries, keys, static_cast<double>(options.window)) : 0;
+    return pairs_beyond(queries, keys, 0) - beyond;
+  };
+  double all_pairs = 0;
+  for (const Run& queries : runs_of(options.queries.ranges, x.q.seq)) {
+    all_pairs += pairs(queries, {0, queries.end});
+    for (const Run& keys : runs_of(options.keys, x.k.seq)) shape.pairs += pairs(queries, keys);
+  }
+  if (all_pairs > 0) shape.share = shape.pairs / all_pairs;
+  OpRecord record;
+  record.kind = OpKind::Attention, record.is_backward = is_backward, record.dtype = x.q.base.dtype();
+  record.attention = shape;
+  record.flops = 2 * static_cast<double>(shape.key_dim + shape.value_dim) * shape.all_pairs();
+  return record;
+}
+
 QkvHeads packed_heads(const Tensor& qkv) {
   MCPP_CHECK(qkv.rank() == 5 && qkv.dim(3) >= 3,
              "a fused QKV tensor must be [s, b, groups, q_per_group + 2, head_dim], not ", qkv.shape());
@@ -151,7 +212,9 @@ void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& posit
   MCPP_CHECK(cos.dtype() == accumulate_dtype(x.base.dtype()) && 2 * cos.dim(1) <= x.head_dim, "rope: a ",
              name_of(cos.dtype()), " table ", cos.shape(), " does not match heads of ", x.head_dim, " channels");
   check_table("rope", positions, x.seq, x.batch, cos);
-  on_device(x.base, [&]<DeviceType D>() { Kernels<D>::rope(x, cos, sin, positions, is_inverse); });
+  on_device(
+      x.base, [&] { return element_record(OpKind::Rotary, x.seq * x.batch * x.heads * x.head_dim, is_inverse); },
+      [&]<DeviceType D>() { Kernels<D>::rope(x, cos, sin, positions, is_inverse); });
 }
 
 void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
@@ -161,7 +224,9 @@ void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResu
              q.seq * q.batch * q.heads * q.head_dim, " elements");
   check_result("attention", "out", y.out.dtype(), q.base.dtype());
   check_accumulate_dtype("attention", "lse", y.lse, q.base, q.batch * q.heads * q.seq);
-  on_device(y.out, [&]<DeviceType D>() { Kernels<D>::attention(x, options, y); });
+  on_device(
+      y.out, [&] { return attention_record(x, options, false); },
+      [&]<DeviceType D>() { Kernels<D>::attention(x, options, y); });
 }
 
 void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
@@ -173,7 +238,9 @@ void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionRe
   const Heads& q = x.q;
   check_vector("attention_backward", "out", y.out, q.base, q.seq * q.batch * q.heads * q.head_dim);
   check_same("attention_backward", "dout", dout, y.out);
-  on_device(dout, [&]<DeviceType D>() { Kernels<D>::attention_backward(dout, x, y, options, dx); });
+  on_device(
+      dout, [&] { return attention_record(x, options, true); },
+      [&]<DeviceType D>() { Kernels<D>::attention_backward(dout, x, y, options, dx); });
 }
 
 void copy_heads(const Heads& from, Heads& to) {
@@ -181,7 +248,13 @@ void copy_heads(const Heads& from, Heads& to) {
   check_heads("copy_heads", to);
   MCPP_CHECK(is_alike(from, to), "copy_heads: [", from.seq, ", ", from.batch, ", ", from.heads, ", ", from.head_dim,
              "] does not match [", to.seq, ", ", to.batch, ", ", to.heads, ", ", to.head_dim, "]");
-  on_device(from.base, [&]<DeviceType D>() { Kernels<D>::copy_heads(from, to); });
+  const auto describe = [&] {
+    OpRecord record;
+    record.bytes = static_cast<double>(from.seq * from.batch * from.heads * from.head_dim) *
+                   static_cast<double>(size_of(from.base.dtype()) + size_of(to.base.dtype()));
+    return record;
+  };
+  on_device(from.base, describe, [&]<DeviceType D>() { Kernels<D>::copy_heads(from, to); });
 }
 
 void merge_attention(const AttentionResult& part, AttentionResult& total) {
@@ -194,7 +267,13 @@ void merge_attention(const AttentionResult& part, AttentionResult& total) {
              "merge_attention: cannot merge ", name_of(part.out.dtype()), " into ", name_of(total.out.dtype()));
   for (const Tensor* lse : {&part.lse, static_cast<const Tensor*>(&total.lse)})
     check_accumulate_dtype("merge_attention", "lse", *lse, part.out, part.lse.numel());
-  on_device(part.out, [&]<DeviceType D>() { Kernels<D>::merge_attention(part, total); });
+  on_device(
+      part.out,
+      [&] {
+        return memory_record({&part.out, &part.lse, &total.out, &total.lse, &total.out, &total.lse},
+                             OpKind::AttentionMerge);
+      },
+      [&]<DeviceType D>() { Kernels<D>::merge_attention(part, total); });
 }
 
 void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {

@@ -1,7 +1,10 @@
 // Ops of expert layers: routers, row permutations, grouped matrix products.
+#include <algorithm>
+
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
 #include "tensor/ops/kernels.h"
+#include "tensor/ops/op_records.h"
 
 namespace mcpp::ops {
 namespace {
@@ -69,6 +72,11 @@ void check_product(const char* op, DType a, DType b, DType c) {
              " times ", name_of(b), " to ", name_of(c));
 }
 
+/// Returns the mean number of rows of a group, at least 1.
+i64 rows_per_group(const Tensor& x, std::span<const i64> rows) {
+  return std::max<i64>(1, (x.dim(0) + std::ssize(rows) / 2) / std::ssize(rows));
+}
+
 }  // namespace
 
 void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule, Tensor& experts) {
@@ -119,7 +127,12 @@ void gather_rows(const Tensor& x, const Tensor& rows, Tensor& y) {
 
 void combine_rows(const Tensor& x, const Tensor& slots, const Tensor* weights, Tensor& y) {
   check_slots("combine_rows", x, slots, weights, y);
-  on_device(y, [&]<DeviceType D>() { Kernels<D>::combine_rows(x, slots, weights, y); });
+  on_device(
+      y,
+      [&] {
+        return memory_record({&x, &y});
+      },
+      [&]<DeviceType D>() { Kernels<D>::combine_rows(x, slots, weights, y); });
 }
 
 void combine_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& slots, const Tensor& weights, Tensor& dx,
@@ -127,7 +140,12 @@ void combine_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& slot
   check_slots("combine_rows_backward", x, slots, &weights, dy);
   check_same("combine_rows_backward", "dx", dx, x);
   check_same("combine_rows_backward", "d_weights", d_weights, weights);
-  on_device(dy, [&]<DeviceType D>() { Kernels<D>::combine_rows_backward(dy, x, slots, weights, dx, d_weights); });
+  on_device(
+      dy,
+      [&] {
+        return memory_record({&dy, &x, &dx});
+      },
+      [&]<DeviceType D>() { Kernels<D>::combine_rows_backward(dy, x, slots, weights, dx, d_weights); });
 }
 
 void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64> rows, Tensor& y,
@@ -137,7 +155,13 @@ void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64>
              "grouped_matmul: ", x.shape(), " times ", weights.shape(), transpose_weights ? "^T" : "",
              " does not match ", y.shape());
   check_product("grouped_matmul", x.dtype(), weights.dtype(), y.dtype());
-  on_device(y, [&]<DeviceType D>() { Kernels<D>::grouped_matmul(x, weights, rows, y, transpose_weights); });
+  on_device(
+      y,
+      [&] {
+        return matmul_record({.m = rows_per_group(x, rows), .n = y.dim(1), .k = x.dim(1), .batch = std::ssize(rows)}, x,
+                             weights, y);
+      },
+      [&]<DeviceType D>() { Kernels<D>::grouped_matmul(x, weights, rows, y, transpose_weights); });
 }
 
 void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const i64> rows, Tensor& dw, float beta) {
@@ -146,7 +170,13 @@ void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const 
              x.shape(), " does not match ", dw.shape());
   check_product("grouped_weight_gradient", dy.dtype(), x.dtype(), dw.dtype());
   MCPP_CHECK(beta == 0 || beta == 1, "grouped_weight_gradient: beta must be 0 or 1, not ", beta);
-  on_device(dw, [&]<DeviceType D>() { Kernels<D>::grouped_weight_gradient(dy, x, rows, dw, beta); });
+  on_device(
+      dw,
+      [&] {
+        return matmul_record({.m = dw.dim(1), .n = dw.dim(2), .k = rows_per_group(x, rows), .batch = std::ssize(rows)},
+                             dy, x, dw);
+      },
+      [&]<DeviceType D>() { Kernels<D>::grouped_weight_gradient(dy, x, rows, dw, beta); });
 }
 
 }  // namespace mcpp::ops

@@ -4,24 +4,42 @@
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
 #include "tensor/ops/kernels.h"
+#include "tensor/ops/op_records.h"
 #include "tensor/transfer.h"
 
 namespace mcpp::ops {
+namespace {
+
+OpRecord bias_gradient_record(const Tensor& dy, const Tensor& db) {
+  OpRecord record = element_record(OpKind::Bias, dy.numel(), true);
+  record.is_weight_gradient = is_main_grad(db);
+  return record;
+}
+
+}  // namespace
 
 void matmul(const Tensor& a, const Tensor& b, Tensor& c, const MatmulOptions& options) {
   check_matmul("matmul", a, b, c, options);
-  on_device(c, [&]<DeviceType D>() { Kernels<D>::matmul(a, b, c, options); });
+  on_device(
+      c, [&] { return matmul_record(a, b, c, options); },
+      [&]<DeviceType D>() { Kernels<D>::matmul(a, b, c, options); });
 }
 
 void fill_zero(Tensor& x) {
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::fill_zero(x); });
+  on_device(
+      x, [&] { return memory_record({&x}); }, [&]<DeviceType D>() { Kernels<D>::fill_zero(x); });
 }
 
 void copy(const Tensor& src, Tensor& dst) {
   MCPP_CHECK(
       src.numel() == dst.numel() && (src.dtype() == dst.dtype() || (is_float(src.dtype()) && is_float(dst.dtype()))),
       "copy: cannot copy ", name_of(src.dtype()), " ", src.shape(), " to ", name_of(dst.dtype()), " ", dst.shape());
-  on_device(dst, [&]<DeviceType D>() { Kernels<D>::copy(src, dst); });
+  on_device(
+      dst,
+      [&] {
+        return memory_record({&src, &dst});
+      },
+      [&]<DeviceType D>() { Kernels<D>::copy(src, dst); });
 }
 
 void scale(Tensor& x, double factor) {
@@ -35,7 +53,12 @@ void soft_cap(Tensor& x, double cap) {
 
 void add_to(const Tensor& x, Tensor& y) {
   check_same("add_to", "y", y, x);
-  on_device(y, [&]<DeviceType D>() { Kernels<D>::add_to(x, y); });
+  on_device(
+      y,
+      [&] {
+        return memory_record({&x, &y, &y});
+      },
+      [&]<DeviceType D>() { Kernels<D>::add_to(x, y); });
 }
 
 double sum_of_squares(const Tensor& x) {
@@ -56,12 +79,15 @@ void normalize(Tensor& x, const Tensor& squares, double eps) {
 
 void column_sum(const Tensor& dy, Tensor& db, float beta) {
   check_accumulate_dtype("column_sum", "db", db, dy, dy.dim(-1));
-  on_device(dy, [&]<DeviceType D>() { Kernels<D>::column_sum(dy, db, beta); });
+  on_device(
+      dy, [&] { return bias_gradient_record(dy, db); }, [&]<DeviceType D>() { Kernels<D>::column_sum(dy, db, beta); });
 }
 
 void add_bias(Tensor& x, const Tensor& bias) {
   check_vector("add_bias", "bias", bias, x, x.dim(-1));
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::add_bias(x, bias); });
+  on_device(
+      x, [&] { return element_record(OpKind::Bias, x.numel()); },
+      [&]<DeviceType D>() { Kernels<D>::add_bias(x, bias); });
 }
 
 void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRule& rule, Tensor& y, Tensor& mean,
@@ -72,7 +98,9 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRul
   check_accumulate_dtype("layer_norm", "mean", mean, x, row_count(x));
   check_accumulate_dtype("layer_norm", "rstd", rstd, x, row_count(x));
   MCPP_CHECK(!rule.squares.defined(), "layer_norm: rows must not be sharded");
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, rule, y, mean, rstd); });
+  on_device(
+      x, [&] { return element_record(OpKind::Norm, x.numel()); },
+      [&]<DeviceType D>() { Kernels<D>::layer_norm(x, w, b, rule, y, mean, rstd); });
 }
 
 void layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
@@ -82,7 +110,9 @@ void layer_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& 
   check_accumulate_dtype("layer_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
   check_accumulate_dtype("layer_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
   check_accumulate_dtype("layer_norm_backward", "db", gradients.db, y.x, y.x.dim(-1));
-  on_device(dy, [&]<DeviceType D>() { Kernels<D>::layer_norm_backward(dy, y, gradients); });
+  on_device(
+      dy, [&] { return element_record(OpKind::Norm, dy.numel(), true); },
+      [&]<DeviceType D>() { Kernels<D>::layer_norm_backward(dy, y, gradients); });
 }
 
 void rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y, Tensor& rstd) {
@@ -90,7 +120,9 @@ void rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y,
   check_same("rms_norm", "y", y, x);
   check_accumulate_dtype("rms_norm", "rstd", rstd, x, row_count(x));
   check_row_sums("rms_norm", "squares", rule.squares, rule.all_columns, x);
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::rms_norm(x, w, rule, y, rstd); });
+  on_device(
+      x, [&] { return element_record(OpKind::Norm, x.numel()); },
+      [&]<DeviceType D>() { Kernels<D>::rms_norm(x, w, rule, y, rstd); });
 }
 
 void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradients) {
@@ -99,21 +131,30 @@ void rms_norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gr
   check_accumulate_dtype("rms_norm_backward", "rstd", y.rstd, y.x, row_count(y.x));
   check_accumulate_dtype("rms_norm_backward", "dw", gradients.dw, y.x, y.x.dim(-1));
   check_row_sums("rms_norm_backward", "dots", y.dots, y.all_columns, y.x);
-  on_device(dy, [&]<DeviceType D>() { Kernels<D>::rms_norm_backward(dy, y, gradients); });
+  on_device(
+      dy, [&] { return element_record(OpKind::Norm, dy.numel(), true); },
+      [&]<DeviceType D>() { Kernels<D>::rms_norm_backward(dy, y, gradients); });
 }
 
 void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_offset, Tensor& dots) {
   check_same("row_dots", "b", b, a);
   if (w) check_vector("row_dots", "weight", *w, a, a.dim(-1));
   check_accumulate_dtype("row_dots", "dots", dots, a, row_count(a));
-  on_device(a, [&]<DeviceType D>() { Kernels<D>::row_dots(a, b, w, weight_offset, dots); });
+  on_device(
+      a,
+      [&] {
+        return memory_record({&a, &b});
+      },
+      [&]<DeviceType D>() { Kernels<D>::row_dots(a, b, w, weight_offset, dots); });
 }
 
 void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
   MCPP_CHECK(x.numel() == y.numel() * (is_gated(a) ? 2 : 1) && x.dtype() == y.dtype(), "activation: x ", x.shape(),
              " and y ", y.shape(), " do not match");
   if (bias) check_vector("activation", "bias", *bias, x, x.dim(-1));
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::activation(a, x, bias, y); });
+  on_device(
+      x, [&] { return element_record(OpKind::Activation, x.numel() + y.numel()); },
+      [&]<DeviceType D>() { Kernels<D>::activation(a, x, bias, y); });
 }
 
 void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx) {
@@ -121,13 +162,20 @@ void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const 
              x.shape(), " and dy ", dy.shape(), " do not match");
   check_same("activation_backward", "dx", dx, x);
   if (bias) check_vector("activation_backward", "bias", *bias, x, x.dim(-1));
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::activation_backward(a, dy, x, bias, dx); });
+  on_device(
+      x, [&] { return element_record(OpKind::Activation, dy.numel() + 2 * x.numel(), true); },
+      [&]<DeviceType D>() { Kernels<D>::activation_backward(a, dy, x, bias, dx); });
 }
 
 void sigmoid_gate(const Tensor& x, const Tensor& gate, Tensor& y) {
   check_same("sigmoid_gate", "gate", gate, x);
   check_same("sigmoid_gate", "y", y, x);
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::sigmoid_gate(x, gate, y); });
+  on_device(
+      x,
+      [&] {
+        return memory_record({&x, &gate, &y});
+      },
+      [&]<DeviceType D>() { Kernels<D>::sigmoid_gate(x, gate, y); });
 }
 
 void sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate, Tensor& dx, Tensor& d_gate) {
@@ -135,7 +183,12 @@ void sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate
   check_same("sigmoid_gate_backward", "gate", gate, dy);
   check_same("sigmoid_gate_backward", "dx", dx, dy);
   check_same("sigmoid_gate_backward", "d_gate", d_gate, dy);
-  on_device(dy, [&]<DeviceType D>() { Kernels<D>::sigmoid_gate_backward(dy, x, gate, dx, d_gate); });
+  on_device(
+      dy,
+      [&] {
+        return memory_record({&dy, &x, &gate, &dx, &d_gate});
+      },
+      [&]<DeviceType D>() { Kernels<D>::sigmoid_gate_backward(dy, x, gate, dx, d_gate); });
 }
 
 void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual, const Dropout& dropout, Tensor& y) {
@@ -143,13 +196,17 @@ void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residua
   check_same("bias_dropout_add", "y", y, x);
   if (bias) check_vector("bias_dropout_add", "bias", *bias, x, x.dim(-1));
   check_dropout("bias_dropout_add", dropout, row_count(x));
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::bias_dropout_add(x, bias, residual, dropout, y); });
+  on_device(
+      x, [&] { return element_record(OpKind::Residual, x.numel()); },
+      [&]<DeviceType D>() { Kernels<D>::bias_dropout_add(x, bias, residual, dropout, y); });
 }
 
 void dropout(const Tensor& x, const Dropout& dropout, Tensor& y) {
   check_same("dropout", "y", y, x);
   check_dropout("dropout", dropout, row_count(x));
-  on_device(x, [&]<DeviceType D>() { Kernels<D>::dropout(x, dropout, y); });
+  on_device(
+      x, [&] { return element_record(OpKind::Dropout, x.numel(), true); },
+      [&]<DeviceType D>() { Kernels<D>::dropout(x, dropout, y); });
 }
 
 void jitter(const Tensor& x, const Dropout& draws, Tensor& y) {

@@ -4,6 +4,7 @@
 #include <list>
 #include <set>
 
+#include "comm/meta.h"
 #include "parallel/dp/zero.h"
 #include "tensor/ops/ops.h"
 
@@ -12,10 +13,10 @@ namespace {
 
 /// Rank 0 of two, whose peer has the same values. Operations take effect only in wait(), as late as possible, and
 /// refuse to write to a range that another pending operation will write.
-class LateCommunicator final : public Communicator {
+class LateCommunicator final : public MetaCommunicator {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
+  LateCommunicator() : MetaCommunicator(2) {}
+
   Work all_gather(const Tensor& shard, Tensor& full) override {
     MCPP_CHECK(in_flight_.insert(full.raw()).second, "two gathers into the same tensor");
     return Work([this, shard, full] {
@@ -32,14 +33,6 @@ class LateCommunicator final : public Communicator {
   Work all_reduce(Tensor& t, ReduceOp) override {
     return Work([t]() mutable { ops::scale(t, 2); });
   }
-  Work broadcast(Tensor&, int) override { return {}; }
-  Work all_to_all(const Tensor&, Tensor&) override { return {}; }
-  Work all_to_all_v(const Tensor&, std::span<const Part>, Tensor&, std::span<const Part>) override { return {}; }
-  Work send(const Tensor&, int) override { return {}; }
-  Work recv(Tensor&, int) override { return {}; }
-  void barrier() override {}
-  std::unique_ptr<Communicator> split(int, int) override { return nullptr; }
-  void abort(int) noexcept override {}
 
  private:
   std::set<const void*> in_flight_;

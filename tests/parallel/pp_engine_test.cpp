@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "comm/local.h"
+#include "comm/meta.h"
 #include "parallel/pp/engine.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/schedule_kind.h"
@@ -238,25 +239,16 @@ TEST(PipelineEngineTest, CountsWaitTimeOfComputeDevice) {
 }
 
 /// Records which operations are started and awaited.
-class RecordingChannel final : public Communicator {
+class RecordingChannel final : public MetaCommunicator {
  public:
-  RecordingChannel(std::string name, std::vector<std::string>& log) : name_(std::move(name)), log_(log) {}
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
+  RecordingChannel(std::string name, std::vector<std::string>& log)
+      : MetaCommunicator(2), name_(std::move(name)), log_(log) {}
+
   Work send(const Tensor&, int) override { return note("send " + name_); }
   Work recv(Tensor&, int) override {
     note("post " + name_);
     return Work([this] { note("wait " + name_); });
   }
-  Work all_reduce(Tensor&, ReduceOp) override { return {}; }
-  Work all_gather(const Tensor&, Tensor&) override { return {}; }
-  Work reduce_scatter(const Tensor&, Tensor&) override { return {}; }
-  Work broadcast(Tensor&, int) override { return {}; }
-  Work all_to_all(const Tensor&, Tensor&) override { return {}; }
-  Work all_to_all_v(const Tensor&, std::span<const Part>, Tensor&, std::span<const Part>) override { return {}; }
-  void barrier() override {}
-  std::unique_ptr<Communicator> split(int, int) override { return nullptr; }
-  void abort(int) noexcept override {}
 
  private:
   Work note(std::string what) {

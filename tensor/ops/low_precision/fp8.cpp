@@ -2,6 +2,7 @@
 
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
+#include "tensor/ops/op_records.h"
 
 namespace mcpp::ops {
 namespace {
@@ -19,7 +20,9 @@ void check_bf16(const char* op, const Tensor& x) {
 void add_amax(const Tensor& x, Tensor& amax) {
   check_bf16("add_amax", x);
   check_amax("add_amax", amax);
-  on_device(x, [&]<DeviceType D>() { Fp8Kernels<D>::add_amax(x, amax); });
+  on_device(
+      x, [&] { return element_record(OpKind::Quantize, x.numel()); },
+      [&]<DeviceType D>() { Fp8Kernels<D>::add_amax(x, amax); });
 }
 
 void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
@@ -36,7 +39,12 @@ void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const
   for (const Fp8Scale* scale : {&a_scale, &b_scale}) check_amax("fp8_matmul", scale->amax);
   MCPP_CHECK(b_scale.format == Fp8Format::E4M3, "fp8_matmul: the second operand must be in E4M3");
   check_matmul("fp8_matmul", a, b, c, options);
-  on_device(c, [&]<DeviceType D>() { Fp8Kernels<D>::matmul(a, a_scale, b, b_scale, c, options); });
+  const auto describe = [&] {
+    OpRecord record = matmul_record(a, b, c, options);
+    record.is_fp8 = true;
+    return record;
+  };
+  on_device(c, describe, [&]<DeviceType D>() { Fp8Kernels<D>::matmul(a, a_scale, b, b_scale, c, options); });
 }
 
 std::string fp8_unsupported_reason(const Device& device) {

@@ -1,0 +1,66 @@
+#include "model/block_trace.h"
+
+#include <array>
+#include <string_view>
+
+#include "model/meta_model.h"
+#include "model/transformer_layer.h"
+
+namespace mcpp {
+namespace {
+
+BlockTrace record_block(const ModelConfig& config, const ActivationSetup& setup, const BlockSpec& block) {
+  MetaRun run(config, setup);
+  RotaryTable rotary(run.context());
+  TransformerLayer layer(0, block, run.context(), rotary);
+  BlockTrace trace;
+  std::map<const void*, std::string> names;
+  layer.visit([&](Param& param) {
+    run.allocate(param);
+    names[param.value.raw()] = names[param.main_grad.raw()] = param.name;
+    trace.params.push_back({param.name, param.box.shape, param.placement.grid, !param.matrices.empty()});
+  });
+  if (layer.router()) layer.router()->allocate_state();
+  MicrobatchContext microbatch = run.make_microbatch();
+  run.device().record_to(&trace.forward);
+  layer.forward(run.make_input(), microbatch);
+  run.device().record_to(&trace.backward);
+  layer.backward(run.make_input(), microbatch);
+  run.device().record_to(nullptr);
+  for (OpTrace* pass : {&trace.forward, &trace.backward})
+    for (OpRecord& op : pass->ops)
+      if (const auto name = names.find(op.weight_data); name != names.end()) op.weight = name->second;
+  return trace;
+}
+
+/// Removes the first occurrence of `part`, and all text before it if `drops_prefix`.
+void remove_part(std::string& text, std::string_view part, bool drops_prefix) {
+  const std::size_t at = text.find(part);
+  if (at != std::string::npos) text.erase(drops_prefix ? 0 : at, drops_prefix ? at + part.size() : part.size());
+}
+
+}  // namespace
+
+std::string short_weight_name(const std::string& param) {
+  std::string name = param;
+  for (const char* module : {".self_attention.", ".mlp."}) remove_part(name, module, true);
+  for (const char* part : {"linear_", ".weight"}) remove_part(name, part, false);
+  return name;
+}
+
+BlockSpec mixer_of(const BlockSpec& block) {
+  return {.mixer = block.mixer, .feed_forward = {}};
+}
+
+BlockSpec feed_forward_of(const BlockSpec& block) {
+  return {.mixer = {}, .feed_forward = block.feed_forward};
+}
+
+const BlockTrace& BlockTraces::get(const ActivationSetup& setup, const BlockSpec& block) {
+  const std::pair key{setup_of_layer(setup), block};
+  const auto found = traces_.find(key);
+  if (found != traces_.end()) return found->second;
+  return traces_.emplace(key, record_block(config_, key.first, block)).first->second;
+}
+
+}  // namespace mcpp

@@ -1,0 +1,62 @@
+// Records of one microbatch through a block of a model on the meta device: what it computes, moves and sends.
+// Estimates of time, FLOPs and weights read only these records, so that a block is described by its modules alone.
+#pragma once
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/config/block_spec.h"
+#include "model/layer_memory.h"
+#include "nn/placement.h"
+#include "tensor/op_trace.h"
+
+namespace mcpp {
+
+/// This rank's part of a parameter.
+struct ParamTrace {
+  std::string name;
+  Shape shape;
+  GridKind grid = GridKind::Dense;
+  bool is_matrix = false;  ///< has Param::matrices
+};
+
+/// Passes of one microbatch through a block on the first rank, and the parameters of the block.
+struct BlockTrace {
+  OpTrace forward, backward;
+  std::vector<ParamTrace> params;
+};
+
+/// Returns a short name of a weight, such as "qkv", "fc1" or "experts.fc1" for
+/// "decoder.layers.3.mlp.experts.linear_fc1.weight".
+std::string short_weight_name(const std::string& param);
+
+/// Returns the mixer of a block without its feed-forward part, and the reverse.
+BlockSpec mixer_of(const BlockSpec& block);
+BlockSpec feed_forward_of(const BlockSpec& block);
+
+/// Traces of a model's blocks in many setups, recorded when first used. Not thread-safe.
+class BlockTraces {
+ public:
+  /// Keeps a reference to `config`.
+  explicit BlockTraces(const ModelConfig& config) : config_(config) {}
+
+  /// Setups that differ only in full recomputation or offloading share a trace. `block` may be a part of a block.
+  const BlockTrace& get(const ActivationSetup& setup, const BlockSpec& block);
+
+ private:
+  const ModelConfig& config_;
+  std::map<std::pair<ActivationSetup, BlockSpec>, BlockTrace> traces_;
+};
+
+/// Measurements of one model on the meta device, made when first used. Not thread-safe.
+struct ModelMeasurements {
+  /// Keeps a reference to `config`.
+  explicit ModelMeasurements(const ModelConfig& config) : blocks(config), sizes(config), traces(config) {}
+
+  BlockKinds blocks;
+  LayerSizesCache sizes;
+  BlockTraces traces;
+};
+
+}  // namespace mcpp
