@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "model/config/block_spec.h"
+#include "model/block_trace.h"
 #include "model/meta_model.h"
 
 namespace mcpp {
@@ -51,18 +51,21 @@ i64 active_parameters(const ModelConfig& config) {
   return counts.total() - inactive_expert_params(counts.experts, config.moe);
 }
 
-double attended_keys(const AttentionSpec& attention, i64 seq_length) {
+double attended_keys(i64 window, i64 seq_length) {
   const auto s = static_cast<double>(seq_length);
-  const double w = attention.window == 0 ? s : std::min(s, static_cast<double>(attention.window));
+  const double w = window == 0 ? s : std::min(s, static_cast<double>(window));
   return w - w * w / (2 * s);  // the first w queries attend to half as much as the others
 }
 
 double attention_flops_per_token(const ModelConfig& c) {
+  const BlockKinds blocks(c);
+  const std::vector<i64> layers = blocks.count(0, c.num_layers);
+  BlockTraces traces(c);
   double flops = 0;
-  for (const BlockSpec& block : block_specs(c))
-    if (const AttentionSpec* a = block.attention())
-      flops += 4 * static_cast<double>(a->query_width()) * attended_keys(*a, c.seq_length);
-  return flops;
+  for (std::size_t kind = 0; kind < layers.size(); ++kind)
+    for (const OpRecord& op : traces.get({}, mixer_of(blocks.kinds[kind])).forward.ops)
+      if (op.kind != OpKind::Matmul) flops += static_cast<double>(layers[kind]) * op.flops;
+  return flops / static_cast<double>(c.seq_length);
 }
 
 double flops_per_token(const ModelConfig& c) {

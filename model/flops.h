@@ -24,11 +24,12 @@ ParameterCounts count_parameters(const ModelConfig& config);
 /// Returns the number of parameters used by one token: all except those of experts to which it is not routed.
 i64 active_parameters(const ModelConfig& config);
 
-/// Returns the number of keys that a query attends to, averaged over samples of seq_length tokens, with the window if
-/// any.
-double attended_keys(const AttentionSpec& attention, i64 seq_length);
+/// Returns the number of keys that a query attends to, averaged over samples of seq_length tokens. A window of 0 is
+/// none.
+double attended_keys(i64 window, i64 seq_length);
 
-/// Returns the floating-point operations of attention's two products in forward per token, summed over all blocks.
+/// Returns the floating-point operations in forward per token that are not products with weights, summed over all
+/// blocks: attention's two products.
 double attention_flops_per_token(const ModelConfig& config);
 /// Returns the floating-point operations of training on one token, forward and backward, in samples of seq_length
 /// tokens. Counts as Megatron-LM since 0.12: matrix products only, the causal half of attention within its window, and

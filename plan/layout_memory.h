@@ -1,6 +1,7 @@
 // Memory estimates of many layouts, with a cache of the parts that layouts share.
 #pragma once
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -14,14 +15,15 @@ namespace mcpp {
 /// Memory estimator for one search. Not thread-safe.
 class LayoutMemory {
  public:
-  explicit LayoutMemory(const Workload& work) : work_(work), sizes_(work.model) {}
+  explicit LayoutMemory(const Workload& work)
+      : work_(work), measurements_(std::make_shared<ModelMeasurements>(work.model)) {}
 
   /// Returns the estimate for the pipeline rank that needs the most device memory: the first, which has the most
   /// microbatches in flight, or the one with the output layer.
   MemoryEstimate peak(const Layout& layout);
   /// Returns the estimate for one pipeline rank.
   MemoryEstimate estimate_rank(const Layout& layout, int pipeline_rank);
-  LayerSizesCache& sizes() { return sizes_; }
+  const std::shared_ptr<ModelMeasurements>& measurements() const { return measurements_; }
 
  private:
   /// State shared by layouts with the same stages and schedule.
@@ -29,20 +31,22 @@ class LayoutMemory {
     RankMemorySpec share;
     std::vector<int> peak_candidate_ranks;
     std::map<int, PeakCandidates> moments;                               // by pipeline rank
-    std::map<std::pair<int, const LayerSizes*>, PeakActivations> peaks;  // by pipeline rank and entry of sizes_
+    std::map<std::pair<int, const LayerSizes*>, PeakActivations> peaks;  // by pipeline rank and sizes
   };
   using PipelineKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
   using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool, bool>;
 
   Pipeline& get_pipeline(const Layout& layout);
-  LayerSizes& get_sizes(const Layout& layout) { return sizes_.get(activation_setup(layout, work_.dtype)); }
+  LayerSizes& get_sizes(const Layout& layout) {
+    return measurements_->sizes.get(activation_setup(layout, work_.dtype));
+  }
   MemoryEstimate estimate_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
   const RankParameters& get_parameters(const Layout& layout, const ActivationSetup& setup, const RankMemorySpec& share);
   const PeakActivations& get_peak(LayerSizes& sizes, Pipeline& pipeline);
 
   const Workload& work_;
-  LayerSizesCache sizes_;
+  std::shared_ptr<ModelMeasurements> measurements_;
   std::map<PipelineKey, Pipeline> pipelines_;
   std::map<ParametersKey, RankParameters> parameters_;
 };

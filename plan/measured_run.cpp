@@ -205,9 +205,9 @@ std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredR
     for (const LayerGroup& group : layer_groups(job.layout.recompute, stage.num_layers())) {
       for (const i64 end = layer + group.layers; layer < end; ++layer) {
         const BlockSpec block = block_spec(m, layer);
-        for (const auto& [half, name] :
-             {std::pair(LayerHalf::Attention, "self_attention"), std::pair(LayerHalf::Mlp, "mlp")}) {
-          const UnitTime t = half_time(job, block, half);
+        for (const auto& [part, name] :
+             {std::pair(mixer_of(block), "self_attention"), std::pair(feed_forward_of(block), "mlp")}) {
+          const UnitTime t = layer_time(job, part);
           add(str("decoder.layers.", layer, ".", name), all(group.is_recomputed ? add_full_recompute(t) : t));
         }
       }

@@ -124,7 +124,7 @@ class Search {
 
  private:
   std::size_t keep() const { return static_cast<std::size_t>(limits_.keep); }
-  PredictionInput job(const Layout& layout) { return {hardware_, program_, work_, layout, &memory_.sizes()}; }
+  PredictionInput job(const Layout& layout) { return {hardware_, program_, work_, layout, memory_.measurements()}; }
   Candidate candidate(Entry& entry) { return {entry.layout, simulated(entry), entry.memory}; }
   bool is_for_memory() const { return limits_.objective == Objective::Memory; }
   Cost cost(const Entry& entry, double seconds) const {

@@ -6,6 +6,7 @@
 #include "base/number_format.h"
 #include "base/philox.h"
 #include "base/statistics.h"
+#include "model/block_trace.h"
 #include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "tensor/ops/groups.h"
@@ -143,7 +144,7 @@ class OpBench {
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
     options.window = block.attention()->window;
     const double product =
-        2 * static_cast<double>(tokens_ * heads * d) * attended_keys(*block.attention(), s);  // FLOPs of q k^T
+        2 * static_cast<double>(tokens_ * heads * d) * attended_keys(block.attention()->window, s);  // FLOPs of q k^T
     add("attention", 2 * product, 0, [&] { ops::attention(in, options, y); });
     add("attention_backward", 5 * product, 0, [&] { ops::attention_backward(d_out, in, y, options, gradient); });
   }
@@ -181,48 +182,45 @@ class OpBench {
 
 }  // namespace
 
-std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens) {
-  const i64 h = config.hidden_size, halves = config.is_gated() ? 2 : 1;
-  struct Linear {
-    const char* name;
-    i64 tokens, in, out, count;
-  };
-  std::vector<Linear> linears;
-  const auto add = [&](const char* name, i64 rows, i64 in, i64 out, i64 count) {
-    const auto is_same = [&](const Linear& l) {
-      return std::string_view(l.name) == name && l.tokens == rows && l.in == in && l.out == out;
+namespace {
+
+/// Adds the products with weights of one pass of `count` layers. Equal products are one case.
+void add_gemms(const OpTrace& pass, bool is_backward, i64 count, std::vector<GemmCase>& cases) {
+  for (const OpRecord& op : pass.ops) {
+    if (op.weight.empty()) continue;
+    const char* kind = op.is_weight_gradient ? " wgrad" : is_backward ? " dgrad" : " forward";
+    const MatmulShape& s = op.matmul;
+    GemmCase gemm{short_weight_name(op.weight) + kind,
+                  s.m,
+                  s.n,
+                  s.k,
+                  {.transpose_a = op.is_weight_gradient, .transpose_b = !is_backward},
+                  op.is_weight_gradient,
+                  count * s.batch};
+    const auto is_same = [&](const GemmCase& c) {
+      return c.name == gemm.name && c.m == gemm.m && c.n == gemm.n && c.k == gemm.k;
     };
-    const auto it = std::ranges::find_if(linears, is_same);
-    it == linears.end() ? linears.push_back({name, rows, in, out, count}) : void(it->count += count);
-  };
-  const auto add_mlp = [&](const char* up, const char* down, i64 rows, i64 ffn, i64 count) {
-    if (ffn == 0) return;
-    add(up, rows, h, halves * ffn, count);
-    add(down, rows, ffn, h, count);
-  };
-  const BlockKinds blocks(config);
-  const std::vector<i64> counts = blocks.count(0, config.num_layers);
-  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    const BlockSpec& block = blocks.kinds[kind];
-    if (const AttentionSpec* attention = block.attention()) {
-      add("qkv", tokens, h, attention->query_width() + 2 * attention->key_width(), counts[kind]);
-      add("proj", tokens, attention->query_width(), h, counts[kind]);
-      if (attention->has_output_gate) add("gate", tokens, h, attention->query_width(), counts[kind]);
-    }
-    if (block.mlp()) add_mlp("fc1", "fc2", tokens, block.mlp()->ffn_hidden_size, counts[kind]);
-    if (const MoeSpec* moe = block.moe()) {  // balanced experts
-      const i64 rows = std::max<i64>(1, tokens * config.moe.router_topk / moe->num_experts);
-      add_mlp("expert fc1", "expert fc2", rows, moe->ffn_hidden_size, counts[kind] * moe->num_experts);
-      add_mlp("shared fc1", "shared fc2", tokens, moe->shared_expert_intermediate_size, counts[kind]);
-    }
+    const auto found = std::ranges::find_if(cases, is_same);
+    found == cases.end() ? cases.push_back(std::move(gemm)) : void(found->count += gemm.count);
   }
-  linears.push_back({"output", tokens, h, config.padded_vocab_size(), 1});
+}
+
+}  // namespace
+
+std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 micro_batch_size, DType dtype) {
+  const i64 h = config.hidden_size, tokens = micro_batch_size * config.seq_length, v = config.padded_vocab_size();
+  ModelMeasurements measured(config);
+  const std::vector<i64> counts = measured.blocks.count(0, config.num_layers);
   std::vector<GemmCase> cases;
-  for (const Linear& l : linears) {
-    cases.push_back({str(l.name, " forward"), l.tokens, l.out, l.in, {.transpose_b = true}, false, l.count});
-    cases.push_back({str(l.name, " dgrad"), l.tokens, l.in, l.out, {}, false, l.count});
-    cases.push_back({str(l.name, " wgrad"), l.out, l.in, l.tokens, {.transpose_a = true}, true, l.count});
+  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
+    const ActivationSetup setup{.dtype = dtype, .micro_batch_size = micro_batch_size};
+    const BlockTrace& trace = measured.traces.get(setup, measured.blocks.kinds[kind]);
+    add_gemms(trace.forward, false, counts[kind], cases);
+    add_gemms(trace.backward, true, counts[kind], cases);
   }
+  cases.push_back({"output forward", tokens, v, h, {.transpose_b = true}, false, 1});
+  cases.push_back({"output dgrad", tokens, h, v, {}, false, 1});
+  cases.push_back({"output wgrad", v, h, tokens, {.transpose_a = true}, true, 1});
   return cases;
 }
 

@@ -42,9 +42,9 @@ class ColdMatrices {
   i64 next_ = 0;
 };
 
-/// Returns every product of one forward and backward pass over `tokens` tokens: forward, dgrad and wgrad of each linear
-/// layer.
-std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 tokens);
+/// Returns every product with a weight, except those of routers, of one forward and backward pass of a microbatch:
+/// forward, dgrad and wgrad of each linear layer. Experts have equal numbers of tokens.
+std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 micro_batch_size, DType dtype);
 
 /// Row of a table, or one JSON object.
 struct BenchRow {

@@ -51,6 +51,7 @@ struct BenchContext {
   BenchTiming timing;
 
   i64 tokens() const { return config.training.micro_batch_size * config.model.seq_length; }
+  std::vector<GemmCase> gemms() const { return step_gemms(config.model, config.training.micro_batch_size, dtype); }
 };
 
 nlohmann::ordered_json header(const BenchContext& context) {
@@ -110,7 +111,7 @@ void bench_rows(const BenchContext& context, const BenchOptions& options, const 
   const double flops_peak = peak_flops(context.dtype, device), bytes_peak = copy_bandwidth(device);
   const std::vector<BenchRow> rows =
       options.what == "gemm"
-          ? bench_gemms(step_gemms(model, context.tokens()), context.dtype, device, context.timing)
+          ? bench_gemms(context.gemms(), context.dtype, device, context.timing)
           : bench_ops(model, context.config.training.micro_batch_size, context.dtype, device, context.timing);
   if (options.json) {
     nlohmann::ordered_json json = header(context);
@@ -260,8 +261,8 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
   if (ranks > 1) return report_step_on_ranks(context, options, figures, log);
   const double seconds = figures.seconds, tokens = figures.tokens;
   context.session.device->trim();
-  const std::vector<BenchRow> gemms = bench_gemms(step_gemms(config.model, context.tokens()), context.dtype,
-                                                  *context.session.device, {.warmup = 1, .repeats = 3});
+  const std::vector<BenchRow> gemms =
+      bench_gemms(context.gemms(), context.dtype, *context.session.device, {.warmup = 1, .repeats = 3});
   const double passes = static_cast<double>(microbatches), gemm_seconds = passes * total(&BenchRow::seconds, gemms),
                cold_gemm_seconds = passes * total(&BenchRow::cold_seconds, gemms);
   const double flops = flops_per_token(config.model) * tokens,

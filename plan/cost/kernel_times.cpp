@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/integer_math.h"
-#include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "tensor/dtype.h"
 
@@ -21,6 +20,7 @@ KernelTimes estimate_kernel_times(const Hardware& hardware, const KernelTraits& 
   return {.norm = seconds(program.norm),
           .residual = seconds(program.residual),
           .heads = seconds(program.heads),
+          .rope = {},
           .activation = seconds(program.activation),
           .bias = {},
           .dropped_score = {},
@@ -30,31 +30,15 @@ KernelTimes estimate_kernel_times(const Hardware& hardware, const KernelTraits& 
           .update = hardware.traffic_seconds(wide * (2 + 2 * states) + element)};
 }
 
-/// Returns the fraction of queries, keys and values that RoPE rotates.
-double rotated_fraction(const ModelConfig& m) {
-  double rotated = 0, all = 0;
-  const BlockKinds blocks(m);
-  const std::vector<i64> layers = blocks.count(0, m.num_layers);
-  for (std::size_t kind = 0; kind < layers.size(); ++kind) {
-    const AttentionSpec* attention = blocks.kinds[kind].attention();
-    if (!attention) continue;
-    const auto queries = static_cast<double>(layers[kind] * attention->query_width()),
-               keys = static_cast<double>(layers[kind] * attention->key_width());
-    all += queries + 2 * keys;
-    if (attention->rope != RotaryKind::None) rotated += queries + keys;
-  }
-  return all > 0 ? rotated / all : 0;
-}
-
 KernelTimes measured_kernel_times(const Hardware& hardware, const MeasuredRates& rates, const Workload& work) {
   const ModelConfig& m = work.model;
   const auto pair = [](const std::vector<double>& forward, const std::vector<double>& backward, std::size_t kind) {
     return PassSeconds{1e-9 * forward[kind], 1e-9 * backward[kind]};
   };
-  const double rotated_seconds = 1e-9 * rotated_fraction(m);
   return {.norm = pair(rates.norm_forward, rates.norm_backward, static_cast<std::size_t>(m.normalization)),
           .residual = pair(rates.residual_forward, rates.residual_backward, m.hidden_dropout > 0 ? 1 : 0),
-          .heads = {rotated_seconds * rates.rope_forward, rotated_seconds * rates.rope_backward},
+          .heads = {},
+          .rope = {1e-9 * rates.rope_forward, 1e-9 * rates.rope_backward},
           .activation =
               pair(rates.activation_forward, rates.activation_backward, static_cast<std::size_t>(m.activation_func)),
           .bias = {1e-9 * rates.bias_forward, 1e-9 * rates.bias_backward},
@@ -88,7 +72,7 @@ struct Tile {
 };
 
 /// Returns the seconds with tiles of one size, each of which has 1 / split of the depth.
-double tiled_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, const Tile& tile, i64 split) {
+double tiled_seconds(const Hardware& hardware, ProductType type, const MatmulShape& s, const Tile& tile, i64 split) {
   const i64 cores = hardware.device.cores;
   const i64 tiles = ceil_div(s.m, tile.rows) * ceil_div(s.n, tile.columns) * s.batch * split;
   const double waves = static_cast<double>(ceil_div(tiles, cores) * cores);
@@ -102,7 +86,7 @@ double tiled_seconds(const Hardware& hardware, ProductType type, const ProductSh
 
 }  // namespace
 
-double product_seconds(const Hardware& hardware, ProductType type, const ProductShape& s, double output_bytes,
+double product_seconds(const Hardware& hardware, ProductType type, const MatmulShape& s, double output_bytes,
                        ProductPass pass) {
   if (const MeasuredRates* measured = hardware.measured(type)) return measured->product_seconds(s, pass);
   const i64 rows = hardware.device.tile_rows, columns = hardware.device.tile_columns, small = std::min(rows, columns);
@@ -127,20 +111,19 @@ constexpr double kLongDocument = 1e4;
 /// Returns the mean of the minimum of three: preceding tokens in the document, preceding tokens in the sample, and the
 /// window. The first exceeds x with probability exp(-x / mean), the second with 1 - x / s; this is the integral of
 /// their product up to the window.
-double attended_in_documents(double s, const AttentionSpec& attention, double mean) {
-  const double window = attention.window == 0 ? s : std::min(s, real(attention.window));
+double attended_in_documents(double s, i64 window_size, double mean) {
+  const double window = window_size == 0 ? s : std::min(s, real(window_size));
   const double survival = std::exp(-window / mean);
   return mean * -std::expm1(-window / mean) - mean * (mean * (1 - survival) - survival * window) / s;
 }
 
 }  // namespace
 
-double mean_attended_keys(const Workload& work, const AttentionSpec& attention) {
+double mean_attended_keys(const Workload& work, i64 window) {
   const i64 s = work.model.seq_length;
   // For much longer documents a sample is a part of one, and the difference above would cancel catastrophically.
   const bool has_document_ends = work.document_tokens > 0 && work.document_tokens < kLongDocument * real(s);
-  return has_document_ends ? attended_in_documents(real(s), attention, work.document_tokens)
-                           : attended_keys(attention, s);
+  return has_document_ends ? attended_in_documents(real(s), window, work.document_tokens) : attended_keys(window, s);
 }
 
 }  // namespace mcpp

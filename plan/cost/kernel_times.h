@@ -1,6 +1,5 @@
 // Kernel times of everything except matrix products and attention, in seconds per element.
 #pragma once
-#include "model/config/block_spec.h"
 #include "plan/cost/workload.h"
 #include "plan/hardware/hardware.h"
 
@@ -13,7 +12,8 @@ struct PassSeconds {
 /// Times in seconds per element.
 struct KernelTimes {
   PassSeconds norm, residual;  ///< each norm or residual of a layer, per element of the residual stream
-  PassSeconds heads;           ///< seconds per element of queries, keys and values
+  PassSeconds heads;           ///< seconds per element of queries, keys and values; includes `rope` if estimated
+  PassSeconds rope;            ///< seconds per rotated element
   PassSeconds activation;      ///< seconds per element read or written
   PassSeconds bias;  ///< seconds per element with a bias; 0 if fused into a kernel that reads the element anyway
   PassSeconds dropped_score;  ///< seconds of dropout per pair of a query and a visible key
@@ -32,12 +32,12 @@ KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, 
 /// reads. Uses the measured rates if there are any. Otherwise it estimates efficiency from the shape: tiles that do not
 /// fill all cores (with split-k if that is faster), a ramp at the beginning and end of each tile, and the bytes of
 /// operands and result, which bound small and thin products.
-double product_seconds(const Hardware& hardware, ProductType type, const ProductShape& shape, double output_bytes,
+double product_seconds(const Hardware& hardware, ProductType type, const MatmulShape& shape, double output_bytes,
                        ProductPass pass = ProductPass::Forward);
 
 // Number of keys that a query attends to if attention is restricted to documents.
 
 /// Returns the average over samples. Assumes exponentially distributed document lengths with the workload's mean.
-double mean_attended_keys(const Workload& work, const AttentionSpec& attention);
+double mean_attended_keys(const Workload& work, i64 window);
 
 }  // namespace mcpp

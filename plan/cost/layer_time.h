@@ -1,7 +1,7 @@
-// Predicted time of one microbatch in one layer, in the embedding and in the output, on one rank.
+// Predicted time of one microbatch in one layer, in the embedding and in the output, on one rank. That of a layer is
+// the sum over the ops and messages that its modules record on the meta device (model/block_trace.h).
 #pragma once
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "model/config/block_spec.h"
@@ -11,26 +11,27 @@
 
 namespace mcpp {
 
-/// One of the two branches of a layer, including its norm and its residual addition.
-enum class LayerHalf { Attention, Mlp };
-/// Returns the time of one branch; 0 if the block does not have it.
-UnitTime half_time(const PredictionInput& job, const BlockSpec& block, LayerHalf half);
-/// Returns the time of a layer. Selective recomputation is included, full recomputation is not.
+/// Returns the time of a block, or of a part of one, including its norms and residual additions. Selective
+/// recomputation is included, full recomputation is not.
 UnitTime layer_time(const PredictionInput& job, const BlockSpec& block);
-/// Returns the matrix products of a layer's forward pass on one rank, by name, for all layer kinds of the model.
-std::vector<std::pair<std::string, ProductShape>> layer_products(const PredictionInput& job);
+
+/// Product of tokens with a weight in forward.
+struct WeightMatmul {
+  std::string name;  ///< short_weight_name()
+  MatmulShape shape;
+  ProductType type;
+
+  bool operator==(const WeightMatmul&) const = default;
+};
+/// Returns the distinct products of the layers' forward passes on one rank, except those of routers.
+std::vector<WeightMatmul> layer_matmuls(const PredictionInput& job);
+/// Returns the pairs of a query and a key that it attends to within its document, of all heads and samples.
+double attended_pairs(const Workload& work, const AttentionShape& shape);
+/// Returns the operations of attention's two products over these pairs.
+double attention_flops(const Workload& work, const AttentionShape& shape);
+
 UnitTime embedding_time(const PredictionInput& job);
 /// Returns the time of the output matrix and the loss.
 UnitTime output_time(const PredictionInput& job);
-
-// Predicted time of the experts of a layer for one microbatch on the busiest rank: router, token exchange, matrix
-// products and the shared expert.
-
-/// Returns the time of a layer with experts except its attention, norms and residuals.
-UnitTime expert_time(const RankCostModel& rank);
-/// Returns the seconds of the experts' activation function in forward.
-double expert_activation_seconds(const RankCostModel& rank);
-/// Returns the experts' matrix products in forward, by name.
-std::vector<std::pair<std::string, ProductShape>> expert_products(const RankCostModel& rank);
 
 }  // namespace mcpp

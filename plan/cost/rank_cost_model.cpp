@@ -77,43 +77,19 @@ double RankCostModel::traffic_seconds(double elements, double kernels) const {
   return seconds(job_.hardware.traffic_seconds(elements * element_bytes_), kernels);
 }
 
-double RankCostModel::product_seconds(ProductType type, const ProductShape& shape, double output_bytes,
+double RankCostModel::product_seconds(ProductType type, const MatmulShape& shape, double output_bytes,
                                       ProductPass pass) const {
   return slowdown_ * mcpp::product_seconds(job_.hardware, type, shape, output_bytes, pass);
 }
 
-UnitTime RankCostModel::weight_products(i64 rows, i64 out, i64 in, ProductType type, i64 batch) const {
+UnitTime RankCostModel::weight_products(i64 rows, i64 out, i64 in, ProductType type) const {
   using enum ProductPass;
   UnitTime t;
-  t.forward.products = product_seconds(type, {.m = rows, .n = out, .k = in, .batch = batch}, element_bytes_, Forward);
-  t.backward_input.products =
-      product_seconds(type, {.m = rows, .n = in, .k = out, .batch = batch}, element_bytes_, InputGradient);
+  t.forward.products = product_seconds(type, {.m = rows, .n = out, .k = in}, element_bytes_, Forward);
+  t.backward_input.products = product_seconds(type, {.m = rows, .n = in, .k = out}, element_bytes_, InputGradient);
   // Accumulated into existing gradients, in their dtype.
-  t.backward_weight.products = product_seconds(type, {.m = out, .n = in, .k = rows, .batch = batch},
-                                               job_.program.gradient_bytes, WeightGradient);
-  return t;
-}
-
-UnitTime RankCostModel::activation(i64 rows, i64 width) const {
-  const double up = real(rows * width) * (model().is_gated() ? 2 : 1), out = real(rows * width);
-  UnitTime t;
-  t.forward.elementwise = seconds((up + out) * kernels_.activation.forward, 0);
-  t.backward_input.elementwise = seconds((2 * up + out) * kernels_.activation.backward, 0);
-  return t;
-}
-
-UnitTime region_communication(const RankCostModel& rank) {
-  const Layout& layout = rank.layout();
-  UnitTime t;
-  if (layout.tp == 1) return t;
-  if (!layout.sequence_parallel) {
-    const double sum = rank.collectives().all_reduce(rank.unsharded_bytes(), layout.tp_group());
-    t.forward.tensor_parallel = t.backward_input.tensor_parallel = sum;
-    return t;
-  }
-  const double gather = rank.collectives().all_gather(rank.unsharded_bytes(), layout.tp_group());
-  t.forward.tensor_parallel = 2 * gather;         // gather before, reduce-scatter after
-  t.backward_input.tensor_parallel = 3 * gather;  // and the input gathered again for weight gradients
+  t.backward_weight.products =
+      product_seconds(type, {.m = out, .n = in, .k = rows}, job_.program.gradient_bytes, WeightGradient);
   return t;
 }
 

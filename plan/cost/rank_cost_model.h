@@ -52,12 +52,9 @@ class RankCostModel {
   /// `kernels` kernels.
   double seconds(double kernel_seconds, double kernels) const;
   double traffic_seconds(double elements, double kernels) const;
-  /// Returns the time of the products of `rows` tokens with each of `batch` weights [out, in].
-  UnitTime weight_products(i64 rows, i64 out, i64 in, ProductType type, i64 batch = 1) const;
-  double product_seconds(ProductType type, const ProductShape& shape, double output_bytes, ProductPass pass) const;
-  /// Returns the time of an activation function with `width` outputs per row, from `width` inputs or 2 `width` if
-  /// gated.
-  UnitTime activation(i64 rows, i64 width) const;
+  /// Returns the time of the products of `rows` tokens with a weight [out, in].
+  UnitTime weight_products(i64 rows, i64 out, i64 in, ProductType type) const;
+  double product_seconds(ProductType type, const MatmulShape& shape, double output_bytes, ProductPass pass) const;
 
  private:
   const PredictionInput job_;
@@ -66,8 +63,5 @@ class RankCostModel {
   double slowdown_, element_bytes_;
   i64 tokens_;
 };
-
-/// Returns the tensor-parallel communication around attention or around an MLP.
-UnitTime region_communication(const RankCostModel& rank);
 
 }  // namespace mcpp

@@ -1,6 +1,8 @@
 // Workload of a run, and the input of predictions.
 #pragma once
-#include "model/memory.h"
+#include <memory>
+
+#include "model/block_trace.h"
 #include "parallel/layout.h"
 #include "plan/cost/collectives.h"
 #include "plan/hardware/hardware.h"
@@ -28,16 +30,18 @@ struct Workload {
   ProductType non_fp8_products() const { return products == ProductType::Fp8 ? ProductType::Bf16 : products; }
 };
 
-class LayerSizesCache;  // model/layer_memory.h
 /// Input of the step time prediction.
 struct PredictionInput {
   const Hardware& hardware;
   const KernelTraits& program;
   const Workload& work;
   Layout layout;
-  LayerSizesCache* sizes = nullptr;  ///< reused if not null
+  /// Measurements of work.model. Predictions that share them measure each block once.
+  std::shared_ptr<ModelMeasurements> measurements = std::make_shared<ModelMeasurements>(work.model);
 
   ActivationSetup activations() const { return activation_setup(layout, work.dtype); }
+  /// Returns the trace of a block, or of a part of one, on the rank with the busiest experts.
+  const BlockTrace& trace(const BlockSpec& block) const;
 };
 
 }  // namespace mcpp

@@ -71,7 +71,7 @@ void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::s
   has_elements("activation_backward", activation_backward, kActivations);
 }
 
-double MeasuredRates::product_seconds(const ProductShape& shape, ProductPass pass) const {
+double MeasuredRates::product_seconds(const MatmulShape& shape, ProductPass pass) const {
   const std::vector<double>& table = pass == ProductPass::Forward         ? forward
                                      : pass == ProductPass::InputGradient ? input_gradient
                                                                           : weight_gradient;

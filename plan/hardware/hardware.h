@@ -8,7 +8,7 @@
 
 #include "base/fields.h"
 #include "base/types.h"
-#include "tensor/dtype.h"
+#include "tensor/op_trace.h"
 
 namespace mcpp {
 
@@ -43,19 +43,6 @@ struct KernelTraits {
   bool gathers_again_to_recompute = false;  ///< gathers once more between recomputation and backward
   bool gathers_each_tensor = false;         ///< gathers tensors one by one instead of all tensors of a layer together
   bool all_reduces_gradients = false;       ///< all-reduces instead of reduce-scatters: twice the volume
-};
-
-// Shapes of a layer's matrix products.
-
-/// Shape of `batch` products [m, k] x [k, n] -> [m, n].
-struct ProductShape {
-  i64 m = 1, n = 1, k = 1;
-  i64 batch = 1;
-
-  double flops() const {
-    return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(batch);
-  }
-  bool operator==(const ProductShape&) const = default;
 };
 
 /// One of the three products of a weight. Tokens are the dimension m, except in WeightGradient, where they are k.
@@ -132,7 +119,7 @@ struct MeasuredRates {
   void add_conflicts(const std::string& section, std::vector<std::string>& errors) const;
 
   /// Returns seconds, interpolated between measured sizes on a logarithmic scale and clamped outside of them.
-  double product_seconds(const ProductShape& shape, ProductPass pass) const;
+  double product_seconds(const MatmulShape& shape, ProductPass pass) const;
   /// Returns FLOP/s.
   double attention_rate(i64 length, i64 width, bool is_backward) const;
 };

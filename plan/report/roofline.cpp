@@ -25,8 +25,7 @@ class Roofline {
 
   std::vector<RooflineRow> rows() {
     const Workload& work = job_.work;
-    for (const auto& [name, shape] : layer_products(job_))
-      product(name, shape, name.starts_with("expert") ? work.non_fp8_products() : work.products);
+    for (const WeightMatmul& matmul : layer_matmuls(job_)) product(matmul.name, matmul.shape, matmul.type);
     product("output", {.m = tokens_, .n = vocabulary(), .k = model_.hidden_size}, work.non_fp8_products());
     attention();
     kernels();
@@ -36,7 +35,7 @@ class Roofline {
  private:
   i64 vocabulary() const { return model_.padded_vocab_size() / job_.layout.tp; }
 
-  void product(const std::string& name, const ProductShape& s, ProductType type) {
+  void product(const std::string& name, const MatmulShape& s, ProductType type) {
     const double operand = type == ProductType::Fp32 ? 4 : type == ProductType::Fp8 ? 1 : 2;
     const double bytes = operand * real(s.batch) * (real(s.m) * real(s.k) + real(s.k) * real(s.n)) +
                          element_ * real(s.batch) * real(s.m) * real(s.n);
@@ -47,16 +46,25 @@ class Roofline {
                      .bytes = bytes});
   }
 
+  /// Adds the attention of the first block, if it has one.
   void attention() {
-    const AttentionSpec* spec = first_block_.attention();
-    if (!spec) return;
-    const double queries = real(std::max<i64>(spec->num_heads / job_.layout.tp, 1) * spec->head_dim),
-                 keys = real(std::max<i64>(spec->num_query_groups / job_.layout.tp, 1) * spec->head_dim);
+    const BlockSpec mixer = mixer_of(first_block_);
+    const OpRecord* op = find_forward(mixer, OpKind::Attention);
+    if (!op) return;
+    const AttentionShape& shape = op->attention;
+    const double output = real(shape.queries * shape.batch * shape.query_heads * shape.value_dim);
     rows_.push_back({.name = "attention",
                      .size = str(model_.seq_length, " tokens"),
-                     .seconds = half_time(job_, first_block_, LayerHalf::Attention).forward.attention,
-                     .flops = 4 * real(tokens_) * mean_attended_keys(job_.work, *spec) * queries,
-                     .bytes = element_ * real(tokens_) * 2 * (queries + keys)});
+                     .seconds = layer_time(job_, mixer).forward.attention,
+                     .flops = attention_flops(job_.work, shape),
+                     .bytes = element_ * (shape.elements() + output)});
+  }
+
+  /// Returns the first op of this kind in forward, or null.
+  const OpRecord* find_forward(const BlockSpec& block, OpKind kind) const {
+    const std::vector<OpRecord>& ops = job_.trace(block).forward.ops;
+    const auto found = std::ranges::find(ops, kind, &OpRecord::kind);
+    return found == ops.end() ? nullptr : &*found;
   }
 
   /// Memory-bound kernels, with their passes over memory.
@@ -68,11 +76,8 @@ class Roofline {
     add_kernel("residual", stream, t.residual.forward, p.residual.forward);
     add_kernel("embedding", stream, t.embedding.forward, 2);
     add_kernel("loss", logits, t.loss, p.loss);
-    if (first_block_.mlp()) {
-      const i64 width = first_block_.mlp()->ffn_hidden_size / job_.layout.tp;
-      const double elements = real(tokens_ * width) * (model_.is_gated() ? 3 : 2);
-      add_kernel("activation", elements, t.activation.forward, p.activation.forward);
-    }
+    if (const OpRecord* activation = find_forward(feed_forward_of(first_block_), OpKind::Activation))
+      add_kernel("activation", activation->elements, t.activation.forward, p.activation.forward);
   }
   void add_kernel(const std::string& name, double elements, double seconds_per_element, double passes) {
     if (elements * seconds_per_element <= 0) return;

@@ -29,9 +29,8 @@ double OffloadCost::host_memory_seconds(double bytes) const {
 void OffloadCost::add_to(UnitTime& passes, const StageContents& stage, const WeightFetchCounts& weights) const {
   double activations = 0;
   if (layout_.activations_tier != OffloadTier::Device) {
-    LayerSizesCache own(job_.work.model);
-    LayerSizesCache& cache = job_.sizes ? *job_.sizes : own;
-    activations = real(stage_activations(cache.get(job_.activations()), stage).offloaded);
+    LayerSizes& sizes = job_.measurements->sizes.get(job_.activations());
+    activations = real(stage_activations(sizes, stage).offloaded);
   }
   // If the node has a secondary weight shard, weights are gathered once per step, which is negligible.
   const bool fetches_weights = layout_.params_tier != OffloadTier::Device && !layout_.has_secondary_shard();

@@ -95,17 +95,19 @@ TEST(FlopsTest, MatchesPublishedLlama3) {
 TEST(FlopsTest, WindowCountsVisibleKeysOnly) {
   ModelConfig c = llama(32, 4096, 32, 8, 14336);
   const double full = flops_per_token(c), q = 4096, s = 8192;
-  EXPECT_EQ(attended_keys(*block_spec(c, 0).attention(), c.seq_length), s / 2);
+  EXPECT_EQ(attended_keys(block_spec(c, 0).attention()->window, c.seq_length), s / 2);
   c.window_size = {1023, 0};
   double seen = 0;  // within one key: a sum over integer positions against an integral
   for (double query = 0; query < s; ++query) seen += std::min(query + 0.5, 1024.0) / s;
-  EXPECT_NEAR(attended_keys(*block_spec(c, 0).attention(), c.seq_length), seen, 0.1);
+  EXPECT_NEAR(attended_keys(block_spec(c, 0).attention()->window, c.seq_length), seen, 0.1);
   EXPECT_NEAR(full - flops_per_token(c),
-              32 * 6 * 2 * q * (s / 2 - attended_keys(*block_spec(c, 0).attention(), c.seq_length)), 1e-6 * full);
+              32 * 6 * 2 * q * (s / 2 - attended_keys(block_spec(c, 0).attention()->window, c.seq_length)),
+              1e-6 * full);
   c.window_attn_skip_freq = {4};
-  EXPECT_EQ(attended_keys(*block_spec(c, 3).attention(), c.seq_length), s / 2);
+  EXPECT_EQ(attended_keys(block_spec(c, 3).attention()->window, c.seq_length), s / 2);
   EXPECT_NEAR(full - flops_per_token(c),
-              24 * 6 * 2 * q * (s / 2 - attended_keys(*block_spec(c, 0).attention(), c.seq_length)), 1e-6 * full);
+              24 * 6 * 2 * q * (s / 2 - attended_keys(block_spec(c, 0).attention()->window, c.seq_length)),
+              1e-6 * full);
   c.window_size = {8192, 0};
   EXPECT_EQ(flops_per_token(c), full);
 }

@@ -38,17 +38,17 @@ double counted(double mean, i64 samples, i64 length, i64 window) {
 TEST(MeanAttendedKeysTest, MatchCountsOfPackedDocuments) {
   for (const double mean : {40.0, 300.0, 2000.0, 20000.0})
     for (const i64 window : {i64{0}, i64{256}}) {
-      const double found = mean_attended_keys(work_of(mean, window), {.window = window});
+      const double found = mean_attended_keys(work_of(mean, window), window);
       EXPECT_NEAR(found / counted(mean, 4000, 2048, window), 1, 0.02) << mean << ", window " << window;
     }
 }
 
 TEST(MeanAttendedKeysTest, MatchFullSampleForLongDocuments) {
   for (const i64 window : {i64{0}, i64{256}}) {
-    const double whole = attended_keys({.window = window}, work_of(0, window).model.seq_length);
-    EXPECT_DOUBLE_EQ(mean_attended_keys(work_of(0, window), {.window = window}), whole);
+    const double whole = attended_keys(window, work_of(0, window).model.seq_length);
+    EXPECT_DOUBLE_EQ(mean_attended_keys(work_of(0, window), window), whole);
     for (const double long_mean : {1e6, 2.04e7, 2.06e7, 1e15})
-      EXPECT_NEAR(mean_attended_keys(work_of(long_mean, window), {.window = window}) / whole, 1, 2e-3) << long_mean;
+      EXPECT_NEAR(mean_attended_keys(work_of(long_mean, window), window) / whole, 1, 2e-3) << long_mean;
   }
 }
 
@@ -57,10 +57,10 @@ TEST(MeanAttendedKeysTest, ReduceAttentionTime) {
   Workload work = test::toy_workload(8, 4096, 32, 16);
   const KernelTraits program;
   const auto attention = [&] { return step_time({hardware, program, work, {}}).work.attention; };
-  const double whole = attention(), seen = mean_attended_keys(work, {});
+  const double whole = attention(), seen = mean_attended_keys(work, 0);
   work.document_tokens = 256;
-  EXPECT_LT(mean_attended_keys(work, {}), 0.25 * seen);
-  EXPECT_NEAR(attention() / whole, mean_attended_keys(work, {}) / seen, 0.01);
+  EXPECT_LT(mean_attended_keys(work, 0), 0.25 * seen);
+  EXPECT_NEAR(attention() / whole, mean_attended_keys(work, 0) / seen, 0.01);
 }
 
 }  // namespace

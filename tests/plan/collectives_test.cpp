@@ -62,7 +62,7 @@ TEST(CollectivesTest, AddsLatencyOfRingsAndTrees) {
 
 TEST(ProductsTest, LargeShapesReachAttainedRate) {
   const Hardware hardware = two_tiers();
-  const ProductShape shape{.m = 12800, .n = 25600, .k = 8192};  // 100 x 100 tiles on 10 cores
+  const MatmulShape shape{.m = 12800, .n = 25600, .k = 8192};  // 100 x 100 tiles on 10 cores
   const double rate = shape.flops() / product_seconds(hardware, ProductType::Bf16, shape, 2);
   EXPECT_LT(rate, 100e12);
   EXPECT_GT(rate, 80e12);

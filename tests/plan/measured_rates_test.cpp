@@ -29,7 +29,7 @@ MeasuredRates rates() {
 
 TEST(MeasuredRatesTest, AreExactAtMeasuredSizes) {
   const MeasuredRates r = rates();
-  const auto rate = [&](const ProductShape& shape, ProductPass pass) {
+  const auto rate = [&](const MatmulShape& shape, ProductPass pass) {
     return shape.flops() / r.product_seconds(shape, pass) / 1e9;
   };
   EXPECT_NEAR(rate({.m = 100, .n = 400, .k = 100}, ProductPass::Forward), 100 + 4000 + 10000, 1e-6);
@@ -43,7 +43,7 @@ TEST(MeasuredRatesTest, AreExactAtMeasuredSizes) {
 TEST(MeasuredRatesTest, InterpolateTimeBetweenSizes) {
   const MeasuredRates r = rates();
   const auto seconds_of_flop = [&](i64 m) {
-    const ProductShape shape{.m = m, .n = 100, .k = 100};
+    const MatmulShape shape{.m = m, .n = 100, .k = 100};
     return r.product_seconds(shape, ProductPass::Forward) / shape.flops();
   };
   EXPECT_NEAR(seconds_of_flop(200), (seconds_of_flop(100) + seconds_of_flop(400)) / 2, 1e-18);  // halfway by logarithm
@@ -61,7 +61,7 @@ TEST(MeasuredRatesTest, ReplaceTileAndByteEstimates) {
   EXPECT_DOUBLE_EQ(kernel_times(hardware, program, work).residual.backward, 8e-9);  // with dropout
   work.model.hidden_dropout = 0;
   EXPECT_DOUBLE_EQ(kernel_times(hardware, program, work).residual.backward, 7e-9);
-  const ProductShape shape{.m = 400, .n = 400, .k = 400};
+  const MatmulShape shape{.m = 400, .n = 400, .k = 400};
   EXPECT_EQ(product_seconds(hardware, ProductType::Bf16, shape, 2),
             hardware.measured_bf16.product_seconds(shape, ProductPass::Forward));
   work.products = ProductType::Fp32;  // for which nothing was measured

@@ -117,7 +117,7 @@ TEST(CalibrationTest, MeasuresMatrixProducts) {
         median_seconds({.warmup = 0, .repeats = 1}, device, [&] { ops::matmul(a, b, c, {.transpose_b = true}); });
     min_seconds = std::min(min_seconds, seconds), max_seconds = std::max(max_seconds, seconds);
   }
-  const ProductShape shape{.m = 256, .n = 256, .k = 256};
+  const MatmulShape shape{.m = 256, .n = 256, .k = 256};
   const double predicted = hardware.measured_fp32.product_seconds(shape, ProductPass::Forward);
   // The typical time is between minimum and maximum, which are far apart on a busy host.
   EXPECT_GT(predicted, 0.5 * min_seconds);
