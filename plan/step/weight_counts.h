@@ -1,6 +1,7 @@
-// Weight counts of a rank, without biases and norms, to which the costs of communication and of the optimizer are
-// proportional.
+// Weight counts of a rank, from the parameters of its blocks, to which the costs of communication and of the optimizer
+// are proportional.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "model/config/block_spec.h"
@@ -9,7 +10,7 @@
 
 namespace mcpp {
 
-/// Number of elements of matrices, and number of elements of their gradients that are reduced. The latter is smaller
+/// Number of elements, and number of elements of their gradients that are reduced. The latter is smaller
 /// for the matrices counted in `factorized`, whose gradients are reduced as low-rank factors.
 struct WeightCount {
   double all = 0, summed = 0, factorized = 0;
@@ -20,7 +21,8 @@ struct WeightCount {
 
 class WeightCounts {
  public:
-  WeightCounts(const ModelConfig& model, const Layout& layout);
+  /// Keeps a reference to the model.
+  explicit WeightCounts(const PredictionInput& job);
 
   /// Counts of a block on one rank: weights on the ranks of the dense layers, and weights of experts.
   struct BlockCounts {
@@ -28,19 +30,19 @@ class WeightCounts {
     double tensors = 0;  ///< number of dense weight tensors
   };
   /// Returns the distinct blocks of the model, which `kind` indexes below.
-  const BlockKinds& blocks() const { return blocks_; }
+  const BlockKinds& blocks() const { return measurements_->blocks; }
   const BlockCounts& block_counts(std::size_t kind) const { return counts_[kind]; }
   /// Returns the weights of the embedding, equal to those of the output.
-  double vocabulary() const { return vocabulary_.all; }
+  double vocabulary() const { return vocabulary_; }
   /// Return the weights of a stage without its experts, and of its experts.
   WeightCount stage_weights(const StageContents& stage) const;
   WeightCount stage_experts(const StageContents& stage) const;
 
  private:
   const ModelConfig& model_;
-  BlockKinds blocks_;
+  std::shared_ptr<const ModelMeasurements> measurements_;
   std::vector<BlockCounts> counts_;  // by kind
-  WeightCount vocabulary_;
+  double vocabulary_;
 };
 
 }  // namespace mcpp

@@ -37,7 +37,7 @@ WeightTraffic::WeightTraffic(const PredictionInput& job)
     : job_(job),
       layout_(job.layout),
       collectives_(job.hardware),
-      weights_(job.work.model, job.layout),
+      weights_(job),
       element_(real(size_of(job.work.dtype))),
       slowdown_(job.hardware.communication_slowdown()),
       weight_bytes_(layout_.formats.quantized_weights ? kPackedBytes : element_),

@@ -23,6 +23,12 @@ StepTime step(const Hardware& hardware, const Layout& layout) {
   return step_time({hardware, program, kWork, layout});
 }
 
+WeightCounts weight_counts(const Layout& layout) {
+  const Hardware hardware = hardware_with(5);
+  const KernelTraits program;
+  return WeightCounts({hardware, program, kWork, layout});
+}
+
 // Everything that layers save crosses the link twice for each of 4 microbatches; a fast disk works in parallel.
 TEST(OffloadCostTest, ActivationsCrossLinkTwice) {
   const Layout resident{.dp = 4, .micro_batch_size = 2};
@@ -54,7 +60,7 @@ TEST(OffloadCostTest, WeightsAreFetchedForEachGather) {
   const StepTime resident = step(hardware_with(5), layout);
   layout.params_tier = OffloadTier::Host;
   const StepTime host = step(hardware_with(5), layout);
-  const WeightCounts weights(kWork.model, layout);
+  const WeightCounts weights = weight_counts(layout);
   const double part =
       weights.stage_weights({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all / 8;
   const double fetched_weights = 2 * part + weights.vocabulary() / 8;  // the output layer's weights once more
@@ -75,7 +81,7 @@ TEST(OffloadCostTest, CpuUpdateAddsCopiesOnly) {
   hardware.host = {.memory = 100, .nvme_bandwidth = 1e6};
   Layout layout;
   const double resident = step(hardware, layout).optimizer;
-  const WeightCounts weights(kWork.model, layout);
+  const WeightCounts weights = weight_counts(layout);
   const double all =
       weights.stage_weights({.first_layer = 0, .end_layer = 16, .has_embedding = true, .has_output = true}).all;
   layout.states_tier = OffloadTier::Host;

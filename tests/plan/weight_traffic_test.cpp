@@ -109,7 +109,13 @@ TEST(WeightCountsTest, IncludesAttentionOutputGates) {
   ModelConfig gated = plain.model;
   gated.attention_output_gate = {1};
   const Layout layout{.tp = 2};
-  const auto counts = [&](const ModelConfig& model) { return WeightCounts(model, layout).block_counts(0); };
+  const Hardware hardware = test::toy_cluster(100, 10);
+  const KernelTraits program;
+  const auto counts = [&](const ModelConfig& model) {
+    Workload work = plain;
+    work.model = model;
+    return WeightCounts({hardware, program, work, layout}).block_counts(0);
+  };
   const i64 width = block_spec(gated, 0).attention()->query_width();
   EXPECT_EQ(counts(gated).dense.all - counts(plain.model).dense.all,
             static_cast<double>(width / 2 * gated.hidden_size));
