@@ -64,17 +64,19 @@ ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKi
 }
 
 /// Number of different rotary tables.
-i64 rotary_tables(const ModelConfig& c) {
+i64 rotary_tables(const BlockKinds& blocks) {
   std::set<RotaryKind> kinds;
-  for (const BlockSpec& block : BlockKinds(c).kinds)
+  for (const BlockSpec& block : blocks.kinds)
     if (block.attention() && block.attention()->rope != RotaryKind::None) kinds.insert(block.attention()->rope);
   return static_cast<i64>(kinds.size());
 }
 
 /// Tokens and targets of all microbatches, and the RoPE tables.
-i64 constant_activations(const ModelConfig& c, const ActivationSetup& setup, const RankMemorySpec& share) {
-  const i64 rotary =
-      rotary_tables(c) * padded_alloc_size(c.max_positions() * c.rotary_dim() * size_of(accumulate_dtype(setup.dtype)));
+i64 constant_activations(const LayerSizes& sizes, const RankMemorySpec& share) {
+  const ModelConfig& c = sizes.config();
+  const ActivationSetup& setup = sizes.setup();
+  const i64 rotary = rotary_tables(sizes.blocks()) *
+                     padded_alloc_size(c.max_positions() * c.rotary_dim() * size_of(accumulate_dtype(setup.dtype)));
   const i64 tokens = setup.tokens(c) * share.schedule.microbatches;
   return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
 }
@@ -329,7 +331,7 @@ MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states,
   sum.save_copy += save_buffer_bytes(setup, states, share, parameters);
   sum.offloaded += experts.offloaded, sum.offloaded_params += experts.offloaded_params;
   add_unsharded(sizes, share, parameters, sum);
-  sum.activations = static_cast<double>(peak.live + constant_activations(config, setup, share));
+  sum.activations = static_cast<double>(peak.live + constant_activations(sizes, share));
   sum.offloaded_activations = static_cast<double>(peak.offloaded);
   sum.activations_on_disk = peak.blocks * FileActivations::kBlock;
   const double messages = weight_messages(share, parameters);

@@ -78,13 +78,6 @@ std::string describe(const BlockSpec& block, const ModelConfig& c) {
   return str("[", join(parts, " | "), "]");
 }
 
-/// Returns true if no key makes a layer differ from the others.
-bool has_identical_layers(const ModelConfig& c) {
-  return c.hybrid_layer_pattern.empty() && c.no_rope_freq.empty() && c.window_attn_skip_freq.empty() &&
-         c.attention_output_gate.empty() && !c.num_attention_heads.is_list() && !c.num_query_groups.is_list() &&
-         !c.ffn_hidden_size.is_list() && (c.moe.num_experts == 0 || c.moe.layer_freq == std::vector<i64>{1});
-}
-
 struct Repetition {
   std::size_t period = 1, count = 1;
 };
@@ -131,11 +124,6 @@ std::vector<BlockSpec> block_specs(const ModelConfig& config) {
 }
 
 BlockKinds::BlockKinds(const ModelConfig& config) {
-  if (has_identical_layers(config)) {  // searches construct this for every layout
-    kinds.push_back(block_spec(config, 0));
-    kind_of_layer.assign(static_cast<std::size_t>(config.num_layers), 0);
-    return;
-  }
   for (const BlockSpec& block : block_specs(config)) {
     const auto it = std::ranges::find(kinds, block);
     kind_of_layer.push_back(static_cast<std::size_t>(it - kinds.begin()));
