@@ -46,11 +46,12 @@ ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKi
     counts.largest = std::max(counts.largest, param.numel());
     counts.matrices += matrices.back();
     if (unit == params.front().unit) counts.first += param.numel();
-    if (is_low_rank(param, share.power_sgd_rank))
-      counts.low_rank += param.numel() + param.box.shape.back() * share.power_sgd_rank;
+    if (is_low_rank(param, share.layout.formats.power_sgd_rank))
+      counts.low_rank += param.numel() + param.box.shape.back() * share.layout.formats.power_sgd_rank;
   });
-  const i64 shards = grid == GridKind::Dense ? share.shards : share.expert_shards;
-  const i64 bucket_limit = bucket_close_threshold(share.zero_stage, share.bucket_elements, share.has_quantized_comm());
+  const i64 shards = grid == GridKind::Dense ? share.shards() : share.expert_shards();
+  const i64 bucket_limit = bucket_close_threshold(share.layout.zero_stage, share.layout.bucket_size,
+                                                  share.layout.formats.has_quantized_comm());
   const BufferPlan plan = plan_buffer(params, static_cast<int>(shards), bucket_limit);
   for (const Bucket& bucket : plan.buckets) {
     counts.buckets.push_back(bucket.size());
@@ -120,23 +121,6 @@ ActivationSetup activation_setup(const Layout& layout, DType dtype) {
           .offload = layout.activations_tier};
 }
 
-void RankMemorySpec::set_layout(const Layout& layout) {
-  zero_stage = static_cast<int>(layout.zero_stage);
-  shards = layout.shard_group().ranks;
-  expert_shards = std::max<i64>(1, layout.expert_shard_group().ranks);
-  bucket_elements = layout.bucket_size;
-  overlap_grad_reduce = layout.overlap_grad_reduce;
-  overlap_param_gather = layout.overlap_param_gather;
-  offloaded_state_fraction = layout.effective_offloaded_fraction();
-  is_offloaded_to_disk = layout.states_tier == OffloadTier::File;
-  has_bf16_grads = layout.formats.has_bf16_grads();
-  quantized_weights = layout.formats.quantized_weights;
-  grad_reduce_format = layout.formats.grad_reduce_format();
-  power_sgd_rank = layout.formats.power_sgd_rank;
-  node_ranks = layout.node_ranks;
-  params = layout.params_tier;
-}
-
 RankMemorySpec single_rank_spec(const ModelConfig& config) {
   return {.stages = {{.first_layer = 0, .end_layer = config.num_layers}}, .schedule = one_f_one_b(1, 1)};
 }
@@ -164,8 +148,8 @@ void add_offloaded_params(const ChunkParameters& chunk, OffloadTier tier, i64 el
 double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& states, const RankMemorySpec& share,
                          const RankParameters& parameters) {
   const bool is_encoded = states.has_param_remainders || states.has_encoded_moments;
-  const bool is_on_disk =
-      (share.is_offloaded_to_disk && share.offloaded_state_fraction > 0) || share.params == OffloadTier::File;
+  const bool is_on_disk = (share.offloads_states_to_disk() && share.layout.effective_offloaded_fraction() > 0) ||
+                          share.layout.params_tier == OffloadTier::File;
   if (share.save_copy_ranks == 0 || !(is_encoded || is_on_disk)) return 0;
   i64 largest = 0;
   for (const auto* chunks : {&parameters.dense, &parameters.experts}) {
@@ -183,20 +167,21 @@ MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWe
                                  const RankMemorySpec& share, double offloaded_state_fraction, i64 shards,
                                  const std::vector<ChunkParameters>& chunks) {
   const i64 element = size_of(setup.dtype), grad = size_of(accumulate_dtype(setup.dtype));
-  const i64 kept_grad = share.has_bf16_grads ? size_of(DType::BF16) : grad;
-  const auto shards_from = [&](int stage) { return share.zero_stage >= stage ? shards : 1; };
+  const i64 kept_grad = share.layout.formats.has_bf16_grads() ? size_of(DType::BF16) : grad;
+  const auto shards_from = [&](int stage) { return share.layout.zero_stage >= stage ? shards : 1; };
   const double states_of_all = states.other_states + states.master(setup.dtype);
   const double copied_fraction =
-      share.is_offloaded_to_disk ? 1 - offloaded_state_fraction : 1;  // snapshots are on disk
+      share.offloads_states_to_disk() ? 1 - offloaded_state_fraction : 1;  // snapshots are on disk
   MemoryEstimate sum;
   double state = 0, saved = 0, power_sgd = 0;
   for (const ChunkParameters& chunk : chunks) {
-    if (share.params == OffloadTier::Device)
+    if (share.layout.params_tier == OffloadTier::Device)
       sum.params += tensor_bytes(chunk.total() / shards_from(3), element);
     else
-      add_offloaded_params(chunk, share.params, element, shards, sum);
+      add_offloaded_params(chunk, share.layout.params_tier, element, shards, sum);
     // Weights are updated in full precision, separately from the quantized ones that are gathered.
-    if (share.quantized_weights && share.zero_stage < 3) sum.params += tensor_bytes(chunk.total() / shards, element);
+    if (share.layout.formats.quantized_weights && share.layout.zero_stage < 3)
+      sum.params += tensor_bytes(chunk.total() / shards, element);
     sum.grads += tensor_bytes(chunk.total() / shards_from(2), kept_grad);
     for (const i64 bucket : chunk.buckets) state += states_of_all * tensor_bytes(bucket / shards_from(1), grad);
     power_sgd += 2 * tensor_bytes(chunk.low_rank, grad);  // states of the previous step and of this one
@@ -205,7 +190,7 @@ MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWe
     state -= matrix_savings / static_cast<double>(shards_from(1));
     const auto all = static_cast<double>(chunk.all);
     // If master weights are stored as remainders, the model weights are a part of them and are copied a second time.
-    const int copies = share.params == OffloadTier::File ? 0 : states.has_param_remainders ? 2 : 1;
+    const int copies = share.layout.params_tier == OffloadTier::File ? 0 : states.has_param_remainders ? 2 : 1;
     const double weights = all * static_cast<double>(element * copies);
     saved += weights + copied_fraction * (all * static_cast<double>(grad) * states_of_all - matrix_savings);
   }
@@ -239,8 +224,8 @@ void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankPar
   const bool is_tied = ties_embeddings_on_rank(sizes.config(), share);
   // Gradients are rounded or packed before the overlapped reduction, so no second unit is unsharded.
   RankMemorySpec unit_spec = share;
-  unit_spec.overlap_grad_reduce =
-      share.overlap_grad_reduce && !share.has_bf16_grads && share.grad_reduce_format == GradReduceFormat::Full;
+  unit_spec.layout.overlap_grad_reduce = share.layout.overlap_grad_reduce && !share.layout.formats.has_bf16_grads() &&
+                                         share.layout.formats.grad_reduce_format() == GradReduceFormat::Full;
   UnshardedBytes max_bytes;
   for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
     const StageContents& stage = share.contents(static_cast<int>(i));
@@ -248,7 +233,7 @@ void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankPar
     const bool keeps_embedding = is_tied && stage.has_embedding;
     // The output layer's part of a shared weight's gradient is kept separately.
     if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(accumulate_dtype(setup.dtype)));
-    if (share.zero_stage < 2) continue;
+    if (share.layout.zero_stage < 2) continue;
     const UnshardedUnits unsharded(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], unit_spec,
                                    setup.dtype, keeps_embedding);
     const std::vector<UsedUnits> used = used_units(setup.recompute, stage);
@@ -262,7 +247,8 @@ void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankPar
   }
   sum.params += max_bytes.params;
   sum.grads += max_bytes.grads;
-  if (share.has_bf16_grads && share.zero_stage >= 2 && share.grad_reduce_format == GradReduceFormat::Full)
+  if (share.layout.formats.has_bf16_grads() && share.layout.zero_stage >= 2 &&
+      share.layout.formats.grad_reduce_format() == GradReduceFormat::Full)
     sum.grads += bf16_grad_bytes(parameters);
 }
 
@@ -273,33 +259,34 @@ double packed_bytes(i64 elements) {
 /// Secondary weight shard inside a node.
 double secondary_shard_bytes(const ActivationSetup& setup, const RankMemorySpec& share,
                              const RankParameters& parameters) {
-  if (share.node_ranks == 1 || share.zero_stage < 3) return 0;
+  if (share.layout.node_ranks == 1 || share.layout.zero_stage < 3) return 0;
   double sum = 0;
   for (const ChunkParameters& chunk : parameters.dense) {
-    const i64 part = chunk.total() / share.node_ranks;
-    sum += share.quantized_weights ? packed_bytes(part) : tensor_bytes(part, size_of(setup.dtype));
+    const i64 part = chunk.total() / share.layout.node_ranks;
+    sum += share.layout.formats.quantized_weights ? packed_bytes(part) : tensor_bytes(part, size_of(setup.dtype));
   }
   return sum;
 }
 
 /// Messages of packed weights after the update, as sent and received; no activations exist at that time.
 double weight_messages(const RankMemorySpec& share, const RankParameters& parameters) {
-  if (!share.quantized_weights || share.zero_stage == 3) return 0;
+  if (!share.layout.formats.quantized_weights || share.layout.zero_stage == 3) return 0;
   double sum = 0;
   const auto add = [&](const std::vector<ChunkParameters>& chunks, i64 shards) {
     for (const ChunkParameters& chunk : chunks) {
       for (const i64 bucket : chunk.buckets) sum += packed_bytes(bucket) + packed_bytes(bucket / shards);
     }
   };
-  add(parameters.dense, share.shards);
-  add(parameters.experts, share.expert_shards);
+  add(parameters.dense, share.shards());
+  add(parameters.experts, share.expert_shards());
   return sum;
 }
 
 /// Excess of the activations' peak plus the gradient messages' peak over the peak of both together.
 double message_peak_excess(LayerSizes& sizes, const RankMemorySpec& share, const RankParameters& parameters,
                            const GradientMessages& messages, double activations) {
-  if (share.grad_reduce_format == GradReduceFormat::Full || share.zero_stage != 1 || parameters.dense.size() > 1)
+  if (share.layout.formats.grad_reduce_format() == GradReduceFormat::Full || share.layout.zero_stage != 1 ||
+      parameters.dense.size() > 1)
     return 0;
   const std::vector<UsedUnits> used = used_units(sizes.setup().recompute, share.contents(0));
   const double combined_peak = messages.peak_bytes_with(used, unit_activation_bytes(sizes, used));
@@ -322,9 +309,10 @@ MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states,
   const ActivationSetup& setup = sizes.setup();
   check_countable(config, setup.tokens(config));
   const StateOffloadPlan offload_plan = plan_state_offload(setup, states, share, parameters);
-  MemoryEstimate sum = persistent_memory(setup, states, share, offload_plan.offloaded, share.shards, parameters.dense);
+  MemoryEstimate sum =
+      persistent_memory(setup, states, share, offload_plan.offloaded, share.shards(), parameters.dense);
   const MemoryEstimate experts =
-      persistent_memory(setup, states, share, offload_plan.offloaded, share.expert_shards, parameters.experts);
+      persistent_memory(setup, states, share, offload_plan.offloaded, share.expert_shards(), parameters.experts);
   sum.params += experts.params, sum.grads += experts.grads;
   sum.optimizer_state += experts.optimizer_state, sum.save_copy += experts.save_copy;
   sum.optimizer_state += offload_plan.buffers;
@@ -351,7 +339,7 @@ class Segments {
   Segments(const ActivationSetup& setup, const RankMemorySpec& share)
       : element_(static_cast<double>(size_of(accumulate_dtype(setup.dtype)))),
         max_segment_(share.segment_elements),
-        target_fraction_(share.offloaded_state_fraction) {}
+        target_fraction_(share.layout.effective_offloaded_fraction()) {}
 
   /// Adds elements that one rule updates, with `values` state values per element.
   void add(i64 elements, double values) {
@@ -381,12 +369,12 @@ class Segments {
 
 StateOffloadPlan plan_state_offload(const ActivationSetup& setup, const StatesPerWeight& states,
                                     const RankMemorySpec& share, const RankParameters& parameters) {
-  if (share.offloaded_state_fraction == 0) return {};
+  if (share.layout.effective_offloaded_fraction() == 0) return {};
   Segments segments(setup, share);
   const double master = states.master(setup.dtype);
   const bool has_one_rule = states.matrix_states == states.other_states;
   const auto add = [&](const std::vector<ChunkParameters>& chunks, i64 shards) {
-    const i64 state_shards = share.zero_stage >= 1 ? shards : 1;
+    const i64 state_shards = share.layout.zero_stage >= 1 ? shards : 1;
     for (const ChunkParameters& chunk : chunks) {
       for (std::size_t b = 0; b < chunk.buckets.size(); ++b) {
         const i64 matrices = has_one_rule ? 0 : chunk.matrices_of_buckets[b] / state_shards;
@@ -395,10 +383,10 @@ StateOffloadPlan plan_state_offload(const ActivationSetup& setup, const StatesPe
       }
     }
   };
-  add(parameters.dense, share.shards);
-  add(parameters.experts, share.expert_shards);
+  add(parameters.dense, share.shards());
+  add(parameters.experts, share.expert_shards());
   return {.offloaded = segments.offloaded(),
-          .buffers = share.is_offloaded_to_disk
+          .buffers = share.offloads_states_to_disk()
                          ? static_cast<double>(FileStates::memory_for(segments.offloaded_segments()))
                          : 0};
 }

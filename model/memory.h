@@ -1,6 +1,7 @@
 // Training memory of one rank: parameters as declared by a model on the meta device (model/meta_model.h), and formulas.
 // docs/memory_model.md derives the formulas and compares them with measurements.
 #pragma once
+#include <algorithm>
 #include <compare>
 #include <vector>
 
@@ -57,28 +58,15 @@ struct RankMemorySpec {
   std::vector<StageContents> stages;  ///< stages of the full pipeline
   Schedule schedule;                  ///< schedule of one step; lowered or not
   int pipeline_rank = 0;
-  int zero_stage = 0;
-  i64 shards = 1;                    ///< ranks that share a ZeRO shard group
-  i64 expert_shards = 1;             ///< ranks that share a ZeRO shard group of the experts' parameters
-  i64 bucket_elements = 40'000'000;  ///< ddp_bucket_size
-  bool overlap_grad_reduce = true, overlap_param_gather = true;
+  Layout layout = {};
+  i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
   /// Number of ranks that share the copy of weights and optimizer states written by an asynchronous save; 0: no copy.
   i64 save_copy_ranks = 0;
-  double offloaded_state_fraction = 0;  ///< fraction of the optimizer states offloaded to host memory or disk
-  bool is_offloaded_to_disk = false;
-  i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
-  bool has_bf16_grads = false;          ///< CommFormats, like the next three
-  bool quantized_weights = false;
-  GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
-  i64 power_sgd_rank = 0;
-  i64 node_ranks = 1;                        ///< zero_hpz_partition_size; 1 = disabled
-  OffloadTier params = OffloadTier::Device;  ///< Layout::params_tier
 
-  /// Returns true if values are sent in packed messages: bucket_close_threshold().
-  bool has_quantized_comm() const { return quantized_weights || grad_reduce_format != GradReduceFormat::Full; }
-
-  /// Sets the members that follow from the layout, except those of the pipeline.
-  void set_layout(const Layout& layout);
+  /// Return the number of ranks that share a ZeRO shard group of the parameters, and of those of experts.
+  i64 shards() const { return layout.shard_group().ranks; }
+  i64 expert_shards() const { return std::max<i64>(1, layout.expert_shard_group().ranks); }
+  bool offloads_states_to_disk() const { return layout.states_tier == OffloadTier::File; }
 
   /// Returns the contents of the rank's chunk `chunk`.
   const StageContents& contents(int chunk) const {

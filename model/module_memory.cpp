@@ -13,16 +13,17 @@ constexpr std::string_view kLayers = "decoder.layers.", kEmbedding = "embedding"
 
 void add_parameter(const Param& param, const ActivationSetup& setup, const StatesPerWeight& states,
                    const RankMemorySpec& share, ModuleMemory& sum) {
-  const i64 shards = param.placement.grid == GridKind::Dense ? share.shards : share.expert_shards;
+  const i64 shards = param.placement.grid == GridKind::Dense ? share.shards() : share.expert_shards();
   const auto part = [&](int stage) {
-    return static_cast<double>(param.numel()) / static_cast<double>(share.zero_stage >= stage ? shards : 1);
+    return static_cast<double>(param.numel()) / static_cast<double>(share.layout.zero_stage >= stage ? shards : 1);
   };
   const auto accumulate_bytes = static_cast<double>(size_of(accumulate_dtype(setup.dtype)));
   const double values_per_weight =
       (param.matrices.empty() ? states.other_states : states.matrix_states) + states.master(setup.dtype);
   sum.params += part(3) * static_cast<double>(size_of(setup.dtype));
-  sum.grads += part(2) * (share.has_bf16_grads && share.zero_stage >= 2 ? static_cast<double>(size_of(DType::BF16))
-                                                                        : accumulate_bytes);
+  sum.grads += part(2) * (share.layout.formats.has_bf16_grads() && share.layout.zero_stage >= 2
+                              ? static_cast<double>(size_of(DType::BF16))
+                              : accumulate_bytes);
   sum.optimizer_state += part(1) * values_per_weight * accumulate_bytes;
 }
 

@@ -29,13 +29,13 @@ BucketRange buckets_of(const ChunkParameters& chunk, UnitRange units) {
 UnshardedUnits::UnshardedUnits(const ChunkParameters& dense, const ChunkParameters* experts,
                                const RankMemorySpec& share, DType dtype, bool keeps_embedding)
     : grids_{&dense},
-      param_width_(share.zero_stage >= 3 ? size_of(dtype) : 0),
-      grad_width_(share.zero_stage >= 2 ? size_of(accumulate_dtype(dtype)) : 0),
-      overlaps_gather_(share.overlap_param_gather),
-      overlaps_reduce_(share.overlap_grad_reduce),
+      param_width_(share.layout.zero_stage >= 3 ? size_of(dtype) : 0),
+      grad_width_(share.layout.zero_stage >= 2 ? size_of(accumulate_dtype(dtype)) : 0),
+      overlaps_gather_(share.layout.overlap_param_gather),
+      overlaps_reduce_(share.layout.overlap_grad_reduce),
       keeps_embedding_(keeps_embedding),
       has_several_microbatches_(share.schedule.microbatches > 1),
-      is_packed_(share.quantized_weights && share.zero_stage >= 3) {
+      is_packed_(share.layout.formats.quantized_weights && share.layout.zero_stage >= 3) {
   if (experts) grids_.push_back(experts);
 }
 
@@ -179,7 +179,7 @@ std::size_t bucket_from(const ChunkParameters& chunk, int unit) {
 }  // namespace
 
 double GradientMessages::bytes(i64 elements) const {
-  const DType type = message_type(share_.grad_reduce_format);
+  const DType type = message_type(share_.layout.formats.grad_reduce_format());
   return static_cast<double>(padded_alloc_size(message_elements(type, elements) * size_of(type)));
 }
 
@@ -187,21 +187,21 @@ double GradientMessages::bytes(i64 elements) const {
 double GradientMessages::packing_bytes(i64 elements) const {
   const double message = 2 * bytes(elements);
   if (!has_node_groups()) return message;
-  const i64 node_elements = elements / share_.node_ranks;
+  const i64 node_elements = elements / share_.layout.node_ranks;
   const auto sum = static_cast<double>(padded_alloc_size(node_elements * size_of(accumulate_dtype(setup_.dtype))));
   return std::max({message, message / 2 + sum, sum + 2 * bytes(node_elements)});
 }
 
 double GradientMessages::in_flight_bytes(i64 elements) const {
-  return 2 * bytes(has_node_groups() ? elements / share_.node_ranks : elements);
+  return 2 * bytes(has_node_groups() ? elements / share_.layout.node_ranks : elements);
 }
 
 double GradientMessages::max_bytes() const {
-  if (share_.grad_reduce_format == GradReduceFormat::Full) return 0;
+  if (share_.layout.formats.grad_reduce_format() == GradReduceFormat::Full) return 0;
   const i64 largest = largest_buckets(parameters_);
-  if (share_.zero_stage >= 2)
+  if (share_.layout.zero_stage >= 2)
     return packing_bytes(largest) +
-           static_cast<double>(padded_alloc_size(largest / share_.shards * size_of(accumulate_dtype(setup_.dtype))));
+           static_cast<double>(padded_alloc_size(largest / share_.shards() * size_of(accumulate_dtype(setup_.dtype))));
   return packing_bytes(largest) + (has_several_buckets(parameters_) ? in_flight_bytes(largest) : 0);
 }
 

@@ -82,7 +82,7 @@ class GradientMessages {
   double peak_bytes_with(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations) const;
 
  private:
-  bool has_node_groups() const { return share_.node_ranks > 1; }
+  bool has_node_groups() const { return share_.layout.node_ranks > 1; }
   double bytes(i64 elements) const;
   /// Return the bytes for a bucket of `elements` until its reduction starts, and while it is in flight.
   double packing_bytes(i64 elements) const;

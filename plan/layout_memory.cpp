@@ -46,7 +46,7 @@ LayoutMemory::Pipeline& LayoutMemory::get_pipeline(const Layout& layout) {
     pipeline.peak_candidate_ranks = peak_candidate_ranks(share, layout.schedule);
   }
   share.schedule.microbatches = static_cast<int>(all);  // tokens of all microbatches are held
-  share.set_layout(layout);
+  share.layout = layout;
   share.segment_elements = work_.segment_elements;
   return pipeline;
 }
@@ -55,10 +55,10 @@ const RankParameters& LayoutMemory::get_parameters(const Layout& l, const Activa
                                                    const RankMemorySpec& share) {
   const ParametersKey key{{l.tp, l.ep, l.expert_tp(), l.schedule, l.pp, l.chunks, l.stages},
                           share.pipeline_rank,
-                          share.shards,
-                          share.expert_shards,
-                          share.zero_stage >= 2,
-                          share.has_quantized_comm()};
+                          share.shards(),
+                          share.expert_shards(),
+                          share.layout.zero_stage >= 2,
+                          share.layout.formats.has_quantized_comm()};
   auto found = parameters_.find(key);
   if (found == parameters_.end()) found = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
   return found->second;

@@ -209,9 +209,9 @@ RunMemory run_memory(const Config& config, int world_size, ExpertLoad load) {
   RunMemory memory{.setup = activation_setup(layout, dtype_of(config.training.precision)),
                    .rank = {.stages = split_stages(layout, config.model.num_layers),
                             .schedule = layout.make_schedule(microbatches_per_step(config, world_size)),
-                            .save_copy_ranks = save_copy_ranks(config, layout),
-                            .segment_elements = config.optimizer.offload_segment_size}};
-  memory.rank.set_layout(layout);
+                            .layout = layout,
+                            .segment_elements = config.optimizer.offload_segment_size,
+                            .save_copy_ranks = save_copy_ranks(config, layout)}};
   memory.setup.expert_load = load;
   memory.setup.fp8 = fp8_layers(config);
   return memory;

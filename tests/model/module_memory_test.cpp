@@ -35,7 +35,7 @@ TEST(ModuleMemoryTest, AddsUpToMemoryOfRank) {
   RankMemorySpec share = single_rank_spec(config);
   const auto elements = static_cast<double>(rank_parameters(config, setup, share).dense.front().all);
   for (const int stage : {0, 1, 2, 3}) {
-    share.zero_stage = stage, share.shards = 4;
+    share.layout.zero_stage = stage, share.layout.dp = 4;
     ModuleMemory sum;
     for (const auto& [name, m] : modules_of(config, setup, share))
       sum.params += m.params, sum.grads += m.grads, sum.optimizer_state += m.optimizer_state;

@@ -68,7 +68,7 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
   return plan;
 }
 
-i64 bucket_close_threshold(int zero_stage, i64 bucket_elements, bool is_packed) {
+i64 bucket_close_threshold(i64 zero_stage, i64 bucket_elements, bool is_packed) {
   if (zero_stage >= 2) return 1;
   if (!is_packed) return bucket_elements;
   return bucket_elements > 0 ? std::min(bucket_elements, kPackedBucket) : kPackedBucket;
