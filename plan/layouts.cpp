@@ -85,14 +85,10 @@ std::vector<i64> choices(i64 requested, std::vector<i64> all) {
   return all;
 }
 
-bool splits_model(const ModelConfig& m, i64 tp) {
-  const auto splits_block = [&](const BlockSpec& block) {
-    const AttentionSpec attention = block.attention() ? *block.attention() : AttentionSpec{.num_query_groups = tp};
-    const i64 groups = attention.num_query_groups;
-    return attention.num_heads % tp == 0 && (groups % tp == 0 || tp % groups == 0) &&
-           (!block.mlp() || block.mlp()->ffn_hidden_size % tp == 0);
-  };
-  return std::ranges::all_of(BlockKinds(m).kinds, splits_block) && m.padded_vocab_size() % tp == 0;
+/// Returns true if tp ranks can share each layer of the model.
+bool splits_layers(ModelSizes sizes, i64 tp) {
+  sizes.num_layers = 0;  // of no interest
+  return layout_conflicts(sizes, {.tp = tp, .etp = sizes.num_experts > 0 ? 1 : 0}, kAnyWorld).empty();
 }
 
 class LayoutEnumerator {
@@ -110,7 +106,7 @@ class LayoutEnumerator {
   void run() {
     const i64 world = limits_.world_size;
     for (const i64 tp : choices(limits_.tp, divisors(world, kMaxTensorParallel))) {
-      if (world % tp != 0 || !splits_model(work_.model, tp)) continue;
+      if (world % tp != 0 || !splits_layers(sizes_, tp)) continue;
       for (const i64 cp : choices(limits_.cp, context_parallel(world / tp))) {
         if (world % (tp * cp) != 0) continue;
         for (const i64 pp : choices(limits_.pp, divisors(world / tp / cp, work_.model.num_layers)))
