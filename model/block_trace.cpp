@@ -3,34 +3,54 @@
 #include <array>
 #include <string_view>
 
+#include "model/layers/output_layer.h"
 #include "model/meta_model.h"
 #include "model/transformer_layer.h"
 
 namespace mcpp {
 namespace {
 
-BlockTrace record_block(const ModelConfig& config, const ActivationSetup& setup, const BlockSpec& block) {
-  MetaRun run(config, setup);
-  RotaryTable rotary(run.context());
-  TransformerLayer layer(0, block, run.context(), rotary);
+/// Allocates the parameters of a module and records its passes. `forward` takes the module's input, `backward` has no
+/// arguments but the context.
+template <class ModuleType, class Forward, class Backward>
+BlockTrace record(MetaRun& run, ModuleType& module, const Forward& forward, const Backward& backward) {
   BlockTrace trace;
   std::map<const void*, std::string> names;
-  layer.visit([&](Param& param) {
+  module.visit([&](Param& param) {
     run.allocate(param);
     names[param.value.raw()] = names[param.main_grad.raw()] = param.name;
     trace.params.push_back({param.name, param.box.shape, param.placement.grid, !param.matrices.empty()});
   });
-  if (layer.router()) layer.router()->allocate_state();
   MicrobatchContext microbatch = run.make_microbatch();
   run.device().record_to(&trace.forward);
-  layer.forward(run.make_input(), microbatch);
+  forward(run.make_input(), microbatch);
   run.device().record_to(&trace.backward);
-  layer.backward(run.make_input(), microbatch);
+  backward(microbatch);
   run.device().record_to(nullptr);
   for (OpTrace* pass : {&trace.forward, &trace.backward})
     for (OpRecord& op : pass->ops)
       if (const auto name = names.find(op.weight_data); name != names.end()) op.weight = name->second;
   return trace;
+}
+
+BlockTrace record_block(const ModelConfig& config, const ActivationSetup& setup, const BlockSpec& block) {
+  MetaRun run(config, setup);
+  RotaryTable rotary(run.context());
+  TransformerLayer layer(0, block, run.context(), rotary);
+  if (layer.router()) layer.router()->allocate_state();
+  return record(
+      run, layer, [&](const Tensor& x, MicrobatchContext& microbatch) { layer.forward(x, microbatch); },
+      [&](MicrobatchContext& microbatch) { layer.backward(run.make_input(), microbatch); });
+}
+
+BlockTrace record_output(ModelConfig config, const ActivationSetup& setup) {
+  config.untie_embeddings_and_output_weights = true;  // only affects the name of the weight
+  MetaRun run(config, setup);
+  OutputLayer output(run.context(), nullptr);
+  const Tensor targets = run.make_targets();
+  return record(
+      run, output, [&](const Tensor& x, MicrobatchContext& microbatch) { output.loss(x, targets, 1, microbatch); },
+      [&](MicrobatchContext& microbatch) { output.backward(microbatch); });
 }
 
 /// Removes the first occurrence of `part`, and all text before it if `drops_prefix`.
@@ -44,7 +64,7 @@ void remove_part(std::string& text, std::string_view part, bool drops_prefix) {
 std::string short_weight_name(const std::string& param) {
   std::string name = param;
   for (const char* module : {".self_attention.", ".mlp."}) remove_part(name, module, true);
-  for (const char* part : {"linear_", ".weight"}) remove_part(name, part, false);
+  for (const char* part : {"linear_", "_layer", ".weight"}) remove_part(name, part, false);
   return name;
 }
 
@@ -61,6 +81,13 @@ const BlockTrace& BlockTraces::get(const ActivationSetup& setup, const BlockSpec
   const auto found = traces_.find(key);
   if (found != traces_.end()) return found->second;
   return traces_.emplace(key, record_block(config_, key.first, block)).first->second;
+}
+
+const BlockTrace& BlockTraces::output(const ActivationSetup& setup) {
+  const ActivationSetup key = setup_of_layer(setup);
+  const auto found = outputs_.find(key);
+  if (found != outputs_.end()) return found->second;
+  return outputs_.emplace(key, record_output(config_, key)).first->second;
 }
 
 }  // namespace mcpp

@@ -21,7 +21,7 @@ struct ParamTrace {
   bool is_matrix = false;  ///< has Param::matrices
 };
 
-/// Passes of one microbatch through a block on the first rank, and the parameters of the block.
+/// Passes of one microbatch through a block, or through the output, on the first rank, and its parameters.
 struct BlockTrace {
   OpTrace forward, backward;
   std::vector<ParamTrace> params;
@@ -43,10 +43,13 @@ class BlockTraces {
 
   /// Setups that differ only in full recomputation or offloading share a trace. `block` may be a part of a block.
   const BlockTrace& get(const ActivationSetup& setup, const BlockSpec& block);
+  /// Returns the trace of the final norm, the output matrix and the loss.
+  const BlockTrace& output(const ActivationSetup& setup);
 
  private:
   const ModelConfig& config_;
   std::map<std::pair<ActivationSetup, BlockSpec>, BlockTrace> traces_;
+  std::map<ActivationSetup, BlockTrace> outputs_;
 };
 
 /// Measurements of one model on the meta device, made when first used. Not thread-safe.

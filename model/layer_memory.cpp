@@ -49,8 +49,7 @@ LayerBytes measure_output(const ModelConfig& config, const ActivationSetup& setu
   MetaRun run(config, setup);
   OutputLayer output(run.context(), nullptr);
   output.visit([&](Param& param) { run.allocate(param); });
-  const Tensor targets =
-      Tensor::empty({run.context().local_seq_length(), setup.micro_batch_size}, DType::I32, run.device());
+  const Tensor targets = run.make_targets();
   return measure(
       run, [&](const Tensor& x, MicrobatchContext& microbatch) { output.loss(x, targets, 1, microbatch); },
       [&](MicrobatchContext& microbatch) { output.backward(microbatch); });

@@ -110,6 +110,10 @@ Tensor MetaRun::make_input() {
   return Tensor::empty(input_shape_, setup_.dtype, device());
 }
 
+Tensor MetaRun::make_targets() {
+  return Tensor::empty({context_.local_seq_length(), setup_.micro_batch_size}, DType::I32, device());
+}
+
 MicrobatchContext MetaRun::make_microbatch() const {
   MicrobatchContext microbatch;
   microbatch.samples.assign(static_cast<std::size_t>(setup_.micro_batch_size), 0);

@@ -40,6 +40,8 @@ class MetaRun {
   void allocate(Param& param);
   /// Returns a tensor of the shape of the residual stream on this rank.
   Tensor make_input();
+  /// Returns targets of the tokens on this rank.
+  Tensor make_targets();
   MicrobatchContext make_microbatch() const;
 
  private:

@@ -49,6 +49,7 @@ enum class OpKind : u8 {
   Dropout,   ///< dropout of a gradient of Residual
   Rotary,
   Activation,
+  Loss,      ///< cross entropy over logits
   Bias,      ///< addition of a bias; backward: its gradient
   Quantize,  ///< scaling and rounding of operands to fp8
   Memory,    ///< everything else

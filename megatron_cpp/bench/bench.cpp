@@ -208,19 +208,17 @@ void add_gemms(const OpTrace& pass, bool is_backward, i64 count, std::vector<Gem
 }  // namespace
 
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 micro_batch_size, DType dtype) {
-  const i64 h = config.hidden_size, tokens = micro_batch_size * config.seq_length, v = config.padded_vocab_size();
+  const ActivationSetup setup{.dtype = dtype, .micro_batch_size = micro_batch_size};
   ModelMeasurements measured(config);
-  const std::vector<i64> counts = measured.blocks.count(0, config.num_layers);
   std::vector<GemmCase> cases;
-  for (std::size_t kind = 0; kind < counts.size(); ++kind) {
-    const ActivationSetup setup{.dtype = dtype, .micro_batch_size = micro_batch_size};
-    const BlockTrace& trace = measured.traces.get(setup, measured.blocks.kinds[kind]);
-    add_gemms(trace.forward, false, counts[kind], cases);
-    add_gemms(trace.backward, true, counts[kind], cases);
-  }
-  cases.push_back({"output forward", tokens, v, h, {.transpose_b = true}, false, 1});
-  cases.push_back({"output dgrad", tokens, h, v, {}, false, 1});
-  cases.push_back({"output wgrad", v, h, tokens, {.transpose_a = true}, true, 1});
+  const auto add = [&](const BlockTrace& trace, i64 count) {
+    add_gemms(trace.forward, false, count, cases);
+    add_gemms(trace.backward, true, count, cases);
+  };
+  const std::vector<i64> counts = measured.blocks.count(0, config.num_layers);
+  for (std::size_t kind = 0; kind < counts.size(); ++kind)
+    add(measured.traces.get(setup, measured.blocks.kinds[kind]), counts[kind]);
+  add(measured.traces.output(setup), 1);
   return cases;
 }
 

@@ -79,11 +79,11 @@ std::string gemms_alone(double tokens, double seconds, double cold_seconds) {
 
 /// Formats rows as a table, with rates as fractions of the given peaks (FLOP/s and bytes/s).
 std::string table(const std::vector<BenchRow>& rows, double flops_peak, double bytes_peak) {
-  std::string text = str(pad_right("", 24), pad_left("ms", 10), pad_left("times", 7), pad_left("GFLOP/s", 10),
+  std::string text = str(pad_right("", 28), pad_left("ms", 10), pad_left("times", 7), pad_left("GFLOP/s", 10),
                          pad_left("GB/s", 8), pad_left("of peak", 9), pad_left("cold ms", 10), "\n");
   for (const BenchRow& row : rows) {
     const double share = row.flops > 0 ? row.flops / row.seconds / flops_peak : row.bytes / row.seconds / bytes_peak;
-    text += str(pad_right(row.name, 24), pad_left(fixed(row.seconds * 1e3, 3), 10), pad_left(str(row.count), 7),
+    text += str(pad_right(row.name, 28), pad_left(fixed(row.seconds * 1e3, 3), 10), pad_left(str(row.count), 7),
                 pad_left(row.flops > 0 ? fixed(row.flops / row.seconds / 1e9, 1) : "", 10),
                 pad_left(row.bytes > 0 ? fixed(row.bytes / row.seconds / 1e9, 1) : "", 8),
                 pad_left(fixed(100 * share, 0) + " %", 9),

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/check.h"
 #include "base/integer_math.h"
 #include "plan/cost/kernel_times.h"
 #include "plan/cost/rank_cost_model.h"
@@ -34,11 +35,14 @@ double attention_flops(const Workload& work, const AttentionShape& shape) {
 
 namespace {
 
-/// Time of one recorded branch of a block: a mixer or a feed-forward part, with its norms and its residual addition.
-class BranchTime {
+/// Time of a recorded trace: of a mixer or a feed-forward part, with its norms and its residual addition, or of the
+/// output.
+class TraceTime {
  public:
-  BranchTime(const RankCostModel& rank, const BlockTrace& trace)
+  /// `launches`: kernels launched by ops that are not recomputed and have a time per element.
+  TraceTime(const RankCostModel& rank, const BlockTrace& trace, const MemoryPasses& launches)
       : rank_(rank),
+        launches_(launches),
         kernels_(rank.kernels()),
         hw_(rank.job().hardware),
         program_(rank.job().program),
@@ -49,8 +53,8 @@ class BranchTime {
   UnitTime time() {
     for (const OpRecord& op : trace_.forward.ops) add_forward(op);
     for (const OpRecord& op : trace_.backward.ops) add_backward(op);
-    time_.forward.elementwise += rank_.seconds(0, program_.kernels.forward / 2);
-    time_.backward_input.elementwise += rank_.seconds(0, program_.kernels.backward / 2);
+    time_.forward.elementwise += rank_.seconds(0, launches_.forward);
+    time_.backward_input.elementwise += rank_.seconds(0, launches_.backward);
     add_messages(trace_.forward, time_.forward, /*returns_gradients=*/false);
     add_messages(trace_.backward, time_.backward_input, /*returns_gradients=*/true);
     if (layout_.recompute.granularity == Recompute::Granularity::Selective && program_.recomputed_products > 0) {
@@ -63,6 +67,7 @@ class BranchTime {
  private:
   /// Adds an op of the forward pass and, for kinds without an op of their own in backward, its gradient.
   void add_forward(const OpRecord& op) {
+    if (op.kind == OpKind::Loss) return add_loss(op);
     add(op, time_.forward, ProductPass::Forward);
     PassTime& backward = time_.backward_input;
     if (op.kind == OpKind::Residual) backward.elementwise += rank_.seconds(kernels_.residual.backward * op.elements, 0);
@@ -75,6 +80,12 @@ class BranchTime {
     backward.elementwise += rank_.seconds(kernels_.heads.backward * heads, 0);
   }
 
+  /// The gradient of the loss is computed in forward by this program, and in backward by others.
+  void add_loss(const OpRecord& op) {
+    (op.is_backward ? time_.backward_input : time_.forward).elementwise +=
+        rank_.seconds(kernels_.loss / 2 * op.elements, 0);
+  }
+
   void add_backward(const OpRecord& op) {
     if (op.kind == OpKind::Quantize) {
       time_.backward_input.elementwise += rank_.traffic_seconds(program_.quantize.backward * op.elements, 0);
@@ -82,7 +93,6 @@ class BranchTime {
     }
     add(op, op.is_weight_gradient ? time_.backward_weight : time_.backward_input,
         op.is_weight_gradient ? ProductPass::WeightGradient : ProductPass::InputGradient);
-    // KernelTraits::kernels counts the launches of ops that are not recomputed.
     const bool has_rate = op.kind == OpKind::Norm || op.kind == OpKind::Activation;
     if (has_rate && !op.is_backward) time_.backward_input.elementwise += rank_.seconds(0, 1);
   }
@@ -118,6 +128,7 @@ class BranchTime {
         pass.elementwise += rank_.traffic_seconds(program_.quantize.forward * op.elements, 0);
         break;
       case OpKind::Dropout:  // part of the rate of residual additions
+      case OpKind::Loss:     // add_loss()
         break;
     }
   }
@@ -204,15 +215,20 @@ class BranchTime {
          {kSampleGroup, {.ranks = layout_.tp * layout_.cp, .stride = 1}, &PassTime::expert_parallel}}};
     double sent = 0, last = 0;
     for (const MessageRecord& message : trace.messages) {
-      const Axis& axis = *std::ranges::find(axes, message.group, &Axis::group);
-      const double seconds = collective_seconds(message, axis.ranks);
-      message.kind == MessageKind::Send ? sent += std::exchange(last, seconds) : pass.*axis.exposed += seconds;
+      const auto* axis = std::ranges::find(axes, message.group, &Axis::group);
+      MCPP_CHECK(axis != axes.end(), "no axis has the group \"", message.group, "\"");
+      const double seconds = collective_seconds(message, axis->ranks);
+      if (message.kind == MessageKind::Send)
+        sent += std::exchange(last, seconds);
+      else
+        pass.*(axis->exposed) += seconds;
     }
     if (!returns_gradients) sent += std::exchange(last, 0);
     pass.context_parallel += std::max(hw_.communication_slowdown() * sent, sent - pass.attention) + last;
   }
 
   const RankCostModel& rank_;
+  const MemoryPasses launches_;
   const KernelTimes& kernels_;
   const Hardware& hw_;
   const KernelTraits& program_;
@@ -227,20 +243,26 @@ class BranchTime {
 UnitTime layer_time(const PredictionInput& job, const BlockSpec& block) {
   const RankCostModel rank(job);
   UnitTime sum;
-  if (block.has_mixer()) sum += BranchTime(rank, job.trace(mixer_of(block))).time();
-  if (block.has_feed_forward()) sum += BranchTime(rank, job.trace(feed_forward_of(block))).time();
+  const MemoryPasses launches{job.program.kernels.forward / 2, job.program.kernels.backward / 2};
+  if (block.has_mixer()) sum += TraceTime(rank, job.trace(mixer_of(block)), launches).time();
+  if (block.has_feed_forward()) sum += TraceTime(rank, job.trace(feed_forward_of(block)), launches).time();
   return sum;
 }
 
-std::vector<WeightMatmul> layer_matmuls(const PredictionInput& job) {
+std::vector<WeightMatmul> forward_matmuls(const PredictionInput& job) {
   std::vector<WeightMatmul> list;
-  for (const BlockSpec& block : job.measurements->blocks.kinds)
-    for (const BlockSpec& part : {mixer_of(block), feed_forward_of(block)})
-      for (const OpRecord& op : job.trace(part).forward.ops) {
-        if (op.weight.empty()) continue;
-        const WeightMatmul matmul{short_weight_name(op.weight), op.matmul, product_type(job.work, op)};
-        if (std::ranges::find(list, matmul) == list.end()) list.push_back(matmul);
-      }
+  const auto add = [&](const BlockTrace& trace) {
+    for (const OpRecord& op : trace.forward.ops) {
+      if (op.weight.empty()) continue;
+      const WeightMatmul matmul{short_weight_name(op.weight), op.matmul, product_type(job.work, op)};
+      if (std::ranges::find(list, matmul) == list.end()) list.push_back(matmul);
+    }
+  };
+  for (const BlockSpec& block : job.measurements->blocks.kinds) {
+    add(job.trace(mixer_of(block)));
+    add(job.trace(feed_forward_of(block)));
+  }
+  add(job.output_trace());
   return list;
 }
 
@@ -256,20 +278,8 @@ UnitTime embedding_time(const PredictionInput& job) {
 }
 
 UnitTime output_time(const PredictionInput& job) {
-  const RankCostModel rank(job);
-  const ModelConfig& model = job.work.model;
-  const i64 vocabulary = model.padded_vocab_size() / job.layout.tp;
-  UnitTime t = rank.weight_products(rank.tokens(), vocabulary, model.hidden_size, job.work.non_fp8_products());
-  const KernelTimes& kernels = rank.kernels();
-  const double half = kernels.loss / 2 * real(rank.tokens()) * real(vocabulary), stream = rank.stream_elements();
-  t.forward.elementwise = rank.seconds(half + kernels.norm.forward * stream, 3);
-  t.backward_input.elementwise = rank.seconds(half + kernels.norm.backward * stream, 3);
-  if (job.layout.tp > 1) {
-    const double gather = rank.collectives().all_gather(rank.unsharded_bytes(), job.layout.tp_group());
-    t.forward.tensor_parallel = job.layout.sequence_parallel ? gather : 0;
-    t.backward_input.tensor_parallel = 2 * gather;
-  }
-  return t;
+  constexpr MemoryPasses kLaunches{2, 2};  // norm and loss
+  return TraceTime(RankCostModel(job), job.output_trace(), kLaunches).time();
 }
 
 }  // namespace mcpp

@@ -23,15 +23,15 @@ struct WeightMatmul {
 
   bool operator==(const WeightMatmul&) const = default;
 };
-/// Returns the distinct products of the layers' forward passes on one rank, except those of routers.
-std::vector<WeightMatmul> layer_matmuls(const PredictionInput& job);
+/// Returns the distinct products of the forward passes of layers and output on one rank, except those of routers.
+std::vector<WeightMatmul> forward_matmuls(const PredictionInput& job);
 /// Returns the pairs of a query and a key that it attends to within its document, of all heads and samples.
 double attended_pairs(const Workload& work, const AttentionShape& shape);
 /// Returns the operations of attention's two products over these pairs.
 double attention_flops(const Workload& work, const AttentionShape& shape);
 
 UnitTime embedding_time(const PredictionInput& job);
-/// Returns the time of the output matrix and the loss.
+/// Returns the time of the final norm, the output matrix and the loss.
 UnitTime output_time(const PredictionInput& job);
 
 }  // namespace mcpp

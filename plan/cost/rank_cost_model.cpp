@@ -82,15 +82,4 @@ double RankCostModel::product_seconds(ProductType type, const MatmulShape& shape
   return slowdown_ * mcpp::product_seconds(job_.hardware, type, shape, output_bytes, pass);
 }
 
-UnitTime RankCostModel::weight_products(i64 rows, i64 out, i64 in, ProductType type) const {
-  using enum ProductPass;
-  UnitTime t;
-  t.forward.products = product_seconds(type, {.m = rows, .n = out, .k = in}, element_bytes_, Forward);
-  t.backward_input.products = product_seconds(type, {.m = rows, .n = in, .k = out}, element_bytes_, InputGradient);
-  // Accumulated into existing gradients, in their dtype.
-  t.backward_weight.products =
-      product_seconds(type, {.m = out, .n = in, .k = rows}, job_.program.gradient_bytes, WeightGradient);
-  return t;
-}
-
 }  // namespace mcpp

@@ -52,8 +52,6 @@ class RankCostModel {
   /// `kernels` kernels.
   double seconds(double kernel_seconds, double kernels) const;
   double traffic_seconds(double elements, double kernels) const;
-  /// Returns the time of the products of `rows` tokens with a weight [out, in].
-  UnitTime weight_products(i64 rows, i64 out, i64 in, ProductType type) const;
   double product_seconds(ProductType type, const MatmulShape& shape, double output_bytes, ProductPass pass) const;
 
  private:

@@ -2,11 +2,11 @@
 
 namespace mcpp {
 
-const BlockTrace& PredictionInput::trace(const BlockSpec& block) const {
+ActivationSetup PredictionInput::trace_setup() const {
   ActivationSetup setup = activations();
   if (work.products == ProductType::Fp8) setup.fp8 = {.first = 0, .end = work.model.num_layers};
   if (layout.ep > 1) setup.expert_imbalance = work.expert_imbalance;
-  return measurements->traces.get(setup, block);
+  return setup;
 }
 
 }  // namespace mcpp

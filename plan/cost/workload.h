@@ -40,8 +40,11 @@ struct PredictionInput {
   std::shared_ptr<ModelMeasurements> measurements = std::make_shared<ModelMeasurements>(work.model);
 
   ActivationSetup activations() const { return activation_setup(layout, work.dtype); }
-  /// Returns the trace of a block, or of a part of one, on the rank with the busiest experts.
-  const BlockTrace& trace(const BlockSpec& block) const;
+  /// Returns the setup of traces: on the rank with the busiest experts.
+  ActivationSetup trace_setup() const;
+  /// Return the traces of a block, or of a part of one, and of the output.
+  const BlockTrace& trace(const BlockSpec& block) const { return measurements->traces.get(trace_setup(), block); }
+  const BlockTrace& output_trace() const { return measurements->traces.output(trace_setup()); }
 };
 
 }  // namespace mcpp

@@ -24,17 +24,13 @@ class Roofline {
         element_(rank_.element_bytes()) {}
 
   std::vector<RooflineRow> rows() {
-    const Workload& work = job_.work;
-    for (const WeightMatmul& matmul : layer_matmuls(job_)) product(matmul.name, matmul.shape, matmul.type);
-    product("output", {.m = tokens_, .n = vocabulary(), .k = model_.hidden_size}, work.non_fp8_products());
+    for (const WeightMatmul& matmul : forward_matmuls(job_)) product(matmul.name, matmul.shape, matmul.type);
     attention();
     kernels();
     return std::move(rows_);
   }
 
  private:
-  i64 vocabulary() const { return model_.padded_vocab_size() / job_.layout.tp; }
-
   void product(const std::string& name, const MatmulShape& s, ProductType type) {
     const double operand = type == ProductType::Fp32 ? 4 : type == ProductType::Fp8 ? 1 : 2;
     const double bytes = operand * real(s.batch) * (real(s.m) * real(s.k) + real(s.k) * real(s.n)) +
@@ -49,7 +45,7 @@ class Roofline {
   /// Adds the attention of the first block, if it has one.
   void attention() {
     const BlockSpec mixer = mixer_of(first_block_);
-    const OpRecord* op = find_forward(mixer, OpKind::Attention);
+    const OpRecord* op = find_forward(job_.trace(mixer), OpKind::Attention);
     if (!op) return;
     const AttentionShape& shape = op->attention;
     const double output = real(shape.queries * shape.batch * shape.query_heads * shape.value_dim);
@@ -61,8 +57,8 @@ class Roofline {
   }
 
   /// Returns the first op of this kind in forward, or null.
-  const OpRecord* find_forward(const BlockSpec& block, OpKind kind) const {
-    const std::vector<OpRecord>& ops = job_.trace(block).forward.ops;
+  static const OpRecord* find_forward(const BlockTrace& trace, OpKind kind) {
+    const std::vector<OpRecord>& ops = trace.forward.ops;
     const auto found = std::ranges::find(ops, kind, &OpRecord::kind);
     return found == ops.end() ? nullptr : &*found;
   }
@@ -71,12 +67,12 @@ class Roofline {
   void kernels() {
     const KernelTimes& t = rank_.kernels();
     const KernelTraits& p = job_.program;
-    const double stream = rank_.stream_elements(), logits = real(tokens_) * real(vocabulary());
+    const double stream = rank_.stream_elements();
     add_kernel("norm", stream, t.norm.forward, p.norm.forward);
     add_kernel("residual", stream, t.residual.forward, p.residual.forward);
     add_kernel("embedding", stream, t.embedding.forward, 2);
-    add_kernel("loss", logits, t.loss, p.loss);
-    if (const OpRecord* activation = find_forward(feed_forward_of(first_block_), OpKind::Activation))
+    add_kernel("loss", find_forward(job_.output_trace(), OpKind::Loss)->elements, t.loss, p.loss);
+    if (const OpRecord* activation = find_forward(job_.trace(feed_forward_of(first_block_)), OpKind::Activation))
       add_kernel("activation", activation->elements, t.activation.forward, p.activation.forward);
   }
   void add_kernel(const std::string& name, double elements, double seconds_per_element, double passes) {
@@ -107,12 +103,12 @@ std::string roofline_text(const PredictionInput& job) {
   const double peak = job.hardware.peak_flops(job.work.products), memory = 1 / job.hardware.traffic_seconds(1);
   const double ridge = job.hardware.product_flops(job.work.products) / memory;
   std::string text =
-      str("operations forward, below ", fixed(ridge, 0), " FLOP/byte bound by memory\n  ", pad_right("", 12),
+      str("operations forward, below ", fixed(ridge, 0), " FLOP/byte bound by memory\n  ", pad_right("", 20),
           pad_left("", 26), pad_left("us", 10), pad_left("TFLOP/s", 9), pad_left("of peak", 9), pad_left("GB/s", 9),
           pad_left("of memory", 11), pad_left("FLOP/byte", 11), "\n");
   for (const RooflineRow& row : roofline(job)) {
     const double rate = row.flops / row.seconds, traffic = row.bytes / row.seconds;
-    text += str("  ", pad_right(row.name, 12), pad_left(row.size, 26), pad_left(fixed(1e6 * row.seconds, 1), 10),
+    text += str("  ", pad_right(row.name, 20), pad_left(row.size, 26), pad_left(fixed(1e6 * row.seconds, 1), 10),
                 pad_left(row.flops > 0 ? fixed(rate / 1e12, rate < 1e13 ? 2 : 0) : "", 9),
                 pad_left(row.flops > 0 ? fixed(100 * rate / peak, 1) + " %" : "", 9),
                 pad_left(fixed(traffic / 1e9, 0), 9), pad_left(fixed(100 * traffic / memory, 1) + " %", 11),

@@ -237,7 +237,8 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
   check_accumulate_dtype("cross_entropy_stats", "largest", largest, logits, logits.dim(0));
   check_accumulate_dtype("cross_entropy_stats", "sum_exp", sum_exp, logits, logits.dim(0));
   check_accumulate_dtype("cross_entropy_stats", "target_logit", target_logit, logits, logits.dim(0));
-  on_device(logits, [&]<DeviceType D>() {
+  const auto describe = [&] { return element_record(OpKind::Loss, logits.numel()); };
+  on_device(logits, describe, [&]<DeviceType D>() {
     Kernels<D>::cross_entropy_stats(logits, targets, first_row, valid_columns, largest, sum_exp, target_logit);
   });
 }
@@ -266,7 +267,8 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
   MCPP_CHECK(logits.rank() == 2 && targets.numel() == logits.dim(0), "cross_entropy_gradient: logits ", logits.shape(),
              " and targets ", targets.shape(), " do not match");
   check_accumulate_dtype("cross_entropy_gradient", "lse", lse, logits, logits.dim(0));
-  on_device(logits, [&]<DeviceType D>() {
+  const auto describe = [&] { return element_record(OpKind::Loss, logits.numel(), true); };
+  on_device(logits, describe, [&]<DeviceType D>() {
     Kernels<D>::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, scale, cap);
   });
 }

@@ -171,6 +171,16 @@ TEST(BlockTraceTest, ImbalanceAddsRowsToExpertsOfRank) {
   EXPECT_EQ(sent(1.5), 1.5 * sent(1));
 }
 
+TEST(BlockTraceTest, RecordsOutput) {
+  const ModelConfig config = make_config();
+  BlockTraces traces(config);
+  const BlockTrace& trace = traces.output({.micro_batch_size = 3, .tensor_parallel = 2});  // 128 padded words
+  EXPECT_THAT(matmuls(trace.forward), testing::ElementsAre("output 96 64 64 1"));
+  EXPECT_THAT(matmuls(trace.backward), testing::UnorderedElementsAre("output 96 64 64 1", "output wgrad 64 64 96 1"));
+  EXPECT_EQ(sum(trace.forward, OpKind::Norm, &OpRecord::elements), 96 * 64);
+  EXPECT_EQ(sum(trace.forward, OpKind::Loss, &OpRecord::elements), 2 * 96 * 64) << "statistics and gradient";
+}
+
 TEST(BlockTraceTest, Fp8ProductsRoundTheirOperands) {
   const ModelConfig config = make_config();
   BlockTraces traces(config);

@@ -177,5 +177,40 @@ TEST(StepTimeTest, TokenExchangeMatchesFormula) {
   EXPECT_LT(rest(ep8), 0.5 * rest({.dp = 8}));
 }
 
+TEST(LayerTimeTest, CountsNormsOfHeads) {
+  const Hardware hardware = hardware_with(100);
+  Workload work = work_of(8);
+  const KernelTraits program;
+  const auto mixer_time = [&] {
+    return layer_time({hardware, program, work, {}}, mixer_of(block_spec(work.model, 0)));
+  };
+  const UnitTime plain = mixer_time();
+  work.model.qk_layernorm = true;
+  const UnitTime normed = mixer_time();
+  // Norms read and write queries and keys once, and so do copies to dense rows and back.
+  const double elements = 2 * 2048 * 2048, passes = program.norm.forward + 2 * 2;
+  const double gaps = 4 * hardware.gap_seconds();
+  EXPECT_NEAR(
+      (normed.forward.elementwise - plain.forward.elementwise - gaps) / hardware.traffic_seconds(2 * passes * elements),
+      1, 1e-9);
+  EXPECT_EQ(normed.forward.products, plain.forward.products);
+}
+
+TEST(ForwardMatmulsTest, ExpertsAreNotInFp8) {
+  Workload work = test::toy_mixture(8, 4096, 32, 64, 16);
+  work.products = ProductType::Fp8;
+  const Hardware hardware = hardware_with(100);
+  const KernelTraits program;
+  const std::vector<WeightMatmul> list = forward_matmuls({hardware, program, work, {.dp = 8, .ep = 8}});
+  std::vector<std::pair<std::string, ProductType>> types;
+  for (const WeightMatmul& matmul : list) types.emplace_back(matmul.name, matmul.type);
+  using enum ProductType;
+  const std::vector<std::pair<std::string, ProductType>> expected{
+      {"qkv", Fp8}, {"proj", Fp8}, {"experts.fc1", Bf16}, {"experts.fc2", Bf16}, {"output", Bf16}};
+  EXPECT_EQ(types, expected);
+  // The busiest rank gets 1.1 times its share of two rows per token, 563 from each of 8 ranks for two experts.
+  EXPECT_EQ(list[2].shape, (MatmulShape{.m = 2252, .n = 16384, .k = 4096, .batch = 2}));
+}
+
 }  // namespace
 }  // namespace mcpp::step_time_test
