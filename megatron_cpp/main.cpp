@@ -203,7 +203,7 @@ int main(int argc, char** argv) {
     const mcpp::Launcher launcher = mcpp::read_launcher(environment);
     if (launcher.variable.empty()) return run_alone(args, recorder);
     const double start_limit = mcpp::read_startup_timeout(environment);
-    recorder.set_limits({.longest = start_limit});  // until the configuration is known
+    recorder.set_limits({.distributed = start_limit});  // until the configuration is known
     {
       mcpp::StartupTimeout limit(start_limit, launcher, mcpp::read_rank(environment));
       mpi.emplace(launcher);

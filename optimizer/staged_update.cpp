@@ -58,15 +58,15 @@ void prefetch_weights(std::span<const UpdateSegment> segments, const std::vector
 class Staging {
  public:
   Staging(AsyncCopyEngine& copies, PinnedBufferPool& pinned_buffers)
-      : copies_(copies), pinned_buffers_(pinned_buffers) {}
+      : copy_engine_(copies), pinned_buffers_(pinned_buffers) {}
 
   /// Returns true if prefetching has any effect.
-  bool is_asynchronous() const { return !copies_.is_synchronous(); }
+  bool is_asynchronous() const { return !copy_engine_.is_synchronous(); }
   /// Starts copying these tensors of the next part.
   void prefetch(const std::vector<Tensor>& tensors) {
     prefetched_.clear();
     for (const Tensor& t : tensors) {
-      if (copies_.copies_asynchronously(t)) prefetched_.push_back(start(t));
+      if (copy_engine_.copies_asynchronously(t)) prefetched_.push_back(start(t));
     }
   }
   /// Forgets the copies of the last part, except those being copied back.
@@ -90,11 +90,11 @@ class Staging {
 
   PendingCopy start(const Tensor& original) {
     PendingCopy t{.original = original, .buffer = pinned_buffers_.take(original.shape(), original.dtype()), .copy = {}};
-    t.copy = copies_.to_host(original, *t.buffer);
+    t.copy = copy_engine_.to_host(original, *t.buffer);
     return t;
   }
 
-  AsyncCopyEngine& copies_;
+  AsyncCopyEngine& copy_engine_;
   PinnedBufferPool& pinned_buffers_;
   std::vector<PendingCopy> prefetched_, staged_buffers_;
   std::deque<PendingCopy> copies_back_;
@@ -103,10 +103,10 @@ class Staging {
 
 Tensor Staging::stage(const Tensor& original, Device& device) {
   if (&original.device() == &device) return original;
-  if (!copies_.copies_asynchronously(original)) {
+  if (!copy_engine_.copies_asynchronously(original)) {
     const Tensor staged = Tensor::empty(original.shape(), original.dtype(), device, MemoryClass::Workspace);
-    if (!copies_.copies_asynchronously(staged)) return copy_to(device, original);
-    copies_.to_device(original, staged).make_stream_wait();
+    if (!copy_engine_.copies_asynchronously(staged)) return copy_to(device, original);
+    copy_engine_.to_device(original, staged).make_stream_wait();
     return staged;
   }
   const auto found = std::ranges::find_if(
@@ -119,8 +119,8 @@ Tensor Staging::stage(const Tensor& original, Device& device) {
 
 void Staging::copy_back(const Tensor& staged, const Tensor& original) {
   if (&staged.device() == &original.device()) return;
-  if (copies_.copies_asynchronously(staged)) {
-    to_host_.push_back(copies_.to_host(staged, original));
+  if (copy_engine_.copies_asynchronously(staged)) {
+    to_host_.push_back(copy_engine_.to_host(staged, original));
     return;
   }
   const auto buffer =
@@ -129,7 +129,7 @@ void Staging::copy_back(const Tensor& staged, const Tensor& original) {
     Tensor to = original;
     return copy_over(staged, to);
   }
-  buffer->copy = copies_.to_device(staged, original);
+  buffer->copy = copy_engine_.to_device(staged, original);
   copies_back_.push_back(std::move(*buffer));
   staged_buffers_.erase(buffer);
   if (copies_back_.size() <= kMaxCopiesBack) return;
@@ -216,14 +216,14 @@ UpdatePart make_update_part(const Tensor& model, std::vector<Tensor> states, con
 StagedUpdate::StagedUpdate(Device& device, DType dtype, std::unique_ptr<AsyncCopyEngine> copies)
     : dtype_(dtype),
       pinned_buffers_(*copies, MemoryClass::OptimizerState, host_threads(device)),
-      copies_(std::move(copies)) {}
+      copy_engine_(std::move(copies)) {}
 
 void StagedUpdate::for_each_part(StateStore& states, std::span<const UpdateSegment> segments,
                                  const std::vector<std::size_t>& order, PassKind kind, const UpdateFunction& f) {
   states.prefetch(order);
   prefetch_weights(segments, order);
   const DType wide = accumulate_dtype(dtype_);
-  Staging staging(*copies_, pinned_buffers_);
+  Staging staging(*copy_engine_, pinned_buffers_);
   WeightLease lease(kind, staging);
   const std::vector<PartRange> parts = split_into_parts(segments, order);
   std::vector<StoredArray> arrays;  // states of the segment

@@ -62,7 +62,7 @@ class StagedUpdate {
  private:
   DType dtype_;
   PinnedBufferPool pinned_buffers_;
-  std::unique_ptr<AsyncCopyEngine> copies_;  // after the buffers, which it may use until it is destroyed
+  std::unique_ptr<AsyncCopyEngine> copy_engine_;  // after the buffers, which it may use until it is destroyed
 };
 
 /// Returns a copy of `values` in the memory of `device`, or `values` if it is already there. Blocks the host until the

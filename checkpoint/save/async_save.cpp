@@ -27,7 +27,7 @@ void HostStaging::prepare(std::span<const NamedShard> shards) {
 }
 
 PinnedTensor HostStaging::allocate(const Size& size) {
-  if (size.uses_copy_engine) return pinned_tensor({size.numel}, size.dtype, host_, MemoryClass::Other, *copier_);
+  if (size.uses_copy_engine) return pinned_tensor({size.numel}, size.dtype, host_, MemoryClass::Other, *copy_engine_);
   return {.tensor = Tensor::empty({size.numel}, size.dtype, host_, MemoryClass::Other)};
 }
 
@@ -80,7 +80,7 @@ void HostStaging::copy_rest(const std::stop_token& stop) {
 
 void HostStaging::start_copy(std::size_t index) {
   const Tensor from = std::exchange(originals_[index], Tensor());
-  in_flight_.push_back(copier_->to_host(from, ensure_buffer(from, index)));
+  in_flight_.push_back(copy_engine_->to_host(from, ensure_buffer(from, index)));
 }
 
 void HostStaging::finish_copies() {

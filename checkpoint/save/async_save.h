@@ -21,7 +21,7 @@ class HostStaging final : public ShardSource {
  public:
   /// `copies`: copy engine for the device of shards that are not in host memory. If null, begin() copies these shards
   /// itself.
-  explicit HostStaging(std::unique_ptr<AsyncCopyEngine> copies = nullptr) : copier_(std::move(copies)) {}
+  explicit HostStaging(std::unique_ptr<AsyncCopyEngine> copies = nullptr) : copy_engine_(std::move(copies)) {}
 
   /// Allocates buffers for shards like these in a background thread, once, because page faults on first use would slow
   /// down the first save. Ignores the shards' data. If allocation fails, begin() or copy_rest() tries again.
@@ -45,7 +45,7 @@ class HostStaging final : public ShardSource {
   struct Size {
     DType dtype;
     i64 numel;
-    bool uses_copy_engine;  // true if copier_ copies it
+    bool uses_copy_engine;  // true if copy_engine_ copies it
   };
   void copy(std::size_t index);
   void start_copy(std::size_t index);
@@ -54,13 +54,13 @@ class HostStaging final : public ShardSource {
   void allocate_buffers(std::span<const Size> sizes, const std::stop_token& stop);
   void finish_copies();
 
-  bool uses_copy_engine(const Tensor& from) const { return copier_ && copier_->copies_asynchronously(from); }
+  bool uses_copy_engine(const Tensor& from) const { return copy_engine_ && copy_engine_->copies_asynchronously(from); }
 
   CpuDevice host_;
   std::vector<ShardSpec> specs_;
   std::vector<Tensor> originals_;  // not copied yet
   std::vector<PinnedTensor> copies_;
-  std::unique_ptr<AsyncCopyEngine> copier_;  // after the memory that it copies to
+  std::unique_ptr<AsyncCopyEngine> copy_engine_;  // after the memory that it copies to
   std::vector<AsyncCopy> in_flight_;
   std::map<std::size_t, StoredArray> snapshots_;
   std::jthread preparing_;  // last, so that it ends before the members it fills are destroyed

@@ -57,13 +57,13 @@ struct OperationRecord {
 
 /// Timeouts for waiting for other ranks, in seconds.
 struct HangTimeouts {
-  double longest = 600;  ///< limit in any activity
+  double distributed = 600;  ///< limit in any activity
   double step = 60;  ///< limit in a training step that follows another step; raised to 5 times the longest step so far
 
   /// Returns infinite limits.
   static HangTimeouts none() {
     constexpr double kNever = std::numeric_limits<double>::infinity();
-    return {.longest = kNever, .step = kNever};
+    return {.distributed = kNever, .step = kNever};
   }
 };
 

@@ -73,8 +73,8 @@ void HangDetector::follow_steps(const FlightSnapshot& flight, double seconds) {
 }
 
 double HangDetector::limit_of(const FlightSnapshot& flight) const {
-  if (!flight.follows_step) return flight.limits.longest;
-  return std::min(flight.limits.longest, std::max(flight.limits.step, kStepTimeoutFactor * longest_step_));
+  if (!flight.follows_step) return flight.limits.distributed;
+  return std::min(flight.limits.distributed, std::max(flight.limits.step, kStepTimeoutFactor * longest_step_));
 }
 
 namespace {

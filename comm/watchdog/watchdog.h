@@ -39,7 +39,7 @@ class HangDetector {
   Activity activity_ = Activity::SettingUp;
   i64 iteration_ = 0;
   double seconds_in_step_ = 0, longest_step_ = 0;
-  double limit_ = HangTimeouts{}.longest;
+  double limit_ = HangTimeouts{}.distributed;
 };
 
 /// Monitoring thread that checks the flight recorder and publishes its state on the node's status board. When this rank

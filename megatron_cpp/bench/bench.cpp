@@ -268,7 +268,7 @@ static std::string rough_duration(double seconds) {
   return seconds < 7200 ? significant(seconds / 60, 3) + " min" : significant(seconds / 3600, 3) + " h";
 }
 
-std::string step_time(const Config& config, int world_size, Device& device) {
+std::string describe_step_time(const Config& config, int world_size, Device& device) {
   // Fractions of the rate of large matrix products that the README's measurements reach.
   constexpr double kGood = 0.8, kPoor = 0.4;
   const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device);

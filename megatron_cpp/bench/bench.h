@@ -71,6 +71,6 @@ double copy_bandwidth(Device& device);
 // Estimate of the step time without running a step.
 
 /// Describes the minimum and the typical step time at the measured rate of matrix products on `device`.
-std::string step_time(const Config& config, int world_size, Device& device);
+std::string describe_step_time(const Config& config, int world_size, Device& device);
 
 }  // namespace mcpp

@@ -80,7 +80,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
     if (config->data.has_data())
       check_start_checkpoint(*config, identify_datasets(*config, world.ranks), world.ranks, log);
     const Session session = initialize(*config, world);
-    if (config->device.device == DeviceType::Cpu) log.info(step_time(*config, world_size, *session.device));
+    if (config->device.device == DeviceType::Cpu) log.info(describe_step_time(*config, world_size, *session.device));
     return ExitCode::Done;
   }
   const bool saves = !config->checkpoint.save.empty();

@@ -156,6 +156,7 @@ constexpr FormerName kFormerNames[]{
     {"fault_injection.at", "fault_injection.point"},
     {"logging.log_progress", "logging.show_progress"},
     {"logging.metrics", "logging.metrics_path"},
+    {"device_hours", "mtbf_hours"},
     {"keep_last", "keep_latest_k"},
     {"other_numbers", "allow_lossy_comm"},
 };

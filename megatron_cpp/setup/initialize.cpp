@@ -161,7 +161,7 @@ void check_fp8(const TrainingConfig& config, const Device& device) {
 HangTimeouts hang_limits(const Config& config, int ranks) {
   if (ranks == 1 && config.device.device == DeviceType::Cpu) return HangTimeouts::none();
   const ParallelConfig& p = config.parallel;
-  return {.longest = 60 * p.distributed_timeout_minutes, .step = 60 * p.step_timeout_minutes};
+  return {.distributed = 60 * p.distributed_timeout_minutes, .step = 60 * p.step_timeout_minutes};
 }
 
 }  // namespace

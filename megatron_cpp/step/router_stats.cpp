@@ -34,7 +34,7 @@ void RouterStats::clear() {
   for (const auto& [layer, router] : routers_) router->clear_counts();
 }
 
-void RouterStats::sum() {
+void RouterStats::sum_over_ranks() {
   if (is_empty()) return;
   std::vector<double> table(static_cast<std::size_t>(table_.numel()), 0);
   for (const auto& [layer, router] : routers_) {

@@ -25,12 +25,12 @@ class RouterStats {
   /// Resets the statistics; call it before the passes of a step.
   void clear();
   /// Sums the statistics over all ranks after the passes. Collective.
-  void sum();
-  /// Updates the routers from the last sum(), after the step was applied.
+  void sum_over_ranks();
+  /// Updates the routers from the last sum_over_ranks(), after the step was applied.
   void end_step();
   /// Returns true if steps change router state, so that they must be waited for.
   bool has_state() const;
-  /// Returns the result of the last sum(). Waits for it.
+  /// Returns the result of the last sum_over_ranks(). Waits for it.
   std::vector<LayerRoutingStats> layer_stats() const;
 
  private:

@@ -222,7 +222,7 @@ void TrainingState::update(const StepOptions& options) {
     optimizer_.update(options.lr, options.weight_decay, step_scalars_.flat(StepScalars::kFactor, 1));
     for (const Chunk& chunk : chunks_) chunk.memory->end_step(step_scalars_.flat(StepScalars::kFactor, 1));
   }
-  routers_.sum();
+  routers_.sum_over_ranks();
   if (routers_.has_state() && std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor]))
     routers_.end_step();
   step_readback_->start(step_scalars_);

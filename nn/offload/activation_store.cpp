@@ -12,7 +12,7 @@ void HostActivations::PendingOffload::finish() {
 class HostActivations::OffloadedBatch final : public OffloadedTensors {
  public:
   OffloadedBatch(AsyncCopyEngine& copies, PinnedBufferPool& buffers, const std::vector<Tensor>& tensors)
-      : copies_(copies), pending_offloads_(std::make_shared<PendingOffload>()) {
+      : copy_engine_(copies), pending_offloads_(std::make_shared<PendingOffload>()) {
     for (const Tensor& t : tensors) {
       parts_.push_back({buffers.take(t.shape(), t.dtype()), t.device(), {}, {}});
       pending_offloads_->copies.push_back(copies.to_host(t, *parts_.back().host));
@@ -24,7 +24,7 @@ class HostActivations::OffloadedBatch final : public OffloadedTensors {
   std::shared_ptr<PendingOffload> pending() const { return pending_offloads_; }
 
   void prefetch() override {
-    if (!copies_.is_synchronous() && pending_offloads_->tensors.empty()) begin();
+    if (!copy_engine_.is_synchronous() && pending_offloads_->tensors.empty()) begin();
   }
   std::vector<Tensor> take() override {
     if (std::vector<Tensor> originals = pending_offloads_->tensors; !originals.empty()) {
@@ -54,18 +54,18 @@ class HostActivations::OffloadedBatch final : public OffloadedTensors {
     for (Part& part : parts_) {
       if (part.reloaded.defined()) continue;
       part.reloaded = Tensor::empty(part.host->shape(), part.host->dtype(), part.device);
-      part.reload = copies_.to_device(*part.host, part.reloaded);
+      part.reload = copy_engine_.to_device(*part.host, part.reloaded);
     }
   }
 
-  AsyncCopyEngine& copies_;
+  AsyncCopyEngine& copy_engine_;
   std::shared_ptr<PendingOffload> pending_offloads_;
   std::vector<Part> parts_;
 };
 
 std::unique_ptr<OffloadedTensors> HostActivations::put(std::vector<Tensor> tensors) {
-  auto offloaded = std::make_unique<OffloadedBatch>(*copies_, pinned_buffers_, tensors);
-  if (copies_->is_synchronous()) return offloaded;
+  auto offloaded = std::make_unique<OffloadedBatch>(*copy_engine_, pinned_buffers_, tensors);
+  if (copy_engine_->is_synchronous()) return offloaded;
   pending_offloads_.push_back(offloaded->pending());
   if (pending_offloads_.size() > kMaxPendingOffloads) {
     pending_offloads_.front()->finish();

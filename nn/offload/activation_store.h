@@ -60,7 +60,7 @@ class HostActivations final : public ActivationStore {
   static constexpr std::size_t kMaxPendingOffloads = 2;
 
   explicit HostActivations(std::unique_ptr<AsyncCopyEngine> copies)
-      : pinned_buffers_(*copies, MemoryClass::Activations), copies_(std::move(copies)) {}
+      : pinned_buffers_(*copies, MemoryClass::Activations), copy_engine_(std::move(copies)) {}
 
   std::unique_ptr<OffloadedTensors> put(std::vector<Tensor> tensors) override;
   std::string describe() const override;
@@ -78,7 +78,7 @@ class HostActivations final : public ActivationStore {
   };
 
   PinnedBufferPool pinned_buffers_;
-  std::unique_ptr<AsyncCopyEngine> copies_;  // destroyed before the buffers, which its copies may use
+  std::unique_ptr<AsyncCopyEngine> copy_engine_;  // destroyed before the buffers, which its copies may use
   std::deque<std::shared_ptr<PendingOffload>> pending_offloads_;
 };
 

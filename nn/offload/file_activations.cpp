@@ -69,7 +69,7 @@ std::vector<Tensor> FileActivations::OffloadedBatch::take() {
   std::vector<Tensor> tensors;
   for (const Packed& p : packed_) {
     const Tensor& reloaded = tensors.emplace_back(Tensor::empty(p.shape, p.dtype, p.device));
-    slot.copies.push_back(store_.copies_->to_device(store_.part_of(slot, p.offset, reloaded.bytes()), reloaded));
+    slot.copies.push_back(store_.copy_engine_->to_device(store_.part_of(slot, p.offset, reloaded.bytes()), reloaded));
     slot.copies.back().make_stream_wait();
   }
   return tensors;
@@ -80,7 +80,7 @@ FileActivations::FileActivations(const ActivationOffload& offload, Device& devic
     : host_(host_device_for(device)),
       file_(std::make_shared<ScratchFile>(offload.folder, round_up(std::max<i64>(offload.bytes, 1), kBlock),
                                           offload.key)),
-      copies_(std::move(copies)),
+      copy_engine_(std::move(copies)),
       queue_(std::move(queue)) {
   blocks_ = file_->bytes() / kBlock;
   for (i64 block = blocks_; block > 0; --block) free_blocks_.push_back((block - 1) * kBlock);
@@ -113,7 +113,7 @@ FileActivations::Slot& FileActivations::free_slot(i64 bytes) {
   if (memory.defined() && memory.bytes() >= bytes) return slot;
   slot.memory.pin = nullptr;
   memory = Tensor();  // freed before it is reallocated
-  slot.memory = allocate_transfer_buffer(bytes, *host_, MemoryClass::Activations, copies_.get());
+  slot.memory = allocate_transfer_buffer(bytes, *host_, MemoryClass::Activations, copy_engine_.get());
   return slot;
 }
 
@@ -172,11 +172,11 @@ std::unique_ptr<OffloadedTensors> FileActivations::put(std::vector<Tensor> tenso
   Slot& slot = free_slot(offloaded->bytes());
   for (std::size_t i = 0; i < tensors.size(); ++i)
     slot.copies.push_back(
-        copies_->to_host(tensors[i], part_of(slot, offloaded->packed()[i].offset, tensors[i].bytes())));
+        copy_engine_->to_host(tensors[i], part_of(slot, offloaded->packed()[i].offset, tensors[i].bytes())));
   offloaded->blocks = take_blocks(offloaded->bytes());
   slot.holds = offloaded.get();
   unwritten_ = &slot;
-  if (copies_->is_synchronous()) write_last();
+  if (copy_engine_->is_synchronous()) write_last();
   return offloaded;
 }
 

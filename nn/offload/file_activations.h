@@ -67,7 +67,7 @@ class FileActivations final : public ActivationStore {
   std::array<Slot, kSlots> slots_;
   Slot* unwritten_ = nullptr;
   u64 uses_ = 0;
-  std::unique_ptr<AsyncCopyEngine> copies_;  // declared after the slots: its destructor waits for their transfers
+  std::unique_ptr<AsyncCopyEngine> copy_engine_;  // declared after the slots: its destructor waits for their transfers
   std::unique_ptr<TransferQueue> queue_;
 };
 

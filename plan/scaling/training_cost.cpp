@@ -40,7 +40,7 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& job) {
 }
 
 FailureLoss failure_loss(const Failures& failures, i64 world_size) {
-  const double mean_time_between = 3600 * failures.device_hours / static_cast<double>(world_size);
+  const double mean_time_between = 3600 * failures.mtbf_hours / static_cast<double>(world_size);
   const double interval = std::sqrt(2 * failures.save_seconds * mean_time_between);
   const double repeated_seconds = interval / 2 + failures.save_seconds + failures.restart_seconds;  // per failure
   const double save_fraction =
@@ -75,7 +75,7 @@ std::string save_text(const PredictionInput& job, const SaveTime& save) {
 TrainingCost training_cost(const PredictionInput& job, double step_seconds, double tokens, Failures failures) {
   const i64 world = job.layout.world_size();
   if (failures.save_seconds == 0) failures.save_seconds = save_time(job).seconds;
-  const double lost_fraction = failures.device_hours > 0 ? failure_loss(failures, world).lost_fraction : 0;
+  const double lost_fraction = failures.mtbf_hours > 0 ? failure_loss(failures, world).lost_fraction : 0;
   const double hours = tokens / job.work.tokens() * step_seconds / 3600 / (1 - lost_fraction);
   return {.hours = hours, .device_hours = hours * real(world)};
 }

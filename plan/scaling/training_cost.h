@@ -19,7 +19,7 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& job);
 
 /// Device failures. Unsaved work is repeated.
 struct Failures {
-  double device_hours = 0;     ///< mean time between failures of one device
+  double mtbf_hours = 0;       ///< mean time between failures of one device
   double save_seconds = 0;     ///< time that training waits for a checkpoint
   double restart_seconds = 0;  ///< time from a failure to the first new step
 };

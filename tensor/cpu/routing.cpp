@@ -148,7 +148,7 @@ struct ChosenScores {
   }
 };
 
-void expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights) {
+void routing_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights) {
   on_accumulate_dtype(logits.dtype(), [&]<class L>() {
     const i64 n = logits.dim(1), k = rule.topk;
     const L* x = logits.data<L>();
@@ -188,8 +188,8 @@ void weights_backward_of_row(const RoutingRule& rule, const ChosenScores<L>& sco
   }
 }
 
-void expert_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
-                             const RoutingRule& rule, Tensor& d_logits) {
+void routing_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
+                              const RoutingRule& rule, Tensor& d_logits) {
   on_accumulate_dtype(logits.dtype(), [&]<class L>() {
     const i64 n = logits.dim(1), k = rule.topk;
     const L *x = logits.data<L>(), *dw = d_weights.data<L>();
@@ -212,8 +212,8 @@ HWY_AFTER_NAMESPACE();
 namespace mcpp {
 
 HWY_EXPORT(choose_experts);
-HWY_EXPORT(expert_weights);
-HWY_EXPORT(expert_weights_backward);
+HWY_EXPORT(routing_weights);
+HWY_EXPORT(routing_weights_backward);
 
 template <>
 void Kernels<DeviceType::Cpu>::choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule,
@@ -222,16 +222,16 @@ void Kernels<DeviceType::Cpu>::choose_experts(const Tensor& logits, const Tensor
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule,
-                                              Tensor& weights) {
-  HWY_DYNAMIC_DISPATCH(expert_weights)(logits, experts, rule, weights);
+void Kernels<DeviceType::Cpu>::routing_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule,
+                                               Tensor& weights) {
+  HWY_DYNAMIC_DISPATCH(routing_weights)(logits, experts, rule, weights);
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::expert_weights_backward(const Tensor& d_weights, const Tensor& logits,
-                                                       const Tensor& experts, const RoutingRule& rule,
-                                                       Tensor& d_logits) {
-  HWY_DYNAMIC_DISPATCH(expert_weights_backward)(d_weights, logits, experts, rule, d_logits);
+void Kernels<DeviceType::Cpu>::routing_weights_backward(const Tensor& d_weights, const Tensor& logits,
+                                                        const Tensor& experts, const RoutingRule& rule,
+                                                        Tensor& d_logits) {
+  HWY_DYNAMIC_DISPATCH(routing_weights_backward)(d_weights, logits, experts, rule, d_logits);
 }
 
 }  // namespace mcpp

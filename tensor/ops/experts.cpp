@@ -89,17 +89,17 @@ void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule&
   on_device(logits, [&]<DeviceType D>() { Kernels<D>::choose_experts(logits, bias, rule, experts); });
 }
 
-void expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights) {
-  check_weights("expert_weights", weights, logits, experts, rule);
-  on_device(logits, [&]<DeviceType D>() { Kernels<D>::expert_weights(logits, experts, rule, weights); });
+void routing_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights) {
+  check_weights("routing_weights", weights, logits, experts, rule);
+  on_device(logits, [&]<DeviceType D>() { Kernels<D>::routing_weights(logits, experts, rule, weights); });
 }
 
-void expert_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
-                             const RoutingRule& rule, Tensor& d_logits) {
-  check_weights("expert_weights_backward", d_weights, logits, experts, rule);
-  check_same("expert_weights_backward", "d_logits", d_logits, logits);
+void routing_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
+                              const RoutingRule& rule, Tensor& d_logits) {
+  check_weights("routing_weights_backward", d_weights, logits, experts, rule);
+  check_same("routing_weights_backward", "d_logits", d_logits, logits);
   on_device(logits,
-            [&]<DeviceType D>() { Kernels<D>::expert_weights_backward(d_weights, logits, experts, rule, d_logits); });
+            [&]<DeviceType D>() { Kernels<D>::routing_weights_backward(d_weights, logits, experts, rule, d_logits); });
 }
 
 void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Tensor& squares) {

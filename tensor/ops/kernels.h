@@ -44,8 +44,8 @@ struct Kernels {
   static decltype(ops::cross_entropy_losses) cross_entropy_losses;
   static decltype(ops::cross_entropy_gradient) cross_entropy_gradient;
   static decltype(ops::choose_experts) choose_experts;
-  static decltype(ops::expert_weights) expert_weights;
-  static decltype(ops::expert_weights_backward) expert_weights_backward;
+  static decltype(ops::routing_weights) routing_weights;
+  static decltype(ops::routing_weights_backward) routing_weights_backward;
   static decltype(ops::router_score_sums) router_score_sums;
   static decltype(ops::router_score_sums_backward) router_score_sums_backward;
   static decltype(ops::combine_rows) combine_rows;

@@ -299,10 +299,10 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
 void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule, Tensor& experts);
 /// Computes the weights [T, k] of the chosen experts: the softmax of their logits; with pre_softmax, their values in
 /// the softmax over all experts; or their sigmoids, for k > 1 divided by their sum + 1e-20. Multiplied by rule.scale.
-void expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights);
+void routing_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights);
 /// Overwrites d_logits [T, E].
-void expert_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
-                             const RoutingRule& rule, Tensor& d_logits);
+void routing_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
+                              const RoutingRule& rule, Tensor& d_logits);
 /// Computes the terms of load-balancing losses; fp64, overwritten, in a fixed order. sums [b, E]: sums over the rows r
 /// with r % b = i of the scores of all experts: their softmax, or their sigmoids divided by their sum + 1e-20. squares
 /// [1]: the sum over rows of logsumexp(logits)^2.

@@ -78,7 +78,7 @@ TEST_F(HangDetectorTest, AllowsFiveTimesLongestPreviousStep) {
 }
 
 TEST_F(HangDetectorTest, NeverExceedsLongestLimit) {
-  recorder.set_limits({.longest = 100, .step = 1});
+  recorder.set_limits({.distributed = 100, .step = 1});
   train(1, 3, 90);
   const auto entry = group.collective("all_reduce", 4);
   EXPECT_NE(after(102), std::nullopt);

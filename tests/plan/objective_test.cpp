@@ -68,14 +68,14 @@ TEST(TrainingCostTest, GrowsWithFailures) {
   const KernelTraits program;
   const PredictionInput job{hardware, program, work, {.dp = 4}};
   const double tokens = 100 * work.tokens();
-  const Failures failures{.device_hours = 400, .save_seconds = 0, .restart_seconds = 60};
+  const Failures failures{.mtbf_hours = 400, .save_seconds = 0, .restart_seconds = 60};
   Failures timed = failures;
   timed.save_seconds = save_time(job).seconds;
   ASSERT_GT(timed.save_seconds, 0);
   const double plain = training_cost(job, 7.2, tokens, {}).hours, lost_fraction = failure_loss(timed, 4).lost_fraction;
   EXPECT_NEAR(training_cost(job, 7.2, tokens, failures).hours, plain / (1 - lost_fraction), 1e-9 * plain);
   EXPECT_NEAR(training_cost(job, 7.2, tokens, timed).hours, plain / (1 - lost_fraction), 1e-9 * plain);
-  EXPECT_TRUE(std::isinf(training_cost(job, 7.2, tokens, {.device_hours = 0.01, .restart_seconds = 1e6}).hours));
+  EXPECT_TRUE(std::isinf(training_cost(job, 7.2, tokens, {.mtbf_hours = 0.01, .restart_seconds = 1e6}).hours));
 }
 
 }  // namespace

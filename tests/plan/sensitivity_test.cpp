@@ -10,7 +10,7 @@ namespace {
 
 TEST(FailuresTest, IntervalFollowsYoung) {
   // 1000 devices that fail every 50,000 hours: one failure in 50 hours.
-  const FailureLoss loss = failure_loss({.device_hours = 50'000, .save_seconds = 60, .restart_seconds = 600}, 1000);
+  const FailureLoss loss = failure_loss({.mtbf_hours = 50'000, .save_seconds = 60, .restart_seconds = 600}, 1000);
   const double between = 50 * 3600;
   EXPECT_NEAR(loss.failures_per_day, 24.0 / 50, 1e-12);
   EXPECT_NEAR(loss.interval_seconds, std::sqrt(2 * 60 * between), 1e-9);

@@ -265,8 +265,8 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Predic
   log.info(search_text(job, result) + describe_configured_layout(config, job, best.time, limits));
   if (const auto cost = estimate_training_cost(options, job, best.time)) log.info(training_text(options, *cost));
   if (options.explain) log.info(step_text(job, best.time) + roofline_text(job) + gains_text(upgrade_gains(job)));
-  if (options.explain || options.failures.device_hours > 0) log.info(save_text(job, save_time(job)));
-  if (options.failures.device_hours > 0) {
+  if (options.explain || options.failures.mtbf_hours > 0) log.info(save_text(job, save_time(job)));
+  if (options.failures.mtbf_hours > 0) {
     Failures failures = options.failures;
     if (failures.save_seconds == 0) failures.save_seconds = save_time(job).seconds;
     log.info(failures_text(failure_loss(failures, options.world_size)));

@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 /// Minimum for the hours between failures of a device; a run with less would not progress.
-constexpr double kMinDeviceHours = 0.01;
+constexpr double kMinMtbfHours = 0.01;
 
 constexpr const char* kDeadlineOption = "--deadline_hours";
 
@@ -78,13 +78,13 @@ void check_dependent_options(const PlanOptions& options, std::vector<std::string
   if (!options.emit_hardware.empty() && options.from_run.empty())
     problems.emplace_back("--emit_hardware: applies only to --from_run, the run to adjust the hardware to");
   if (options.weak && options.scale.empty()) problems.emplace_back("--weak: applies only to --scale");
-  if (options.failures.device_hours > 0 && options.predict && options.deadline.tokens == 0)
-    problems.emplace_back("--device_hours: with --predict applies only to training on --tokens; set --tokens");
-  if (options.failures.device_hours > 0) return;
+  if (options.failures.mtbf_hours > 0 && options.predict && options.deadline.tokens == 0)
+    problems.emplace_back("--mtbf_hours: with --predict applies only to training on --tokens; set --tokens");
+  if (options.failures.mtbf_hours > 0) return;
   if (options.failures.save_seconds != defaults.save_seconds)
-    problems.emplace_back("--save_seconds: applies only to --device_hours");
+    problems.emplace_back("--save_seconds: applies only to --mtbf_hours");
   if (options.failures.restart_seconds != defaults.restart_seconds)
-    problems.emplace_back("--restart_seconds: applies only to --device_hours");
+    problems.emplace_back("--restart_seconds: applies only to --mtbf_hours");
 }
 
 /// Returns why a new file cannot be created. It needs the extension that --hardware recognizes, and is never
@@ -143,7 +143,7 @@ void check_options(const PlanOptions& options) {
         "--deadline_hours");
   if (options.predict && options.world_size == 0 && options.from_run.empty())
     problems.emplace_back("--predict: needs --world_size, the number of ranks of the configuration's layout");
-  for (const auto& [name, value, minimum] : {std::tuple("device_hours", options.failures.device_hours, kMinDeviceHours),
+  for (const auto& [name, value, minimum] : {std::tuple("mtbf_hours", options.failures.mtbf_hours, kMinMtbfHours),
                                              {"tokens", options.deadline.tokens, 1.0},
                                              {"document_tokens", options.document_tokens, 1.0}})
     if (value > 0 && value < minimum)

@@ -82,7 +82,7 @@ struct PlanOptions {
           between(1, kMaxRanks));
     visit("weak", self.weak,
           "with --scale: weak scaling: the batch size grows with the number of ranks, from that of the configuration");
-    visit("device_hours", self.failures.device_hours, "mean hours between failures of one device; 0 = ignore failures",
+    visit("mtbf_hours", self.failures.mtbf_hours, "mean hours between failures of one device; 0 = ignore failures",
           at_least(0));
     visit("save_seconds", self.failures.save_seconds, "seconds that a run waits for a checkpoint; 0 = as predicted",
           between(0, 1e9));

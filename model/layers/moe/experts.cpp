@@ -194,7 +194,7 @@ Tensor SharedExpert::forward(const Tensor& x, MicrobatchContext& microbatch) {
   for (const Tensor& t : {x, logits, y}) microbatch.save(this, t);
   const SelfRouting routing = self_routing(logits.dim(0), x.device());
   Tensor weights = Tensor::like(logits);
-  ops::expert_weights(logits, routing.experts, kGate, weights);
+  ops::routing_weights(logits, routing.experts, kGate, weights);
   Tensor gated = Tensor::like(y);
   Tensor out = gated.as_matrix();
   ops::combine_rows(y.as_matrix(), routing.rows, &weights, out);
@@ -206,11 +206,11 @@ Tensor SharedExpert::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   const Tensor y = microbatch.take(this), logits = microbatch.take(this), x = microbatch.take(this);
   const SelfRouting routing = self_routing(logits.dim(0), x.device());
   Tensor weights = Tensor::like(logits), d_weights = Tensor::like(logits), d_logits = Tensor::like(logits);
-  ops::expert_weights(logits, routing.experts, kGate, weights);
+  ops::routing_weights(logits, routing.experts, kGate, weights);
   Tensor d_y = Tensor::like(y);
   Tensor d_rows = d_y.as_matrix();
   ops::combine_rows_backward(dy.as_matrix(), y.as_matrix(), routing.rows, weights, d_rows, d_weights);
-  ops::expert_weights_backward(d_weights, logits, routing.experts, kGate, d_logits);
+  ops::routing_weights_backward(d_weights, logits, routing.experts, kGate, d_logits);
   gate_->weight_gradient(
       d_logits, [x] { return x.as_matrix(); }, microbatch);
   Tensor dx = mlp_.backward(d_y, microbatch);

@@ -117,9 +117,9 @@ Tensor Router::routing_scores(const Tensor& logits, const TokenRows& rows, const
   return scores;
 }
 
-Tensor Router::expert_weights(const Tensor& logits, const Tensor& chosen) const {
+Tensor Router::routing_weights(const Tensor& logits, const Tensor& chosen) const {
   Tensor weights = Tensor::like(logits, chosen.shape());
-  ops::expert_weights(logits, chosen, rule_, weights);
+  ops::routing_weights(logits, chosen, rule_, weights);
   return weights;
 }
 
@@ -130,7 +130,7 @@ Router::Output Router::forward(const Tensor& x, const TokenRows& rows, Microbatc
       microbatch.decide(this, [&] { return decide(logits, rows, microbatch); });
   for (const Tensor& t : decisions) microbatch.save(this, t);
   const Tensor &chosen = decisions[0], &experts = decisions[1];
-  return {.experts = experts, .weights = expert_weights(logits, chosen)};
+  return {.experts = experts, .weights = routing_weights(logits, chosen)};
 }
 
 MicrobatchContext::Decisions Router::decide(const Tensor& logits, const TokenRows& rows,
@@ -161,7 +161,7 @@ Tensor Router::drop_overflowing(const Tensor& logits, const Tensor& chosen, cons
   std::vector<i32> order;
   for (i64 row = 0; row < chosen.dim(0); ++row) order.push_back(static_cast<i32>(rows.token_index(row)));
   return drop_overflow({.experts = chosen,
-                        .weights = by_weight ? expert_weights(logits, chosen) : Tensor(),
+                        .weights = by_weight ? routing_weights(logits, chosen) : Tensor(),
                         .order = order,
                         .num_experts = config_.num_experts,
                         .capacity = capacity},
@@ -233,7 +233,7 @@ void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows&
   microbatch.take(this);  // the choices that were not dropped, which the weights do not depend on
   const Tensor chosen = microbatch.take(this), logits = microbatch.take(this);
   Tensor d_logits = Tensor::like(logits);
-  ops::expert_weights_backward(d_weights, logits, chosen, rule_, d_logits);
+  ops::routing_weights_backward(d_weights, logits, chosen, rule_, d_logits);
   add_loss_gradient(logits, factors, microbatch.grad_scale, d_logits);
   const Dropout jitter = make_jitter(rows, microbatch);
   linear_.weight_gradient(

@@ -83,7 +83,7 @@ class Router {
   /// Returns the scores that determine the choice of experts: logits, or random values in training if the configuration
   /// forces balance.
   Tensor routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch) const;
-  Tensor expert_weights(const Tensor& logits, const Tensor& chosen) const;
+  Tensor routing_weights(const Tensor& logits, const Tensor& chosen) const;
   Tensor drop_padding(const Tensor& chosen, const TokenRows& rows) const;
   Tensor drop_overflowing(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const;
   Tensor loss_factors(const Tensor& chosen, const TokenRows& rows) const;

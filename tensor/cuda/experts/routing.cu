@@ -293,8 +293,8 @@ void Kernels<DeviceType::Cuda>::choose_experts(const Tensor& logits, const Tenso
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::expert_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule,
-                                               Tensor& weights) {
+void Kernels<DeviceType::Cuda>::routing_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule,
+                                                Tensor& weights) {
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
@@ -305,9 +305,9 @@ void Kernels<DeviceType::Cuda>::expert_weights(const Tensor& logits, const Tenso
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::expert_weights_backward(const Tensor& d_weights, const Tensor& logits,
-                                                        const Tensor& experts, const RoutingRule& rule,
-                                                        Tensor& d_logits) {
+void Kernels<DeviceType::Cuda>::routing_weights_backward(const Tensor& d_weights, const Tensor& logits,
+                                                         const Tensor& experts, const RoutingRule& rule,
+                                                         Tensor& d_logits) {
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();

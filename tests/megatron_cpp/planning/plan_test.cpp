@@ -126,7 +126,7 @@ TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
 TEST_F(PlanCommandTest, DrawsScheduleAndExplainsUpgrades) {
   const std::string file = folder_ / "step.svg";
   const Outcome found = run({"--hardware=h100_sxm", "--world_size=128", "--pp=4", "--explain", "--svg=" + file,
-                             "--device_hours=50000", "--save_seconds=30"});
+                             "--mtbf_hours=50000", "--save_seconds=30"});
   ASSERT_EQ(found.code, 0) << found.err;
   for (const char* part : {"pp 4", "fc1 ", "the same layout would gain by", "twice the bandwidth of nvlink",
                            "failures: 0.06 a day", "a checkpoint has "})
@@ -284,7 +284,7 @@ TEST_F(PlanCommandTest, AccountsForDocumentMask) {
 
 TEST_F(PlanCommandTest, FindsMinDevicesForDeadline) {
   const Outcome found =
-      run({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--price=2", "--device_hours=50000"});
+      run({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=720", "--price=2", "--mtbf_hours=50000"});
   ASSERT_EQ(found.code, 0) << found.err;
   EXPECT_THAT(found.out, AllOf(HasSubstr("tokens in 720.0 hours: "), HasSubstr(" x H100 SXM take "),
                                HasSubstr(" device hours, at 2.00 each ")));
@@ -296,7 +296,7 @@ TEST_F(PlanCommandTest, FindsMinDevicesForDeadline) {
   expect_refused(
       {"--hardware=h100_sxm", "--tokens=1e18", "--deadline_hours=1", "--tp=8"},
       {"no number of H100 SXM that the links connect suffices; all 24576 at their highest rate would take "});
-  expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--device_hours=0.01",
+  expect_refused({"--hardware=h100_sxm", "--tokens=1e12", "--deadline_hours=1e5", "--tp=8", "--mtbf_hours=0.01",
                   "--restart_seconds=1e9"},
                  {"the links connect suffices; devices fail before any progress is made"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--deadline_hours=720"},
@@ -336,9 +336,9 @@ TEST_F(PlanCommandTest, ReportsAllBadInputTogether) {
   expect_refused({"--hardware=h100_sxm", "--tokens=5"},
                  {"--world_size: is missing", "or --tokens and --deadline_hours"});
   expect_refused({"--hardware=h100_sxm", "--from_run=runs/x"}, {"--from_run=runs/x: no such file: runs/x"});
-  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=1e-300", "--weak"},
-                 {"--device_hours=1e-300: must be 0 or at least 0.01", "--weak: applies only to --scale"});
-  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--device_hours=5", "--save_seconds=1e300"},
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--mtbf_hours=1e-300", "--weak"},
+                 {"--mtbf_hours=1e-300: must be 0 or at least 0.01", "--weak: applies only to --scale"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=8", "--mtbf_hours=5", "--save_seconds=1e300"},
                  {"save_seconds", "at most"});
   expect_refused({"--hardware=h100_sxm", "--world_size=7", "--tp=1", "--pp=1"}, {"no layout of 7 ranks divides"});
   expect_refused({"--hardware=h100_sxm", "--tokens=1e30", "--deadline_hours=1e300", "--price=-1"},
@@ -350,8 +350,8 @@ TEST_F(PlanCommandTest, RejectsOptionsWithoutEffect) {
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--predict", "--tp=8", "--micro_batch_size=1",
                   "--allow_lossy_comm", "--price=2", "--save_seconds=3", "--restart_seconds=4"},
                  {"--tp: limits a search", "--micro_batch_size: limits a search", "--allow_lossy_comm: limits a search",
-                  "--price: applies only to --tokens", "--save_seconds: applies only to --device_hours",
-                  "--restart_seconds: applies only to --device_hours"});
+                  "--price: applies only to --tokens", "--save_seconds: applies only to --mtbf_hours",
+                  "--restart_seconds: applies only to --mtbf_hours"});
   expect_refused({"--hardware=h100_sxm", "--world_size=8", "--scale=8,16"}, {"--world_size: is not used with --scale"});
   // Layouts that no world can run are not searched.
   const std::vector<std::string> impossible{"no layout can be found", "tensor_model_parallel_size = 3 does not divide"};

@@ -183,7 +183,7 @@ TEST_F(SharedIndexTest, LongBuildIsNotReportedAsHangAndWaitingRanksSleep) {
   run_local_ranks(kRanks, [&](Communicator& ranks, int rank) {
     const auto r = static_cast<std::size_t>(rank);
     FlightRecorder recorder;
-    recorder.set_limits({.longest = 1});
+    recorder.set_limits({.distributed = 1});
     const auto world = make_metered(ranks.split(0, rank), std::make_shared<CommMeter>(), {recorder, "world", {}});
     const auto node = ranks.split(rank / kPerNode, rank);
     std::thread watchdog([&] {

@@ -173,8 +173,8 @@ struct RoutingWeights {
     d_weights = tensor_of(dw, {rows, rule.topk}, type, device, first);
     d_logits = garbage({rows, n}, type, device, first);
     ops::choose_experts(logits, nullptr, rule, experts);
-    ops::expert_weights(logits, experts, rule, weights);
-    ops::expert_weights_backward(d_weights, logits, experts, rule, d_logits);
+    ops::routing_weights(logits, experts, rule, weights);
+    ops::routing_weights_backward(d_weights, logits, experts, rule, d_logits);
   }
 };
 
@@ -208,7 +208,7 @@ TEST(RoutingGradientTest, WeightsMatchFiniteDifferences) {
   for (const RoutingRule& rule : rules_for(n)) {
     RoutingWeights w(normals(rows * n, 1, DType::F64, 2), normals(rows * rule.topk, 2), rule, n, DType::F64, device, 1);
     const auto loss = [&] {
-      ops::expert_weights(w.logits, w.experts, rule, w.weights);
+      ops::routing_weights(w.logits, w.experts, rule, w.weights);
       return dot(w.weights, w.d_weights);
     };
     expect_gradient(loss, w.logits, w.d_logits, describe(rule, rows, n));
