@@ -3,7 +3,6 @@
 #include <array>
 #include <string_view>
 
-#include "model/layers/output_layer.h"
 #include "model/meta_model.h"
 #include "model/transformer_layer.h"
 
@@ -45,11 +44,9 @@ BlockTrace record_block(const ModelConfig& config, const ActivationSetup& setup,
 
 BlockTrace record_output(ModelConfig config, const ActivationSetup& setup) {
   config.untie_embeddings_and_output_weights = true;  // only affects the name of the weight
-  MetaRun run(config, setup);
-  OutputLayer output(run.context(), nullptr);
-  const Tensor targets = run.make_targets();
+  MetaOutput output(config, setup);
   return record(
-      run, output, [&](const Tensor& x, MicrobatchContext& microbatch) { output.loss(x, targets, 1, microbatch); },
+      output.run(), output, [&](const Tensor& x, MicrobatchContext& microbatch) { output.forward(x, microbatch); },
       [&](MicrobatchContext& microbatch) { output.backward(microbatch); });
 }
 
@@ -77,14 +74,14 @@ BlockSpec feed_forward_of(const BlockSpec& block) {
 }
 
 const BlockTrace& BlockTraces::get(const ActivationSetup& setup, const BlockSpec& block) {
-  const std::pair key{setup_of_layer(setup), block};
+  const std::pair key{setup_of_layer(config_, setup), block};
   const auto found = traces_.find(key);
   if (found != traces_.end()) return found->second;
   return traces_.emplace(key, record_block(config_, key.first, block)).first->second;
 }
 
 const BlockTrace& BlockTraces::output(const ActivationSetup& setup) {
-  const ActivationSetup key = setup_of_layer(setup);
+  const ActivationSetup key = setup_of_layer(config_, setup);
   const auto found = outputs_.find(key);
   if (found != outputs_.end()) return found->second;
   return outputs_.emplace(key, record_output(config_, key)).first->second;

@@ -11,8 +11,9 @@ namespace {
 
 /// Returns the count that a parameter belongs to, by its name.
 i64& count_for(const std::string& name, ParameterCounts& counts) {
-  static constexpr std::array<std::pair<const char*, i64 ParameterCounts::*>, 6> kParts{
-      {{"word_embeddings.", &ParameterCounts::word_embeddings},
+  static constexpr std::array<std::pair<const char*, i64 ParameterCounts::*>, 7> kParts{
+      {{"mtp.", &ParameterCounts::mtp},
+       {"word_embeddings.", &ParameterCounts::word_embeddings},
        {"position_embeddings.", &ParameterCounts::position_embeddings},
        {"layernorm.", &ParameterCounts::norms},
        {".self_attention.", &ParameterCounts::attention},
@@ -59,7 +60,8 @@ double attended_keys(i64 window, i64 seq_length) {
 
 double attention_flops_per_token(const ModelConfig& c) {
   const BlockKinds blocks(c);
-  const std::vector<i64> layers = blocks.count(0, c.num_layers);
+  std::vector<i64> layers = blocks.count(0, c.num_layers);
+  layers[blocks.kind_of_layer.back()] += c.mtp_num_layers;
   BlockTraces traces(c);
   double flops = 0;
   for (std::size_t kind = 0; kind < layers.size(); ++kind)
@@ -73,7 +75,7 @@ double flops_per_token(const ModelConfig& c) {
   const i64 output = counts.output > 0 ? counts.output : counts.word_embeddings;
   // 6 = forward, input gradient and weight gradient, each with a multiplication and an addition.
   const i64 matrices = counts.matrices - inactive_expert_params(counts.expert_matrices, c.moe);
-  return 6 * static_cast<double>(matrices + output) + 3 * attention_flops_per_token(c);
+  return 6 * static_cast<double>(matrices + output * (1 + c.mtp_num_layers)) + 3 * attention_flops_per_token(c);
 }
 
 double flops_per_batch(const ModelConfig& c, i64 samples) {

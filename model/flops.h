@@ -10,13 +10,14 @@ struct ParameterCounts {
   i64 position_embeddings = 0;  ///< learned positions
   i64 attention = 0;            ///< QKV and output projections of all layers, including biases
   i64 mlp = 0;                  ///< MLPs of all layers, including biases and experts
-  i64 experts = 0;              ///< part of `mlp` that belongs to experts; each token uses moe_router_topk experts
-  i64 norms = 0;                ///< norms of all layers, and the final norm
-  i64 output = 0;               ///< the output matrix, unless it is tied to the word embeddings
-  i64 matrices = 0;             ///< part of `attention` and `mlp` that multiplies each token (Param::matrices)
-  i64 expert_matrices = 0;      ///< part of `matrices` that belongs to experts
+  i64 experts = 0;   ///< part of `mlp` and `mtp` that belongs to experts; each token uses moe_router_topk experts
+  i64 norms = 0;     ///< norms of all layers, and the final norm
+  i64 output = 0;    ///< the output matrix, unless it is tied to the word embeddings
+  i64 mtp = 0;       ///< multi-token prediction, without the matrices that it shares
+  i64 matrices = 0;  ///< part of `attention`, `mlp` and `mtp` that multiplies each token (Param::matrices)
+  i64 expert_matrices = 0;  ///< part of `matrices` that belongs to experts
 
-  i64 total() const { return word_embeddings + position_embeddings + attention + mlp + norms + output; }
+  i64 total() const { return word_embeddings + position_embeddings + attention + mlp + norms + output + mtp; }
 };
 
 ParameterCounts count_parameters(const ModelConfig& config);

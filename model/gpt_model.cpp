@@ -10,9 +10,6 @@
 namespace mcpp {
 namespace {
 
-/// Units before the first layer: word embeddings and positions.
-constexpr int kFirstLayerUnit = 2;
-
 StageContents full_model_stage(const ModelConfig& config) {
   return {.first_layer = 0, .end_layer = config.num_layers, .has_embedding = true, .has_output = true};
 }
@@ -59,8 +56,14 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
   make_layers();
   if (stage_.has_output) {
     LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
-    const bool is_shared = ties_embeddings() && embedding;
-    output_ = std::make_unique<OutputLayer>(context_, is_shared ? &embedding->word_embeddings() : nullptr);
+    Param* const words = embedding ? &embedding->word_embeddings() : nullptr;
+    output_ = std::make_unique<OutputLayer>(context_, ties_embeddings() ? words : nullptr);
+    if (context_.config.mtp_num_layers > 0) {
+      future_ = std::make_unique<MultiTokenPrediction>(context_, rotary_, *output_, words);
+      for (i64 i = 0; i < context_.config.mtp_num_layers; ++i)
+        if (Router* router = future_->layers()[static_cast<std::size_t>(i)]->router())
+          routers_.push_back({context_.config.num_layers + i, router});
+    }
   }
   check_placements();
 }
@@ -102,16 +105,18 @@ void GPTModel::check_placements() {
   visit([&](Param& param, int) { params.push_back(&param); });
   check_boxes(params,
               {.dense = {.tp = context_.tp.size()}, .expert = {.tp = context_.experts.tp, .ep = context_.experts.ep}});
-  MCPP_CHECK(!output_ || !ties_embeddings() || (context_.output_rank > 0) == (output_->own_weight() != nullptr),
-             "the output layer is ", output_->own_weight() ? "not " : "",
-             "on the same stage as the embedding that it is tied to, but ",
-             "the model is built for a pipeline with the output on rank ", context_.output_rank);
+  MCPP_CHECK(
+      !output_ || !ties_embeddings() || (context_.output_rank > 0) == (output_->weight().own_weight() != nullptr),
+      "the output layer is ", output_->weight().own_weight() ? "not " : "",
+      "on the same stage as the embedding that it is tied to, but ",
+      "the model is built for a pipeline with the output on rank ", context_.output_rank);
   ActivationPlacement x =
       embedding_ ? embedding_->output_placement(ActivationPlacement::Replicated) : context_.stream();
   for (const auto& layer : layers_) x = layer->output_placement(x);
   MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x),
              ", and the next one expects ", "activations that are ", name_of(context_.stream()));
   if (output_) output_->output_placement(x);
+  if (future_) future_->check_placement(x);
 }
 
 void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
@@ -127,19 +132,33 @@ void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
     unit = norm_unit(), output_->visit_norm(visitor);
     unit = output_unit(), output_->visit_weight(visitor);
   }
+  if (future_) {
+    unit = future_embedding_unit(), future_->visit_embedding(visitor);
+    for (const auto& layer : future_->layers()) ++unit, layer->visit(visitor);
+  }
 }
 
 bool GPTModel::ties_embeddings() const {
   return !context_.config.untie_embeddings_and_output_weights;
 }
 
-bool GPTModel::ties_own_embedding() const {
-  return embedding_ && output_ && ties_embeddings();
+bool GPTModel::output_uses_own_embedding() const {
+  return embedding_ && output_ && context_.config.output_uses_embeddings();
 }
 
 bool GPTModel::has_pending_contribution(int unit) const {
-  if (!ties_embeddings() || (embedding_ && output_)) return false;
-  return (embedding_ && unit == 0) || (output_ && unit == output_unit());
+  if (!context_.config.output_uses_embeddings() || (embedding_ && output_)) return false;
+  if (embedding_) return unit == 0;
+  return output_ && unit == (ties_embeddings() ? output_unit() : future_embedding_unit());
+}
+
+int GPTModel::last_unit(const MicrobatchContext& microbatch) const {
+  return microbatch.saves_for_backward ? units() - 1 : output_unit();
+}
+
+void GPTModel::add_shared_gradient() {
+  if (output_) output_->weight().add_shared_gradient();
+  if (future_) future_->add_shared_gradient();
 }
 
 void GPTModel::acquire(int unit, Use use) {
@@ -185,14 +204,15 @@ Tensor GPTModel::forward_hidden(const Tensor& input, MicrobatchContext& microbat
 template <class F>
 auto GPTModel::run_with_output(const Tensor& input, MicrobatchContext& microbatch, F&& f) {
   const Tensor x = forward_hidden(input, microbatch);
-  for (const int unit : {norm_unit(), output_unit()}) acquire(unit, Use::Forward);
+  const int last = last_unit(microbatch);
+  for (int unit = norm_unit(); unit <= last; ++unit) acquire(unit, Use::Forward);
   // Acquired after a later unit, so that it does not look like the start of the next forward pass.
-  if (ties_own_embedding()) acquire(0, Use::Forward);
+  if (output_uses_own_embedding()) acquire(0, Use::Forward);
   ActivationRecorder recorder(context_, microbatch);
   auto result = run_unless_aborted(microbatch, [&] { return f(x); });
   recorder.record([] { return output_module(); });
-  if (ties_own_embedding()) release(0, Use::Forward, microbatch.is_last);
-  for (const int unit : {norm_unit(), output_unit()}) release(unit, Use::Forward, microbatch.is_last);
+  if (output_uses_own_embedding()) release(0, Use::Forward, microbatch.is_last);
+  for (int unit = norm_unit(); unit <= last; ++unit) release(unit, Use::Forward, microbatch.is_last);
   return result;
 }
 
@@ -204,19 +224,35 @@ Tensor GPTModel::logits(const Tensor& input, MicrobatchContext& microbatch) {
   return run_with_output(input, microbatch, [&](const Tensor& x) { return output_->logits(x, microbatch); });
 }
 
-TokenLosses GPTModel::loss(const Tensor& input, const Tensor& targets, double grad_scale,
-                           MicrobatchContext& microbatch) {
+GPTModel::Losses GPTModel::loss(const Tensor& input, const Targets& targets, double grad_scale,
+                                MicrobatchContext& microbatch) {
   return run_with_output(input, microbatch,
-                         [&](const Tensor& x) { return output_->loss(x, targets, grad_scale, microbatch); });
+                         [&](const Tensor& x) { return output_losses(x, targets, grad_scale, microbatch); });
+}
+
+GPTModel::Losses GPTModel::output_losses(const Tensor& hidden, const Targets& targets, double grad_scale,
+                                         MicrobatchContext& microbatch) {
+  const Tensor normalized = output_->normalize(hidden, microbatch);
+  Losses losses{.next = output_->loss_of_normalized(normalized, targets.next, grad_scale, microbatch)};
+  if (future_ && microbatch.saves_for_backward)
+    losses.future = future_->loss(normalized, targets.future, grad_scale, microbatch);
+  return losses;
+}
+
+Tensor GPTModel::backward_output(MicrobatchContext& microbatch) {
+  const Tensor d_future = future_ ? future_->backward(microbatch) : Tensor();
+  Tensor d_normalized = output_->backward_to_normalized(microbatch);
+  if (d_future.defined()) ops::add_to(d_future, d_normalized);
+  return output_->normalize_backward(d_normalized, microbatch);
 }
 
 Tensor GPTModel::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   Tensor dx = dy;
-  // The gradient of tied embeddings sums the output's part and, at the end of this pass, the embedding's.
-  if (ties_own_embedding()) acquire(0, Use::Backward);
+  // The gradient of the word embeddings sums the output's part and, at the end of this pass, the embedding's.
+  if (output_uses_own_embedding()) acquire(0, Use::Backward);
   if (output_) {
-    dx = run_with_units(output_unit(), norm_unit(), Use::Backward, microbatch,
-                        [&] { return output_->backward(microbatch); });
+    dx = run_with_units(units() - 1, norm_unit(), Use::Backward, microbatch,
+                        [&] { return backward_output(microbatch); });
   }
   int unit = kFirstLayerUnit + static_cast<int>(layers_.size());
   for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
@@ -224,7 +260,7 @@ Tensor GPTModel::backward(const Tensor& dy, MicrobatchContext& microbatch) {
     dx = run_with_units(unit, unit, Use::Backward, microbatch, [&] { return (*layer)->backward(dx, microbatch); });
   }
   if (embedding_) backward_embedding(dx, microbatch), dx = {};
-  if (ties_own_embedding()) release(0, Use::Backward, microbatch.is_last);
+  if (output_uses_own_embedding()) release(0, Use::Backward, microbatch.is_last);
   if (microbatch.is_last) are_gradients_released_ = true;
   MCPP_CHECK(microbatch.saved_tensors.empty(), "backward did not use all tensors that forward saved");
   return dx;
@@ -234,13 +270,13 @@ void GPTModel::backward_embedding(const Tensor& dy, MicrobatchContext& microbatc
   for (const int unit : {1, 0}) acquire(unit, Use::Backward);
   if (!microbatch.is_aborted()) embedding_->backward(dy, microbatch);
   const bool reduces_now = microbatch.is_last || (memory_ && memory_->reduces_every_microbatch());
-  if (output_ && reduces_now) output_->add_shared_gradient();
+  if (output_ && reduces_now) add_shared_gradient();
   for (const int unit : {1, 0}) release(unit, Use::Backward, microbatch.is_last);
 }
 
 void GPTModel::release_gradients() {
   if (std::exchange(are_gradients_released_, false)) return;
-  if (ties_own_embedding()) output_->add_shared_gradient();
+  if (output_uses_own_embedding()) add_shared_gradient();
   for (int unit = units() - 1; unit >= 0; --unit) {
     acquire(unit, Use::Backward);
     release(unit, Use::Backward, true);

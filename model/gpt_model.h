@@ -1,6 +1,7 @@
 // GPT-2 and Llama style decoders composed of common modules: a full model, or the part in one pipeline stage. A model
 // is a sequence of units in forward order: word embeddings, learned positions, layers (or groups of recomputed layers),
-// final norm, output matrix. Data parallelism gathers and reduces parameters by unit.
+// final norm, output matrix, and with multi-token prediction the output stage's copy of the word embeddings and its
+// layers. Data parallelism gathers and reduces parameters by unit.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "model/layers/embedding.h"
 #include "model/layers/moe/router.h"
 #include "model/layers/output_layer.h"
+#include "model/multi_token_prediction.h"
 #include "nn/module.h"
 #include "parallel/dp/zero.h"
 #include "parallel/stages.h"
@@ -33,7 +35,7 @@ class GPTModel {
   /// Calls f on every parameter with its unit, in a fixed order. Units are numbered over the full sequence, including
   /// those without parameters on this rank.
   void visit(const std::function<void(Param&, int unit)>& f);
-  /// Router of one of the stage's layers with experts, in layer order.
+  /// Router of one of the stage's layers with experts, in layer order, also those of multi-token prediction.
   struct LayerRouter {
     i64 layer;
     Router* router;
@@ -53,9 +55,17 @@ class GPTModel {
   /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves tensors for backward(). The results of an
   /// aborted pass are undefined, also in the functions below.
   Tensor forward(const Tensor& input, MicrobatchContext& microbatch);
-  /// Computes the loss in a stage with the output. targets: int32 [s, b]. `grad_scale` multiplies the gradient, not the
-  /// returned losses.
-  TokenLosses loss(const Tensor& input, const Tensor& targets, double grad_scale, MicrobatchContext& microbatch);
+  /// Tokens to predict, in the rows of the microbatch's tokens.
+  struct Targets {
+    const Tensor& next;                         ///< int32 [s, b]; negative = ignored
+    std::span<const FutureTokens> future = {};  ///< for each layer of multi-token prediction; read only in training
+  };
+  struct Losses {
+    TokenLosses next;
+    std::vector<TokenLosses> future = {};  ///< of each layer of multi-token prediction; empty without backward
+  };
+  /// Computes the losses in a stage with the output. `grad_scale` multiplies the gradient, not the returned losses.
+  Losses loss(const Tensor& input, const Targets& targets, double grad_scale, MicrobatchContext& microbatch);
   /// Returns logits [s * b, padded vocabulary / tp], for generation and tests.
   Tensor logits(const Tensor& input, MicrobatchContext& microbatch);
 
@@ -65,24 +75,28 @@ class GPTModel {
   /// Starts the data-parallel reduction of units whose weight gradients were delayed. Call when all weight gradients of
   /// the step are computed.
   void release_gradients();
-  /// Adds the tied output layer's gradient to the word embeddings of a different stage on this rank. Call once per
-  /// step, after release_gradients() of both and before finish() of their buffers.
-  void add_shared_gradient() {
-    if (output_) output_->add_shared_gradient();
-  }
+  /// Adds the output's gradient of the word embeddings to those of a different stage on this rank. Call once per step,
+  /// after release_gradients() of both and before finish() of their buffers.
+  void add_shared_gradient();
 
  private:
-  int units() const { return static_cast<int>(layers_.size()) + 4; }
-  int norm_unit() const { return units() - 2; }
-  int output_unit() const { return units() - 1; }
+  int norm_unit() const { return kFirstLayerUnit + static_cast<int>(layers_.size()); }
+  int output_unit() const { return norm_unit() + 1; }
+  int future_embedding_unit() const { return norm_unit() + 2; }
+  int units() const { return output_unit() + 1 + (future_ ? 1 + static_cast<int>(future_->layers().size()) : 0); }
+  /// Returns the last unit that a pass with the output uses. Inference does not use multi-token prediction.
+  int last_unit(const MicrobatchContext& microbatch) const;
   bool ties_embeddings() const;
-  bool ties_own_embedding() const;
+  /// Returns true if this stage has the embedding and the output, which uses the word embeddings.
+  bool output_uses_own_embedding() const;
   /// Returns true if a different chunk, on this or another rank, contributes to the unit's gradient after backward:
-  /// tied embeddings that are not both in this stage.
+  /// word embeddings that the embedding and the output of different stages use.
   bool has_pending_contribution(int unit) const;
 
   void make_layers();
   Tensor forward_hidden(const Tensor& input, MicrobatchContext& microbatch);
+  Losses output_losses(const Tensor& hidden, const Targets& targets, double grad_scale, MicrobatchContext& microbatch);
+  Tensor backward_output(MicrobatchContext& microbatch);
   void backward_embedding(const Tensor& dy, MicrobatchContext& microbatch);
   void acquire(int unit, Use use);
   void release(int unit, Use use, bool is_last);
@@ -90,6 +104,9 @@ class GPTModel {
   auto run_with_units(int first, int last, Use use, const MicrobatchContext& microbatch, F&& f);
   template <class F>
   auto run_with_output(const Tensor& input, MicrobatchContext& microbatch, F&& f);
+
+  /// Units before the first layer: word embeddings and positions.
+  static constexpr int kFirstLayerUnit = 2;
 
   ModelContext context_;
   StageContents stage_;
@@ -100,6 +117,7 @@ class GPTModel {
   LayerObserver observer_;
   std::vector<LayerRouter> routers_;  // routers of layers_
   std::unique_ptr<OutputLayer> output_;
+  std::unique_ptr<MultiTokenPrediction> future_;  // null without multi-token prediction, and in other stages
   ChunkParamBuffers* memory_ = nullptr;
   bool are_gradients_released_ = false;  // set by backward of the step's last microbatch
 };

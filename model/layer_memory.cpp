@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "model/config/block_spec.h"
-#include "model/layers/output_layer.h"
 #include "model/meta_model.h"
 #include "model/transformer_layer.h"
 
@@ -46,12 +45,10 @@ LayerBytes measure_layer(const ModelConfig& config, const ActivationSetup& setup
 }
 
 LayerBytes measure_output(const ModelConfig& config, const ActivationSetup& setup) {
-  MetaRun run(config, setup);
-  OutputLayer output(run.context(), nullptr);
-  output.visit([&](Param& param) { run.allocate(param); });
-  const Tensor targets = run.make_targets();
+  MetaOutput output(config, setup);
+  output.visit([&](Param& param) { output.run().allocate(param); });
   return measure(
-      run, [&](const Tensor& x, MicrobatchContext& microbatch) { output.loss(x, targets, 1, microbatch); },
+      output.run(), [&](const Tensor& x, MicrobatchContext& microbatch) { output.forward(x, microbatch); },
       [&](MicrobatchContext& microbatch) { output.backward(microbatch); });
 }
 
@@ -65,8 +62,12 @@ i64 recompute_input_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return residual_bytes(c, setup) / (setup.recompute.shards_saved_inputs ? setup.tensor_parallel : 1);
 }
 
-ActivationSetup setup_of_layer(ActivationSetup setup) {
-  if (setup.recompute.granularity != Recompute::Granularity::Selective) setup.recompute = {};
+ActivationSetup setup_of_layer(const ModelConfig& config, ActivationSetup setup) {
+  const Recompute& recompute = setup.recompute;
+  if (recompute.granularity == Recompute::Granularity::Full && config.mtp_num_layers > 0)  // in the output
+    setup.recompute = {.granularity = recompute.granularity, .shards_saved_inputs = recompute.shards_saved_inputs};
+  else if (recompute.granularity != Recompute::Granularity::Selective)
+    setup.recompute = {};
   setup.offload = OffloadTier::Device;
   return setup;
 }
@@ -98,7 +99,7 @@ class MeasuredLayers {
 };
 
 LayerSizes::LayerSizes(const ModelConfig& config, const ActivationSetup& setup)
-    : LayerSizes(config, setup, std::make_shared<MeasuredLayers>(config, setup_of_layer(setup))) {}
+    : LayerSizes(config, setup, std::make_shared<MeasuredLayers>(config, setup_of_layer(config, setup))) {}
 
 LayerSizes::LayerSizes(const ModelConfig& config, const ActivationSetup& setup,
                        std::shared_ptr<MeasuredLayers> measured)
@@ -118,7 +119,7 @@ const LayerBytes& LayerSizes::output() {
 
 LayerSizes& LayerSizesCache::get(const ActivationSetup& setup) {
   if (const auto found = sizes_.find(setup); found != sizes_.end()) return found->second;
-  const ActivationSetup key = setup_of_layer(setup);
+  const ActivationSetup key = setup_of_layer(config_, setup);
   std::shared_ptr<MeasuredLayers>& measured = measured_[key];
   if (!measured) measured = std::make_shared<MeasuredLayers>(config_, key);
   return sizes_.try_emplace(setup, config_, setup, measured).first->second;

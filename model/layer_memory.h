@@ -14,8 +14,9 @@ i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Returns the bytes of x that a rank saves as the input of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
-/// Returns the setup without what changes nothing in a layer that is neither recomputed as a whole nor offloaded.
-ActivationSetup setup_of_layer(ActivationSetup setup);
+/// Returns the setup without what changes nothing in a layer that is neither recomputed as a whole nor offloaded, nor
+/// in the output.
+ActivationSetup setup_of_layer(const ModelConfig& config, ActivationSetup setup);
 
 /// Bytes of a transformer layer, or of the output layer with the loss, including their input.
 struct LayerBytes {

@@ -24,14 +24,14 @@
 namespace mcpp {
 namespace {
 
-/// Returns true if the rank's output layer uses the weight of its own word embeddings.
-bool ties_embeddings_on_rank(const ModelConfig& c, const RankMemorySpec& share) {
+/// Returns true if the rank's output uses the weight of its own word embeddings.
+bool output_uses_own_embedding(const ModelConfig& c, const RankMemorySpec& share) {
   bool embedding = false, output = false;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
     embedding |= share.contents(chunk).has_embedding;
     output |= share.contents(chunk).has_output;
   }
-  return embedding && output && !c.untie_embeddings_and_output_weights;
+  return embedding && output && c.output_uses_embeddings();
 }
 
 ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKind grid) {
@@ -72,14 +72,17 @@ i64 rotary_tables(const BlockKinds& blocks) {
   return static_cast<i64>(kinds.size());
 }
 
-/// Tokens and targets of all microbatches, and the RoPE tables.
+/// Tokens and targets of all microbatches, also those of multi-token prediction, and the RoPE tables.
 i64 constant_activations(const LayerSizes& sizes, const RankMemorySpec& share) {
   const ModelConfig& c = sizes.config();
   const ActivationSetup& setup = sizes.setup();
   const i64 rotary = rotary_tables(sizes.blocks()) *
                      padded_alloc_size(c.max_positions() * c.rotary_dim() * size_of(accumulate_dtype(setup.dtype)));
   const i64 tokens = setup.tokens(c) * share.schedule.microbatches;
-  return share.schedule.chunks_per_rank * rotary + 2 * tokens * size_of(DType::I32);
+  i64 token_tensors = 2;
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
+    if (share.contents(chunk).has_output) token_tensors += 2 * c.mtp_num_layers;
+  return share.schedule.chunks_per_rank * rotary + token_tensors * tokens * size_of(DType::I32);
 }
 
 }  // namespace
@@ -200,14 +203,15 @@ MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWe
   return sum;
 }
 
-/// Peak of activations and unsharded units together in a microbatch's backward pass.
+/// Peak of activations and unsharded units together in a microbatch's backward pass. `after_output`: bytes that exist
+/// only after the backward pass of the output.
 double peak_with_unsharded(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations,
-                           const UnshardedUnits& unsharded) {
+                           const UnshardedUnits& unsharded, double after_output) {
   double max_bytes = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
     const UnshardedBytes bytes = unsharded.backward_bytes(used[i].units);
-    max_bytes = std::max(max_bytes,
-                         static_cast<double>(activations[i].below + activations[i].live) + bytes.params + bytes.grads);
+    max_bytes = std::max(max_bytes, static_cast<double>(activations[i].below + activations[i].live) + bytes.params +
+                                        bytes.grads + (used[i].is_output ? 0 : after_output));
   }
   return max_bytes;
 }
@@ -221,7 +225,7 @@ double bf16_grad_bytes(const RankParameters& parameters) {
 void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankParameters& parameters,
                    MemoryEstimate& sum) {
   const ActivationSetup& setup = sizes.setup();
-  const bool is_tied = ties_embeddings_on_rank(sizes.config(), share);
+  const bool is_shared = output_uses_own_embedding(sizes.config(), share);
   // Gradients are rounded or packed before the overlapped reduction, so no second unit is unsharded.
   RankMemorySpec unit_spec = share;
   unit_spec.layout.overlap_grad_reduce = share.layout.overlap_grad_reduce && !share.layout.formats.has_bf16_grads() &&
@@ -230,20 +234,25 @@ void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankPar
   for (std::size_t i = 0; i < parameters.dense.size(); ++i) {
     const StageContents& stage = share.contents(static_cast<int>(i));
     const ChunkParameters& dense = parameters.dense[i];
-    const bool keeps_embedding = is_tied && stage.has_embedding;
-    // The output layer's part of a shared weight's gradient is kept separately.
-    if (keeps_embedding) sum.grads += tensor_bytes(dense.first, size_of(accumulate_dtype(setup.dtype)));
+    const bool keeps_embedding = is_shared && stage.has_embedding;
+    // The output's part of a shared weight's gradient is kept separately.
+    const double separate_grad =
+        keeps_embedding ? tensor_bytes(dense.first, size_of(accumulate_dtype(setup.dtype))) : 0;
+    sum.grads += separate_grad;
     if (share.layout.zero_stage < 2) continue;
     const UnshardedUnits unsharded(dense, parameters.experts.empty() ? nullptr : &parameters.experts[i], unit_spec,
                                    setup.dtype, keeps_embedding);
-    const std::vector<UsedUnits> used = used_units(setup.recompute, stage);
+    const std::vector<UsedUnits> used = used_units(sizes.config(), setup.recompute, stage);
     const UnshardedBytes chunk_bytes = max_unsharded_bytes(used, unsharded);
     max_bytes.params = std::max(max_bytes.params, chunk_bytes.params);
     max_bytes.grads = std::max(max_bytes.grads, chunk_bytes.grads);
     if (parameters.dense.size() > 1) continue;
     const StageActivations stage_memory = stage_activations(sizes, stage);
+    // If only multi-token prediction uses the embeddings, their gradient follows the peak of the output.
+    const double after_output = sizes.config().untie_embeddings_and_output_weights ? separate_grad : 0;
     sum.peak_excess = static_cast<double>(stage_memory.kept + stage_memory.working) + chunk_bytes.params +
-                      chunk_bytes.grads - peak_with_unsharded(used, unit_activation_bytes(sizes, used), unsharded);
+                      chunk_bytes.grads + after_output -
+                      peak_with_unsharded(used, unit_activation_bytes(sizes, used), unsharded, after_output);
   }
   sum.params += max_bytes.params;
   sum.grads += max_bytes.grads;
@@ -288,7 +297,7 @@ double message_peak_excess(LayerSizes& sizes, const RankMemorySpec& share, const
   if (share.layout.formats.grad_reduce_format() == GradReduceFormat::Full || share.layout.zero_stage != 1 ||
       parameters.dense.size() > 1)
     return 0;
-  const std::vector<UsedUnits> used = used_units(sizes.setup().recompute, share.contents(0));
+  const std::vector<UsedUnits> used = used_units(sizes.config(), sizes.setup().recompute, share.contents(0));
   const double combined_peak = messages.peak_bytes_with(used, unit_activation_bytes(sizes, used));
   return activations + messages.max_bytes() - std::max(activations, combined_peak);
 }

@@ -122,6 +122,30 @@ MicrobatchContext MetaRun::make_microbatch() const {
   return microbatch;
 }
 
+namespace {
+
+ModelContext without_embedding(ModelContext context) {
+  context.output_rank = 1;  // the embedding is on rank 0
+  return context;
+}
+
+}  // namespace
+
+MetaOutput::MetaOutput(const ModelConfig& config, const ActivationSetup& setup)
+    : run_(config, setup),
+      output_(without_embedding(run_.context()), {.has_embedding = false}, nullptr),
+      future_(static_cast<std::size_t>(config.mtp_num_layers), {run_.make_targets(), run_.make_targets()}) {
+  for (const auto& [layer, router] : output_.routers()) router->allocate_state();
+}
+
+void MetaOutput::visit(const ParamVisitor& f) {
+  output_.visit([&](Param& param, int) { f(param); });
+}
+
+void MetaOutput::forward(const Tensor& hidden, MicrobatchContext& microbatch) {
+  output_.loss(hidden, {run_.make_targets(), future_}, 1, microbatch);
+}
+
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f) {
   MetaModelContext meta;
   const ModelContext context = meta.context(config);

@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "model/gpt_model.h"
 #include "model/memory.h"
@@ -50,6 +51,23 @@ class MetaRun {
   ModelContext context_;
   Shape input_shape_;
   std::shared_ptr<const SamplePartition> partition_;
+};
+
+/// One microbatch through a stage that has only the output, with multi-token prediction if the model has it.
+class MetaOutput {
+ public:
+  /// Keeps a reference to `setup`.
+  MetaOutput(const ModelConfig& config, const ActivationSetup& setup);
+
+  MetaRun& run() { return run_; }
+  void visit(const ParamVisitor& f);
+  void forward(const Tensor& hidden, MicrobatchContext& microbatch);
+  void backward(MicrobatchContext& microbatch) { output_.backward({}, microbatch); }
+
+ private:
+  MetaRun run_;
+  GPTModel output_;
+  std::vector<FutureTokens> future_;
 };
 
 /// Throws OutOfMemory if the model's weights, or its activations for `tokens` tokens, take more bytes than fit in 64

@@ -83,8 +83,9 @@ void ResidualBranch::visit(const ParamVisitor& f) {
 
 namespace {
 
-std::string layer_name(i64 layer) {
-  return str("decoder.layers.", layer);
+std::string layer_name(const ModelConfig& config, i64 layer) {
+  return layer < config.num_layers ? str("decoder.layers.", layer)
+                                   : str("mtp.layers.", layer - config.num_layers, ".transformer_layer");
 }
 
 }  // namespace
@@ -95,7 +96,8 @@ TransformerLayer::TransformerLayer(i64 layer, StoredRef<ModelContext> context, R
 TransformerLayer::TransformerLayer(i64 layer, const BlockSpec& spec, StoredRef<ModelContext> context,
                                    RotaryTable& rotary)
     : context_(context) {
-  const std::string name = layer_name(layer), attention = name + ".self_attention", mlp = name + ".mlp";
+  const std::string name = layer_name(context_.config, layer), attention = name + ".self_attention",
+                    mlp = name + ".mlp";
   if (spec.attention())
     attention_ = std::make_unique<ResidualBranch>(
         attention, context, name + ".input_layernorm",

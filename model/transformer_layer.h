@@ -47,7 +47,8 @@ class ResidualBranch {
 
 class TransformerLayer final : public Module {
  public:
-  /// `layer` is the global index, starting at 0. The layer has the block of the model's configuration, or `spec`.
+  /// `layer` is the global index, starting at 0. Layers of multi-token prediction follow the others. The layer has the
+  /// block of the model's configuration, or `spec`.
   TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary);
   TransformerLayer(i64 layer, const BlockSpec& spec, StoredRef<ModelContext> context, RotaryTable& rotary);
 

@@ -106,7 +106,7 @@ UnshardedBytes UnshardedUnits::backward_bytes(UnitRange used) const {
   return sum;
 }
 
-std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContents& stage) {
+std::vector<UsedUnits> used_units(const ModelConfig& config, const Recompute& recompute, const StageContents& stage) {
   std::vector<UsedUnits> used;
   if (stage.has_embedding) used.push_back({.units = kEmbeddingUnits, .is_embedding = true});
   int unit = kEmbeddingUnits.end;
@@ -119,7 +119,9 @@ std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContent
     layer += group.layers;
     ++unit;
   }
-  if (stage.has_output) used.push_back({.units = {unit, unit + 2}, .is_output = true});
+  // Norm and output matrix; with multi-token prediction also the word embeddings and its layers.
+  const int output_units = 2 + static_cast<int>(config.mtp_num_layers > 0 ? 1 + config.mtp_num_layers : 0);
+  if (stage.has_output) used.push_back({.units = {unit, unit + output_units}, .is_output = true});
   return used;
 }
 

@@ -52,7 +52,7 @@ struct UsedUnits {
   i64 first_layer = 0, layers = 0;
   bool is_recomputed = false;
 };
-std::vector<UsedUnits> used_units(const Recompute& recompute, const StageContents& stage);
+std::vector<UsedUnits> used_units(const ModelConfig& config, const Recompute& recompute, const StageContents& stage);
 
 /// Bytes of activations while backward of the only microbatch in flight is in a range of units.
 struct UnitActivations {

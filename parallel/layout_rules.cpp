@@ -112,10 +112,21 @@ class LayoutChecker {
       conflicts_.divides_or_is_multiple(kTp, tp, "num_query_groups", groups);
     for (const i64 ffn : model_.ffn_hidden_size.values()) conflicts_.divides(kTp, tp, "ffn_hidden_size", ffn);
     conflicts_.divides(kTp, tp, "the padded vocabulary", model_.padded_vocab_size);
-    if (model_.num_layers > 0) conflicts_.add(stage_conflicts(layout_, model_.num_layers));
+    check_stages();
     check_sequence();
     check_head_exchange();
     check_experts();
+  }
+
+  void check_stages() {
+    if (model_.num_layers == 0) return;
+    const std::vector<std::string> conflicts = stage_conflicts(layout_, model_.num_layers);
+    conflicts_.add(conflicts);
+    if (layout_.stages.empty() || !conflicts.empty()) return;
+    if (const i64 layers = count_mtp_layers(layout_); layers != model_.mtp_num_layers)
+      conflicts_.add(str("pipeline_model_parallel_layout: it has ", layers,
+                         " layers of multi-token prediction (m), but mtp_num_layers = ", model_.mtp_num_layers,
+                         "; write one m for each before L"));
   }
 
   /// Suggests changing either side, because the seq_length of an existing model is fixed.

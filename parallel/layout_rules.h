@@ -12,6 +12,7 @@ namespace mcpp {
 /// kind of layer instead of for each layer.
 struct ModelSizes {
   i64 num_layers = 0;
+  i64 mtp_num_layers = 0;
   PerLayer<i64> num_attention_heads = 0;
   PerLayer<i64> num_query_groups = 0;
   PerLayer<i64> ffn_hidden_size = 0;

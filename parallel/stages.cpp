@@ -16,8 +16,8 @@ i64 count_of(const std::string& text, char letter) {
   return std::count(text.begin(), text.end(), letter);
 }
 
-/// Parser that expands the repetitions of a layout string: sequence = { item [ "*" number ] },  item = "E" | "t" | "L"
-/// | "|" | "(" sequence ")".
+/// Parser that expands the repetitions of a layout string: sequence = { item [ "*" number ] },  item = "E" | "t" | "m"
+/// | "L" | "|" | "(" sequence ")".
 class LayoutReader {
  public:
   explicit LayoutReader(const std::string& layout) {
@@ -58,9 +58,9 @@ class LayoutReader {
   std::string item() {
     const char c = text_[at_];
     if (c != '(') {
-      require(c != 'm', "multi-token prediction (m) is not supported,");
-      require(std::string_view("EtL|").find(c) != std::string_view::npos,
-              str("\"", c, "\" is not one of E (embedding), t (layer), L (output), | (border), (...)*n, x*n"));
+      require(std::string_view("EtmL|").find(c) != std::string_view::npos,
+              str("\"", c, "\" is not one of E (embedding), t (layer), m (multi-token prediction), L (output), ",
+                  "| (border), (...)*n, x*n"));
       ++at_;
       return {c};
     }
@@ -214,6 +214,8 @@ class Splitter {
     };
     require(count_of(items, 'E') == 1 && items.front() == 'E', "it must begin with E, and have no other E");
     require(count_of(items, 'L') == 1 && items.back() == 'L', "it must end with L, and have no other L");
+    require(items.find_first_not_of("mL", std::min(items.find('m'), items.size())) == std::string::npos,
+            "every m (multi-token prediction) must be directly before L");
     const i64 layers = count_of(items, 't'), stages = count_of(items, '|') + 1;
     require(layers == num_layers_, str("it has ", layers, " layers (t), but num_layers = ", num_layers_));
     const bool fits_others = stages % ranks() == 0 && stages != stages_;
@@ -233,6 +235,10 @@ std::vector<StageContents> split_stages(const Layout& layout, i64 num_layers) {
   Splitter splitter(layout, num_layers);
   check_input(splitter.conflicts.empty(), join(splitter.conflicts, "\n"));
   return std::move(splitter.contents);
+}
+
+i64 count_mtp_layers(const Layout& layout) {
+  return count_of(LayoutReader(layout.stages).read(), 'm');
 }
 
 std::vector<std::string> stage_conflicts(const Layout& layout, i64 num_layers) {

@@ -25,10 +25,12 @@ struct StageContents {
 /// last pipeline rank, over all its chunks; the other ranks divide the rest evenly, as do the chunks of each rank.
 ///
 /// Layout::stages, which excludes these two, lists the contents of the stages in the order in which a microbatch visits
-/// them: E embedding, t transformer layer, L output layer and loss, | border between stages. x*3 and (...)*3 repeat
-/// three times; commas and spaces are ignored. "Et*3|(tt|)*2tL" is embedding and 3 layers; 2; 2; 1 layer and output. A
-/// stage may be empty.
+/// them: E embedding, t transformer layer, m layer of multi-token prediction, L output layer and loss, | border between
+/// stages. x*3 and (...)*3 repeat three times; commas and spaces are ignored. "Et*3|(tt|)*2tL" is embedding and 3
+/// layers; 2; 2; 1 layer and output. A stage may be empty. All m are directly before L, whose stage they share.
 std::vector<StageContents> split_stages(const Layout& layout, i64 num_layers);
+/// Returns the layers of multi-token prediction in Layout::stages, which must be valid.
+i64 count_mtp_layers(const Layout& layout);
 /// Returns the conflicts only; empty if the layers can be divided.
 std::vector<std::string> stage_conflicts(const Layout& layout, i64 num_layers);
 

@@ -26,6 +26,14 @@ struct Batch {
 /// outside [0, vocab_size); the message names dataset, document and offset.
 Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab_size);
 
+/// Tokens and labels of a batch `distance` positions ahead, [batch_size, seq_length]. At positions without such a token
+/// in the sample, or in the same document, the token is 0 and the label -1.
+struct FutureBatch {
+  std::vector<i32> tokens, labels;
+};
+/// `starts` is the result of document_starts() if documents are separated, otherwise empty.
+FutureBatch future_batch(const Batch& batch, i64 distance, std::span<const i32> starts);
+
 /// Prefetches up to `depth` batches of a stream ahead of the consumer.
 class Prefetcher {
  public:

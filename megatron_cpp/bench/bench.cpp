@@ -250,6 +250,8 @@ MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size) {
   };
   MicroBatch result{random_tokens("tokens"), random_tokens("targets"), {}};
   for (i64 b = 0; b < micro_batch_size; ++b) result.samples.push_back(b);
+  for (i64 k = 0; k < config.mtp_num_layers; ++k)
+    result.future.push_back({random_tokens("future tokens"), random_tokens("future targets")});
   return shard_microbatch(result, config, context.cp);
 }
 

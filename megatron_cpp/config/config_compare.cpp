@@ -43,7 +43,7 @@ constexpr std::array<std::string_view, 5> kSampleOrderKeys{"training.seed", "dat
                                                            "data.split", "data.mock_data"};
 /// Keys that decide which tensors a checkpoint holds, of which shape and type. A run cannot continue with
 /// different tensors.
-constexpr std::array<std::string_view, 27> kTensorDefining{"training.precision",
+constexpr std::array<std::string_view, 28> kTensorDefining{"training.precision",
                                                            "optimizer.optimizer",
                                                            "model.num_layers",
                                                            "model.hidden_size",
@@ -69,6 +69,7 @@ constexpr std::array<std::string_view, 27> kTensorDefining{"training.precision",
                                                            "model.moe_shared_expert_intermediate_size",
                                                            "model.moe_shared_expert_gate",
                                                            "model.moe_router_enable_expert_bias",
+                                                           "model.mtp_num_layers",
                                                            "model.position_embedding_type"};
 
 bool defines_tensors(std::string_view key) {

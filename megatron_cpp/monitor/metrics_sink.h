@@ -20,6 +20,7 @@ struct IterationStats {
   double weight_decay = 0;
   i64 global_batch_size = 0;
   double lm_loss = 0;
+  std::vector<double> mtp_losses = {};  ///< loss of each layer of multi-token prediction in the last iteration
   double loss_scale = 1;
   double grad_norm = 0;
   i64 skipped_iterations = 0;  ///< number since the previous line

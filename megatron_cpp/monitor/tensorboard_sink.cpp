@@ -341,6 +341,8 @@ void TensorboardSink::write_curves(const StepRecord& finished) {
   const IterationStats& step = finished.step;
   Record record(step.iteration, step.consumed_samples);
   record.add_on_both_axes(kLoss, step.lm_loss);
+  for (std::size_t i = 0; i < step.mtp_losses.size(); ++i)
+    record.add_on_both_axes(str("mtp_", i + 1, " loss"), step.mtp_losses[i]);
   record.add_on_both_axes("learning-rate", step.learning_rate);
   record.add_on_both_axes("batch-size", static_cast<double>(step.global_batch_size));
   record.add_on_both_axes("loss-scale", step.loss_scale);

@@ -176,8 +176,13 @@ void add_expert_biases(const GPTModel& model, std::vector<NamedShard>& shards) {
 
 constexpr const char* kNotFinite = " has NaN or infinite values; cannot train from it";
 
-/// Throws BadInput if the checkpoint has weights that no rank needs, which means that it has a different model.
-void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world) {
+/// Prefix of the weights of multi-token prediction, which only training uses.
+constexpr std::string_view kMtpPrefix = "mtp.";
+
+/// Throws BadInput if the checkpoint has weights that no rank needs, which means that it has a different model. Those
+/// whose names begin with `ignored` do not count; "" = all count.
+void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world,
+                    std::string_view ignored = "") {
   std::vector<std::string> local_names;
   for (const NamedShard& target : targets) local_names.push_back(target.name);
   std::set<std::string, std::less<>> used_names;
@@ -186,7 +191,8 @@ void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> 
   }
   std::vector<std::string> unused;
   for (const TensorEntry& tensor : reader.manifest().tensors) {
-    if (tensor.name.starts_with(model_tensor("")) && !used_names.contains(tensor.name)) unused.push_back(tensor.name);
+    if (!tensor.name.starts_with(model_tensor("")) || used_names.contains(tensor.name)) continue;
+    if (ignored.empty() || !tensor.name.starts_with(model_tensor(ignored))) unused.push_back(tensor.name);
   }
   check_input(
       unused.empty(), reader.directory().string(), ": ", unused.empty() ? "" : unused[0],
@@ -410,7 +416,7 @@ std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, co
   model.visit([&](const Param& param, int) { shards.emplace_back(model_tensor(param.name), param.box, param.value); });
   for (const auto& [layer, router] : model.routers()) router->allocate_state();
   add_expert_biases(model, shards);
-  check_all_used(reader, shards, ranks.world);
+  check_all_used(reader, shards, ranks.world, kMtpPrefix);
   if (auto damage = reader.load(shards, ranks, Conversion::Convert)) return damage;
   model.visit([&](const Param& param, int) {
     check_input(std::isfinite(ops::sum_of_squares(param.value)), reader.directory().string(), ": ", param.name,

@@ -43,6 +43,7 @@ std::string parameters(const ModelConfig& model) {
                  " parameters of the model"));
   add_line(text, "norms", count(counts.norms));
   if (counts.output > 0) add_line(text, "output layer", count(counts.output));
+  if (counts.mtp > 0) add_line(text, "multi-token prediction", count(counts.mtp));
   return text;
 }
 

@@ -1,5 +1,9 @@
 #include "megatron_cpp/step/model_stage.h"
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "model/config/block_spec.h"
 #include "parallel/cp/sequence_partition.h"
 #include "tensor/ops/ops.h"
@@ -28,9 +32,13 @@ MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, 
     return t.defined() ? select_rows(t, at, count) : t;
   };
   const PositionRanges at = partition->rank_positions(cp.rank);
+  std::vector<FutureTokens> future;
+  for (const FutureTokens& ahead : whole.future)
+    future.push_back({.tokens = rows_of(ahead.tokens, at, rows), .targets = rows_of(ahead.targets, at, rows)});
   return {.tokens = rows_of(whole.tokens, at, rows),
           .targets = rows_of(whole.targets, at, rows),
           .samples = whole.samples,
+          .future = std::move(future),
           .attention_starts =
               rows_of(whole.attention_starts, partition->member_positions(cp.member()), rows * cp.partition.heads),
           .position_starts = rows_of(whole.position_starts, at, rows),
@@ -83,8 +91,15 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
     if (microbatch == 0) read_logits(logits, next);
     return {};
   }
-  const TokenLosses losses = model_.loss(input, batch.targets, grad_scale_, next);
-  if (!next.is_aborted()) ops::add_to(losses.totals, totals_);
+  const GPTModel::Losses losses =
+      model_.loss(input, {.next = batch.targets, .future = batch.future}, grad_scale_, next);
+  if (next.is_aborted()) return {};
+  auto add = [this, offset = i64{0}](const TokenLosses& part) mutable {
+    Tensor sum = totals_.flat(std::exchange(offset, offset + 2), 2);
+    ops::add_to(part.totals, sum);
+  };
+  add(losses.next);
+  std::ranges::for_each(losses.future, std::ref(add));
   return {};
 }
 

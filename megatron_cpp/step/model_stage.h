@@ -15,6 +15,8 @@ struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
   Tensor targets;            ///< int32 [s, b], -1 = ignored; on the last stage
   std::vector<i64> samples;  ///< [b] global sample indices
+  /// for each layer of multi-token prediction; on the last stage, in training
+  std::vector<FutureTokens> future = {};
   /// int32 [s, b], as in MicrobatchContext; on every stage if document boundaries are used. attention_starts covers the
   /// rows that attention sees after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
@@ -31,7 +33,8 @@ class ModelStage final : public PipelineStage {
   ModelStage(GPTModel& model, int chunk) : model_(model), chunk_(chunk) {}
 
   /// Prepares a run of a schedule. `batches` and `step` must outlive it. `grad_scale` multiplies the gradients. The
-  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2], in order. `step` is polled
+  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2 + 2 mtp_num_layers], in
+  /// order: the model's, then those of each layer of multi-token prediction. `step` is polled
   /// before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
   void begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
              InterruptibleStep& step);

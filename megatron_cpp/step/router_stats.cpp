@@ -9,7 +9,7 @@ namespace mcpp {
 
 RouterStats::RouterStats(const ModelConfig& config, std::span<GPTModel* const> models, Communicator& world,
                          Device& device)
-    : layers_(layers_with_experts(config, 0, config.num_layers)),
+    : layers_(layers_with_experts(config, 0, config.num_blocks())),
       columns_(RoutingCounts::count(config.moe.num_experts)),
       world_(world) {
   if (is_empty()) return;

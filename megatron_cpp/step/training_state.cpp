@@ -15,9 +15,10 @@
 namespace mcpp {
 namespace {
 
-// Layout of the values that ranks exchange for a step: StepScalars, StopRequest, and whether any rank aborted.
+// Layout of the values that ranks exchange for a step: StepScalars, StopRequest, whether any rank aborted, and the
+// losses and targets of the layers of multi-token prediction.
 constexpr i64 kStepStopRequest = StepScalars::kCount, kAborted = kStepStopRequest + StopRequest::kCount,
-              kNumValues = kAborted + 1;
+              kMtpTotals = kAborted + 1;
 // Layout for an evaluation: totals_, then StopRequest.
 constexpr i64 kEvaluationStopRequest = 2, kNumEvaluationValues = kEvaluationStopRequest + StopRequest::kCount;
 
@@ -58,9 +59,9 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(buffers(), {*parallel_.tp, parallel_.embedding.get()}),
       routers_(context.config, models(), parallel_.world, device_),
-      totals_(Tensor::zeros({2}, DType::F64, device_, MemoryClass::Other)),
-      step_scalars_(Tensor::zeros({kNumValues}, DType::F64, device_, MemoryClass::Other)),
-      step_readback_(make_async_readback(device_, kNumValues)),
+      totals_(Tensor::zeros({2 + 2 * context.config.mtp_num_layers}, DType::F64, device_, MemoryClass::Other)),
+      step_scalars_(Tensor::zeros({kMtpTotals + totals_.numel() - 2}, DType::F64, device_, MemoryClass::Other)),
+      step_readback_(make_async_readback(device_, step_scalars_.numel())),
       step_(*parallel_.layer_group) {
   for (auto* waits : {&pipeline_wait_timer_, &agreement_wait_timer_}) *waits = make_device_wait_timer(device_);
   for (auto& copy : evaluation_readbacks_) copy = make_async_readback(device_, kNumEvaluationValues);
@@ -201,7 +202,11 @@ void TrainingState::update(const StepOptions& options) {
   rule.grad_scale = 1 / grad_scale_;
   {
     const ProfileRange norm(device_, profiler_, "optimizer-clip-main-grad", Detail::Microbatch);
-    ops::copy(optimizer_.compute_update_scale(totals_, rule), decided);
+    ops::copy(optimizer_.compute_update_scale(totals_.flat(0, 2), rule), decided);
+  }
+  if (const i64 count = totals_.numel() - 2; count > 0) {
+    Tensor mtp_totals = step_scalars_.flat(kMtpTotals, count);
+    ops::copy(totals_.flat(2, count), mtp_totals);
   }
   write_stop_request(kStepStopRequest, step_scalars_);
   Tensor aborted = step_scalars_.flat(kAborted, 1);
@@ -246,8 +251,11 @@ StepOutcome TrainingState::outcome() {
   const auto status = static_cast<StepStatus>(values[StepScalars::kStatus]);
   Overflow overflow = loss_scale_.update(status == StepStatus::NotFinite);
   if (!std::isfinite(values[StepScalars::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
+  std::vector<double> mtp_losses;
+  for (std::size_t i = kMtpTotals; i < values.size(); i += 2) mtp_losses.push_back(values[i] / values[i + 1]);
   return {.loss = values[StepScalars::kLoss],
           .tokens = static_cast<i64>(values[StepScalars::kTargets]),
+          .mtp_losses = std::move(mtp_losses),
           .grad_norm = values[StepScalars::kGradNorm],
           .status = status,
           .is_skipped = is_skipped,
@@ -290,7 +298,7 @@ void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
   sum_totals_over_ranks();
   Tensor values = Tensor::empty({kNumEvaluationValues}, DType::F64, device_, MemoryClass::Workspace);
   Tensor totals = values.flat(0, 2), stop_request = values.flat(kEvaluationStopRequest, StopRequest::kCount);
-  ops::copy(totals_, totals);
+  ops::copy(totals_.flat(0, 2), totals);
   write_stop_request(kEvaluationStopRequest, values);
   parallel_.world.all_reduce(stop_request, ReduceOp::Max).wait();
   evaluation_readbacks_[evaluations_started_++ % evaluation_readbacks_.size()]->start(values);

@@ -18,9 +18,10 @@ namespace mcpp {
 
 /// Result of a step, identical on all ranks.
 struct StepOutcome {
-  double loss = 0;       ///< mean over the target tokens of the global batch; infinity if non-finite on any rank
-  i64 tokens = 0;        ///< target tokens in the global batch
-  double grad_norm = 0;  ///< norm before clipping; infinity if non-finite on any rank
+  double loss = 0;  ///< mean over the target tokens of the global batch; infinity if non-finite on any rank
+  i64 tokens = 0;   ///< target tokens in the global batch
+  std::vector<double> mtp_losses = {};  ///< mean loss of each layer of multi-token prediction
+  double grad_norm = 0;                 ///< norm before clipping; infinity if non-finite on any rank
   /// worst status of any rank; NotFinite refers to the loss or the gradient
   StepStatus status = StepStatus::Fine;
   bool is_skipped = false;  ///< no update was applied
@@ -104,7 +105,8 @@ class TrainingState {
   bool needs_backward_rerun() const { return grad_scale_ != loss_scale_.factor(tokens_); }
   /// Runs all three parts.
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
-  /// Returns this rank's sum of losses and number of targets, fp64 [2]. Valid between backward() and update().
+  /// Returns this rank's sum of losses and number of targets, fp64 [2], followed by those of each layer of multi-token
+  /// prediction. Valid between backward() and update().
   Tensor& loss_totals() { return totals_; }
 
   /// Queues the forward passes of an evaluation, without dropout. Does not wait. At most two evaluations may be in
@@ -161,7 +163,7 @@ class TrainingState {
   bool has_gradients_ = false, is_outcome_pending_ = false;  // set by backward(); set by update()
   PartialGradients partial_gradients_;
   RouterStats routers_;
-  Tensor totals_;        // fp64 [2]: sum of losses over targets, number of targets
+  Tensor totals_;        // fp64, see loss_totals()
   Tensor step_scalars_;  // fp64, of the last update: StepScalars, StopRequest, and whether any rank aborted
   std::unique_ptr<AsyncReadback> step_readback_;
   std::array<std::unique_ptr<AsyncReadback>, 2> evaluation_readbacks_;  // used alternately

@@ -97,6 +97,7 @@ Repetition find_repetition(const std::vector<std::string>& texts, std::size_t fi
 }  // namespace
 
 BlockSpec block_spec(const ModelConfig& config, i64 layer) {
+  layer = std::min(layer, config.num_layers - 1);
   BlockSpec block;
   const char branch = branch_of(config, layer);
   if (branch == '\0' || branch == kAttentionOnly) block.mixer = attention_spec(config, layer);
@@ -161,6 +162,7 @@ std::vector<i64> layers_with_experts(const ModelConfig& config, i64 first, i64 e
 
 ModelSizes model_sizes(const ModelConfig& config) {
   ModelSizes sizes{.num_layers = config.num_layers,
+                   .mtp_num_layers = config.mtp_num_layers,
                    .padded_vocab_size = config.padded_vocab_size(),
                    .seq_length = config.seq_length,
                    .num_experts = config.moe.num_experts,

@@ -61,7 +61,8 @@ struct BlockSpec {
   auto operator<=>(const BlockSpec&) const = default;
 };
 
-/// Returns the block of a layer, counted from 0.
+/// Returns the block of a layer, counted from 0. Layers of multi-token prediction, which follow the others, have the
+/// block of the last layer.
 BlockSpec block_spec(const ModelConfig& config, i64 layer);
 /// Returns the number of residual branches of the model.
 i64 count_branches(const ModelConfig& config);

@@ -120,6 +120,18 @@ void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& errors) 
     errors.push_back("model.qk_layernorm_all_heads: needs normalization = \"RMSNorm\"");
 }
 
+void add_mtp_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  if (m.mtp_num_layers == 0) {
+    if (m.mtp_loss_scaling_factor != ModelConfig().mtp_loss_scaling_factor)
+      errors.push_back("model.mtp_loss_scaling_factor: only read when mtp_num_layers is set");
+    return;
+  }
+  if (m.position_embedding_type == PositionEmbedding::LearnedAbsolute)
+    errors.push_back("model.mtp_num_layers: needs position_embedding_type = \"rope\" or \"none\"");
+  if (m.mtp_num_layers >= m.seq_length)
+    errors.push_back(str("model.mtp_num_layers: ", m.mtp_num_layers, " must be below seq_length ", m.seq_length));
+}
+
 }  // namespace
 
 double ModelConfig::softmax_scale() const {
@@ -135,6 +147,7 @@ std::vector<std::string> ModelConfig::conflicts() const {
   add_norm_conflicts(*this, errors);
   add_selection_conflicts("attention_output_gate", attention_output_gate, num_layers, "1 (gate) or 0 (no gate)",
                           errors);
+  add_mtp_conflicts(*this, errors);
   moe.add_conflicts(num_layers, errors);
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
     errors.push_back(

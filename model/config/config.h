@@ -76,6 +76,8 @@ struct ModelConfig {
   bool add_attention_output_bias = false;
   bool add_mlp_bias = false;
   bool untie_embeddings_and_output_weights = false;
+  i64 mtp_num_layers = 0;
+  double mtp_loss_scaling_factor = 0.1;
   double hidden_dropout = 0.1;
   double attention_dropout = 0.1;
   double init_method_std = 0.02;
@@ -161,6 +163,13 @@ struct ModelConfig {
     visit("add_mlp_bias", self.add_mlp_bias, "biases in the MLP even if add_bias_linear is false");
     visit("untie_embeddings_and_output_weights", self.untie_embeddings_and_output_weights,
           "use a separate output matrix instead of the word embeddings");
+    visit(
+        "mtp_num_layers", self.mtp_num_layers,
+        "multi-token prediction: in training, layer k after the last one predicts the token k positions further ahead; "
+        "0 = none",
+        between(0, 100));
+    visit("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor,
+          "weight of the mean loss of the multi-token prediction layers", greater_than(0));
     visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP",
           between_excluding_max(0, 1));
     visit("attention_dropout", self.attention_dropout, "dropout of attention probabilities",
@@ -168,6 +177,11 @@ struct ModelConfig {
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
   }
 
+  /// Returns the number of layers, including those of multi-token prediction, which follow the others.
+  i64 num_blocks() const { return num_layers + mtp_num_layers; }
+  /// Returns true if the stage with the output uses the word embeddings: as the output matrix, or as the input of
+  /// multi-token prediction.
+  bool output_uses_embeddings() const { return !untie_embeddings_and_output_weights || mtp_num_layers > 0; }
   // Return sizes with defaults applied.
   i64 ffn(i64 layer) const {
     return ffn_hidden_size.of_layer(layer) > 0 ? ffn_hidden_size.of_layer(layer) : 4 * hidden_size;

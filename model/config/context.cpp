@@ -42,7 +42,7 @@ Dropout ModelContext::dropout_for(double p, const std::string& site, const Posit
 }
 
 AxisPlacement ModelContext::word_embedding_ranks() const {
-  if (config.untie_embeddings_and_output_weights || output_rank == 0) return {};
+  if (!config.output_uses_embeddings() || output_rank == 0) return {};
   return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = output_rank}};
 }
 

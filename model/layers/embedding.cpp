@@ -22,17 +22,16 @@ Dropout LanguageModelEmbedding::dropout(const Tensor& y, const MicrobatchContext
                               microbatch);
 }
 
-/// Returns the multiplier rounded to the model's dtype, as in the training of Gemma.
-double LanguageModelEmbedding::multiplier() const {
+double embedding_multiplier(const ModelContext& context) {
   double value = 0;
-  on_float(context_.dtype, [&]<class T>() { value = to_double(from_double<T>(context_.config.embedding_multiplier)); });
+  on_float(context.dtype, [&]<class T>() { value = to_double(from_double<T>(context.config.embedding_multiplier)); });
   return value;
 }
 
 Tensor LanguageModelEmbedding::forward(const Tensor& tokens, MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "embedding");
   Tensor y = word_embeddings_.forward(tokens, microbatch);
-  if (const double factor = multiplier(); factor != 1) ops::scale(y, factor);
+  if (const double factor = embedding_multiplier(context_); factor != 1) ops::scale(y, factor);
   if (position_embeddings_) ops::add_positions(y, position_embeddings_->value, context_.positions(y, microbatch));
   if (const Dropout drop = dropout(y, microbatch); drop.p > 0) ops::dropout(y, drop, y);
   return y;
@@ -51,7 +50,7 @@ Tensor LanguageModelEmbedding::backward(const Tensor& dy, MicrobatchContext& mic
           [&](Tensor& sum, float beta) { ops::add_positions_backward(dx, positions, sum, beta); });
     });
   }
-  if (const double factor = multiplier(); factor != 1) {
+  if (const double factor = embedding_multiplier(context_); factor != 1) {
     Tensor scaled = Tensor::like(dx);
     ops::copy(dx, scaled);
     ops::scale(scaled, factor);

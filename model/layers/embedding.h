@@ -8,6 +8,9 @@
 
 namespace mcpp {
 
+/// Returns the factor of the word embeddings, rounded to the model's dtype as in the training of Gemma.
+double embedding_multiplier(const ModelContext& context);
+
 /// tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's shard of it, [s / tp, b, h]).
 class LanguageModelEmbedding final : public Module {
  public:
@@ -24,7 +27,6 @@ class LanguageModelEmbedding final : public Module {
 
  private:
   Dropout dropout(const Tensor& y, const MicrobatchContext& microbatch) const;
-  double multiplier() const;
 
   const ModelContext& context_;
   VocabParallelEmbedding word_embeddings_;

@@ -269,7 +269,7 @@ class Step {
   }
 
   double tied_embeddings() const {
-    if (layout_.pp == 1 || job_.work.model.untie_embeddings_and_output_weights ||
+    if (layout_.pp == 1 || !job_.work.model.output_uses_embeddings() ||
         row_of(layout_.schedule).placement == StagePlacement::V)
       return 0;
     return 2 * collectives_.message(job_.program.gradient_bytes * traffic_.weights().vocabulary(),

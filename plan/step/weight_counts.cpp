@@ -15,14 +15,16 @@ WeightCount count_param(const ParamTrace& param, i64 low_rank) {
   return {.all = all, .summed = real(low_rank * (numel(param.shape) / columns + columns)), .factorized = all};
 }
 
+void add_param(const PredictionInput& job, const ParamTrace& param, WeightCounts::BlockCounts& counts) {
+  const bool is_dense = param.grid == GridKind::Dense;
+  (is_dense ? counts.dense : counts.experts) += count_param(param, job.layout.formats.power_sgd_rank);
+  counts.tensors += is_dense ? 1 : 0;
+}
+
 WeightCounts::BlockCounts count_block(const PredictionInput& job, const BlockSpec& block) {
   WeightCounts::BlockCounts counts;
   for (const BlockSpec& part : {mixer_of(block), feed_forward_of(block)})
-    for (const ParamTrace& param : job.trace(part).params) {
-      const bool is_dense = param.grid == GridKind::Dense;
-      (is_dense ? counts.dense : counts.experts) += count_param(param, job.layout.formats.power_sgd_rank);
-      counts.tensors += is_dense ? 1 : 0;
-    }
+    for (const ParamTrace& param : job.trace(part).params) add_param(job, param, counts);
   return counts;
 }
 
@@ -40,6 +42,8 @@ WeightCounts::WeightCounts(const PredictionInput& job)
       measurements_(job.measurements),
       vocabulary_(real(model_.padded_vocab_size() / job.layout.tp) * real(model_.hidden_size)) {
   for (const BlockSpec& block : blocks().kinds) counts_.push_back(count_block(job, block));
+  for (const ParamTrace& param : job.output_trace().params)
+    if (param.name.starts_with("mtp.")) add_param(job, param, mtp_);
 }
 
 WeightCount WeightCounts::stage_weights(const StageContents& stage) const {
@@ -49,6 +53,9 @@ WeightCount WeightCounts::stage_weights(const StageContents& stage) const {
   const std::vector<i64> layers = blocks().count(stage.first_layer, stage.end_layer);
   for (std::size_t kind = 0; kind < layers.size(); ++kind) sum += counts_[kind].dense * real(layers[kind]);
   const double vocabulary = vocabulary_ * (is_tied ? std::min(matrices, 1) : matrices);
+  if (stage.has_output) sum += mtp_.dense;
+  if (stage.has_output && !stage.has_embedding && !is_tied && model_.mtp_num_layers > 0)
+    sum += {.all = vocabulary_, .summed = vocabulary_};  // its copy of the word embeddings
   return sum += {.all = vocabulary, .summed = vocabulary};
 }
 
@@ -56,6 +63,7 @@ WeightCount WeightCounts::stage_experts(const StageContents& stage) const {
   WeightCount sum;
   const std::vector<i64> layers = blocks().count(stage.first_layer, stage.end_layer);
   for (std::size_t kind = 0; kind < layers.size(); ++kind) sum += counts_[kind].experts * real(layers[kind]);
+  if (stage.has_output) sum += mtp_.experts;
   return sum;
 }
 

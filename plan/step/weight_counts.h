@@ -32,6 +32,8 @@ class WeightCounts {
   /// Returns the distinct blocks of the model, which `kind` indexes below.
   const BlockKinds& blocks() const { return measurements_->blocks; }
   const BlockCounts& block_counts(std::size_t kind) const { return counts_[kind]; }
+  /// Returns the counts of all layers of multi-token prediction, which are on the stage of the output.
+  const BlockCounts& mtp_counts() const { return mtp_; }
   /// Returns the weights of the embedding, equal to those of the output.
   double vocabulary() const { return vocabulary_; }
   /// Return the weights of a stage without its experts, and of its experts.
@@ -42,6 +44,7 @@ class WeightCounts {
   const ModelConfig& model_;
   std::shared_ptr<const ModelMeasurements> measurements_;
   std::vector<BlockCounts> counts_;  // by kind
+  BlockCounts mtp_;
   double vocabulary_;
 };
 

@@ -52,8 +52,7 @@ double WeightTraffic::exposed_seconds(double work, double links) const {
   return job_.program.overlaps_data_parallel ? std::max(slowdown_ * links, links - work) : links;
 }
 
-std::vector<WeightTraffic::Group> WeightTraffic::groups_of_block(std::size_t kind) const {
-  const WeightCounts::BlockCounts& block = weights_.block_counts(kind);
+std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const WeightCounts::BlockCounts& block) const {
   std::vector<Group> groups{{.weights = {block.dense.all, block.dense.all},
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
@@ -150,7 +149,7 @@ UnitTraffic WeightTraffic::unit_traffic(const Group& group) const {
 
 UnitTraffic WeightTraffic::layer_traffic(std::size_t kind, bool is_recomputed) const {
   UnitTraffic layer;
-  for (const Group& group : groups_of_block(kind)) layer += unit_traffic(group);
+  for (const Group& group : groups_of(weights_.block_counts(kind))) layer += unit_traffic(group);
   if (is_recomputed && job_.program.gathers_again_to_recompute) layer.backward = layer.backward * 2;
   return layer;
 }
@@ -163,10 +162,13 @@ UnitTraffic WeightTraffic::embedding_traffic(const StageContents& stage) const {
 
 UnitTraffic WeightTraffic::output_traffic(const StageContents& stage) const {
   UnitTraffic unit = unit_traffic(vocabulary());
-  if (!ties_own_embedding(stage)) return unit;
-  unit.first = unit.forward;  // the embedding has gathered a secondary shard
-  unit.sums = {};             // reduced together with the embedding's
-  unit.is_ahead = false;
+  if (ties_own_embedding(stage)) {
+    unit.first = unit.forward;  // the embedding has gathered a secondary shard
+    unit.sums = {};             // reduced together with the embedding's
+    unit.is_ahead = false;
+  }
+  if (job_.work.model.mtp_num_layers > 0)
+    for (const Group& group : groups_of(weights_.mtp_counts())) unit += unit_traffic(group);
   return unit;
 }
 

@@ -59,7 +59,7 @@ class WeightTraffic {
     double tensors = 1;            ///< number of tensors that are gathered separately
     bool has_node_groups = false;  ///< zero_hpz_partition_size is above 1
   };
-  std::vector<Group> groups_of_block(std::size_t kind) const;
+  std::vector<Group> groups_of(const WeightCounts::BlockCounts& block) const;
   Group vocabulary() const;
   std::vector<Group> groups_of(const StageContents& stage) const;
 

@@ -104,6 +104,29 @@ TEST(PrefetcherTest, ReadsAheadOnlyUpToDepthAndStops) {
   }
 }
 
+TEST(BatchTest, FutureTokensStayInSample) {
+  const Batch batch{.batch_size = 2,
+                    .seq_length = 4,
+                    .tokens = {1, 2, 3, 4, 5, 6, 7, 8},
+                    .labels = {2, 3, -1, 5, 6, 7, 8, 9},
+                    .samples = {0, 1}};
+  const FutureBatch next = future_batch(batch, 1, {});
+  EXPECT_THAT(next.tokens, testing::ElementsAre(2, 3, 4, 0, 6, 7, 8, 0));
+  EXPECT_THAT(next.labels, testing::ElementsAre(3, -1, 5, -1, 7, 8, 9, -1));
+  const FutureBatch third = future_batch(batch, 3, {});
+  EXPECT_THAT(third.tokens, testing::ElementsAre(4, 0, 0, 0, 8, 0, 0, 0));
+  EXPECT_THAT(third.labels, testing::ElementsAre(5, -1, -1, -1, 9, -1, -1, -1));
+}
+
+TEST(BatchTest, FutureTokensStayInDocument) {
+  const Batch batch{
+      .batch_size = 1, .seq_length = 5, .tokens = {4, 9, 5, 6, 9}, .labels = {9, 5, 6, 9, 1}, .samples = {0}};
+  const std::vector<i32> starts = document_starts(batch, /*eod=*/9);
+  const FutureBatch next = future_batch(batch, 1, starts);
+  EXPECT_THAT(next.tokens, testing::ElementsAre(9, 0, 6, 9, 0));
+  EXPECT_THAT(next.labels, testing::ElementsAre(5, -1, 9, 1, -1));
+}
+
 TEST(BatchTest, ReportsInvalidTokensAndSamples) {
   const test::ScratchFolder folder;
   IndexedDatasetWriter writer(folder / "d", 1000);

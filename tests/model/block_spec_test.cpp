@@ -139,5 +139,26 @@ TEST(DescribeBlocksTest, JoinsRunsAndPatterns) {
             "[attention 4 rope | swiglu 96], 5 x [attention 4 rope | 8 experts top 2 swiglu 96]");
 }
 
+TEST(BlockSpecTest, LayersOfMultiTokenPredictionAreLikeTheLast) {
+  ModelConfig config = small_model();
+  config.mtp_num_layers = 2;
+  config.moe.num_experts = 4;
+  config.moe.layer_freq = {0, 0, 1, 0, 0, 1};
+  EXPECT_EQ(block_spec(config, 7), block_spec(config, 5));
+  EXPECT_THAT(layers_with_experts(config, 0, config.num_blocks()), ElementsAre(2, 5, 6, 7));
+}
+
+TEST(BlockSpecTest, RejectsImpossibleMultiTokenPrediction) {
+  ModelConfig config = small_model();
+  config.mtp_num_layers = 10;
+  config.seq_length = 10;
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre("model.mtp_num_layers: needs position_embedding_type = \"rope\" or \"none\"",
+                          "model.mtp_num_layers: 10 must be below seq_length 10"));
+  config.mtp_num_layers = 0;
+  config.mtp_loss_scaling_factor = 0.3;
+  EXPECT_THAT(config.conflicts(), ElementsAre("model.mtp_loss_scaling_factor: only read when mtp_num_layers is set"));
+}
+
 }  // namespace
 }  // namespace mcpp

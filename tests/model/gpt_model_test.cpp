@@ -73,7 +73,7 @@ TEST_P(GPTModelTest, DropoutIsIdenticalInForwardAndBackward) {
   m.step();
   const auto loss = [&] {
     MicrobatchContext p = m.pass(true);
-    return m.model.loss(m.tokens, m.targets, 1, p).sum();
+    return m.sum(m.model.loss(m.tokens, {m.targets, m.future}, 1, p));
   };
   m.model.visit(
       [&](Param& param, int) { test::expect_gradient(loss, param.value, param.main_grad, param.name, 1e-5, 6); });
@@ -181,7 +181,7 @@ TEST(GPTModelBatchTest, MicrobatchesAddUpToBatch) {
     MicrobatchContext p = batch_model.pass(true);
     p.samples = {batch_model.samples[static_cast<std::size_t>(b)]};
     p.is_last = b == 3;
-    sum += batch_model.model.loss(tokens, targets, 1, p).sum();
+    sum += batch_model.model.loss(tokens, {targets}, 1, p).next.sum();
     batch_model.model.backward({}, p);
   }
   batch_model.partial_gradients->finish();

@@ -77,7 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Models, MoeModelTest, testing::ValuesIn(models()), [](c
 double whole_loss(TinyModel& m) {
   for (const auto& [layer, router] : m.model.routers()) router->clear_counts();
   MicrobatchContext microbatch = m.pass(true);
-  double loss = m.model.loss(m.tokens, m.targets, 1, microbatch).sum();
+  double loss = m.model.loss(m.tokens, {m.targets}, 1, microbatch).next.sum();
   const MoeConfig& moe = m.model.context().config.moe;
   for (const auto& [layer, router] : m.model.routers())
     loss += moe.aux_loss_coeff * router->tally().balance_loss + moe.z_loss_coeff * router->tally().z_loss;
@@ -141,7 +141,7 @@ TEST(MoeCapacityTest, IsIgnoredOutsideTraining) {
   m.make_batch(kBatch);
   const auto losses_of = [&](const Tensor& tokens, const Tensor& targets, bool training) {
     MicrobatchContext microbatch = m.pass(training);
-    return test::to_doubles(m.model.loss(tokens, targets, 0, microbatch).per_token);
+    return test::to_doubles(m.model.loss(tokens, {targets}, 0, microbatch).next.per_token);
   };
   const auto first_sample = [&](const auto& all) {
     std::decay_t<decltype(all)> first;

@@ -215,7 +215,7 @@ TEST(TensorParallelVolumeTest, MatchesFormulaPerLayer) {
         TinyModel m(model, DType::F32, {}, 1, tp.get(), sequence_parallel);
         m.make_batch(2);
         MicrobatchContext p = m.pass(true);
-        m.model.loss(m.tokens, m.targets, 1, p);
+        m.model.loss(m.tokens, {m.targets, m.future}, 1, p);
         m.model.backward({}, p);
         return *meter;
       };
@@ -235,7 +235,7 @@ TEST(TensorParallelMemoryTest, SequenceParallelismShardsAllSavedTensors) {
   const auto saved_bytes = [](TinyModel& m) {
     m.make_batch(2);
     MicrobatchContext p = m.pass(true);
-    m.model.loss(m.tokens, m.targets, 1, p);
+    m.model.loss(m.tokens, {m.targets, m.future}, 1, p);
     return p.saved_tensors.bytes();
   };
   TinyModel single_rank(model, DType::F32);
@@ -253,9 +253,9 @@ TEST(TensorParallelOutputTest, HasCopyOfTiedWeightWhenEmbeddingIsOnDifferentStag
   const ModelContext context{.config = model, .recompute = {}, .device = device, .tp = *self};
   LanguageModelEmbedding embedding(context);
   OutputLayer shared_output(context, &embedding.word_embeddings()), separate_output(context, nullptr);
-  EXPECT_EQ(shared_output.own_weight(), nullptr);
-  ASSERT_NE(separate_output.own_weight(), nullptr);
-  const Param &a = *separate_output.own_weight(), &b = embedding.word_embeddings();
+  EXPECT_EQ(shared_output.weight().own_weight(), nullptr);
+  ASSERT_NE(separate_output.weight().own_weight(), nullptr);
+  const Param &a = *separate_output.weight().own_weight(), &b = embedding.word_embeddings();
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.box.global, b.box.global);
   EXPECT_EQ(a.box.offset, b.box.offset);
@@ -290,16 +290,16 @@ TEST(TensorParallelOutputTest, AddsSharedGradientOnceAfterBackward) {
     separate_output.visit([](Param& param) { param.clear_grad(); });
     for (const u64 seed : {1, 2, 3}) microbatch(shared_output, seed), microbatch(separate_output, seed);
     EXPECT_FALSE(words.has_grad());
-    shared_output.add_shared_gradient();
-    EXPECT_TRUE(test::same_bits(words.main_grad, separate_output.own_weight()->main_grad));
-    shared_output.add_shared_gradient();  // nothing is left to add
-    EXPECT_TRUE(test::same_bits(words.main_grad, separate_output.own_weight()->main_grad));
+    shared_output.weight().add_shared_gradient();
+    EXPECT_TRUE(test::same_bits(words.main_grad, separate_output.weight().own_weight()->main_grad));
+    shared_output.weight().add_shared_gradient();  // nothing is left to add
+    EXPECT_TRUE(test::same_bits(words.main_grad, separate_output.weight().own_weight()->main_grad));
   }
   Numbers twice = test::to_doubles(words.main_grad);
   for (double& x : twice) x *= 2;
   separate_output.visit([](Param& param) { param.clear_grad(); });
   for (const u64 seed : {1, 2, 3}) microbatch(shared_output, seed);
-  shared_output.add_shared_gradient();  // added to the gradient of the embedding's backward
+  shared_output.weight().add_shared_gradient();  // added to the gradient of the embedding's backward
   EXPECT_EQ(test::to_doubles(words.main_grad), twice);
 }
 

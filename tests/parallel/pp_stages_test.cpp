@@ -110,9 +110,9 @@ TEST(PipelineStagesTest, ParsesPipelineLayouts) {
   EXPECT_THAT(layers(8, {.pp = 4, .stages = "E t*3 |, (t*2|)*2, tL"}), ElementsAre(3, 2, 2, 1));
   EXPECT_THAT(layers(4, {.pp = 4, .stages = "E|t*4||L"}), ElementsAre(0, 4, 0, 0));
   EXPECT_THAT(layers(4, {.pp = 3, .stages = "E|*1(((t)*2)*2|)L"}), ElementsAre(0, 4, 0));
-  // DeepSeek-V3 as in the documentation of Megatron-LM, without its m: 61 layers on 16 ranks x 2 chunks.
+  // DeepSeek-V3 as in the documentation of Megatron-LM, but with m beside L: 61 layers on 16 ranks x 2 chunks.
   EXPECT_THAT(
-      layers(61, {.pp = 16, .chunks = 2, .stages = "Et*3|(tt|)*29,|L"}),
+      layers(61, {.pp = 16, .chunks = 2, .stages = "Et*3|(tt|)*29,|mL"}),
       ElementsAre(3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0));
   EXPECT_THAT(layers(2, {.pp = 1, .stages = "EttL"}), ElementsAre(2));
 }
@@ -121,8 +121,11 @@ TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
   const auto conflicts = [](const std::string& text, i64 num_layers = 4, i64 ranks = 2, i64 chunks = 1) {
     return stage_conflicts({.pp = ranks, .chunks = chunks, .stages = text}, num_layers);
   };
-  EXPECT_THAT(conflicts("Ett|ttmL"), ElementsAre("pipeline_model_parallel_layout: multi-token prediction (m) is not "
-                                                 "supported, after \"Ett|tt\""));
+  const std::string before_output =
+      "pipeline_model_parallel_layout: every m (multi-token prediction) must be directly before L";
+  EXPECT_THAT(conflicts("Ett|tmtL"), ElementsAre(before_output));
+  EXPECT_THAT(conflicts("Ettm|ttL"), ElementsAre(before_output));
+  EXPECT_THAT(conflicts("Ett|ttm|L", 4, 3), ElementsAre(before_output));
   EXPECT_THAT(conflicts("Ett|xL"), ElementsAre(HasSubstr("\"x\" is not one of E (embedding)")));
   EXPECT_THAT(conflicts("E(tt|"), ElementsAre(HasSubstr("a \")\" is missing after \"E(tt|\"")));
   EXPECT_THAT(conflicts("Ett)|L"), ElementsAre(HasSubstr("\")\" without its \"(\" after \"Ett\"")));

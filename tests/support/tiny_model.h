@@ -102,8 +102,14 @@ inline std::vector<NamedModel> tiny_variants() {
   heterogeneous.num_query_groups = PerLayer<i64>({2, 4, 1});
   heterogeneous.ffn_hidden_size = PerLayer<i64>({40, 24, 56});
   heterogeneous.no_rope_freq = {2};
-  return {{"qwen3", qwen3}, {"qwen3_next", qwen3_next},     {"olmo2", olmo2},   {"gemma", gemma},
-          {"neox", neox},   {"parallel_both_norms", mixed}, {"hybrid", hybrid}, {"heterogeneous", heterogeneous}};
+  ModelConfig mtp = tiny_llama();
+  mtp.mtp_num_layers = 2;
+  mtp.mtp_loss_scaling_factor = 0.5;
+  ModelConfig mtp_tied = gemma;
+  mtp_tied.mtp_num_layers = 1;
+  return {{"qwen3", qwen3},   {"qwen3_next", qwen3_next},      {"olmo2", olmo2}, {"gemma", gemma},
+          {"mtp", mtp},       {"mtp_tied", mtp_tied},          {"neox", neox},   {"parallel_both_norms", mixed},
+          {"hybrid", hybrid}, {"heterogeneous", heterogeneous}};
 }
 
 /// A model with allocated, initialized parameters and gradients, on one rank or as one rank of `tp`.
@@ -147,7 +153,21 @@ struct TinyModel {
     }
     tokens = integers_of(ids, device).view({config.seq_length, batch});
     targets = integers_of(next, device).view({config.seq_length, batch});
+    make_future_tokens(ids, next, batch);
     for (i64 b = 0; b < batch; ++b) samples.push_back(b + 100);
+  }
+
+  /// Makes the tokens and targets of multi-token prediction from those of the batch.
+  void make_future_tokens(const std::vector<i32>& ids, const std::vector<i32>& next, i64 batch) {
+    const ModelConfig& config = model.context().config;
+    future.clear();
+    for (i64 k = 1; k <= config.mtp_num_layers; ++k) {
+      const auto ahead = static_cast<std::size_t>(k * batch);  // sequence first
+      std::vector<i32> shifted_ids(ids.begin() + ahead, ids.end()), shifted_next(next.begin() + ahead, next.end());
+      shifted_ids.resize(ids.size(), 0), shifted_next.resize(next.size(), -1);
+      future.push_back({integers_of(shifted_ids, device).view({config.seq_length, batch}),
+                        integers_of(shifted_next, device).view({config.seq_length, batch})});
+    }
   }
 
   /// Packs each sample from documents: [b][document] lengths.
@@ -173,9 +193,18 @@ struct TinyModel {
     return p;
   }
 
+  /// Returns the sum of the losses, with those of multi-token prediction times their weight.
   double loss() {
     MicrobatchContext p = pass(false);
-    return model.loss(tokens, targets, 1, p).sum();
+    p.saves_for_backward = !future.empty();  // otherwise multi-token prediction is left out
+    return sum(model.loss(tokens, {targets, future}, 1, p));
+  }
+  double sum(const GPTModel::Losses& losses) const {
+    const ModelConfig& config = model.context().config;
+    double total = losses.next.sum();
+    for (const TokenLosses& ahead : losses.future)
+      total += config.mtp_loss_scaling_factor / static_cast<double>(config.mtp_num_layers) * ahead.sum();
+    return total;
   }
   /// Runs forward and backward, and returns the sum of the losses.
   double step(bool delay_wgrad_compute = false) {
@@ -183,12 +212,12 @@ struct TinyModel {
     MicrobatchContext p = pass(true);
     p.delay_wgrad_compute = delay_wgrad_compute;
     p.is_last = !delay_wgrad_compute;  // otherwise gradients are reduced during backward
-    const double sum = model.loss(tokens, targets, 1, p).sum();
+    const double total = sum(model.loss(tokens, {targets, future}, 1, p));
     model.backward({}, p);
     p.run_delayed_wgrads();
     model.release_gradients();
     partial_gradients->finish();
-    return sum;
+    return total;
   }
   /// Returns the gradients of all parameters as one list.
   Numbers gradients() {
@@ -207,6 +236,7 @@ struct TinyModel {
   std::unique_ptr<ChunkParamBuffers> memory;
   std::unique_ptr<PartialGradients> partial_gradients;
   Tensor tokens, targets;
+  std::vector<FutureTokens> future;          ///< for each layer of multi-token prediction
   Tensor attention_starts, position_starts;  ///< see MicrobatchContext
   std::vector<i64> samples;
 };

@@ -164,10 +164,19 @@ MicroBatch BatchStream::next_micro_batch() {
   };
   whole.tokens = shared(batch.tokens);
   whole.targets = shared(batch.labels);
+  const std::vector<i32> starts =
+      data_.has_document_starts() ? document_starts(batch, data_.eod_token) : std::vector<i32>();
   if (data_.has_document_starts()) {
-    const Tensor starts = shared(document_starts(batch, data_.eod_token));
-    if (data_.reset_attention_mask) whole.attention_starts = starts;
-    if (data_.reset_position_ids) whole.position_starts = starts;
+    const Tensor shared_starts = shared(starts);
+    if (data_.reset_attention_mask) whole.attention_starts = shared_starts;
+    if (data_.reset_position_ids) whole.position_starts = shared_starts;
+  }
+  const bool predicts = session_.parallel.coordinates.pp == session_.parallel.output_rank;
+  for (i64 distance = 1; predicts && distance <= model_.mtp_num_layers; ++distance) {
+    const FutureBatch future =
+        future_batch(batch, distance, data_.reset_attention_mask ? std::span(starts) : std::span<const i32>());
+    const Tensor tokens = shared(future.tokens);
+    whole.future.push_back({.tokens = tokens, .targets = shared(future.labels)});
   }
   return shard();
 }

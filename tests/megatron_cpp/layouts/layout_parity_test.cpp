@@ -231,6 +231,13 @@ INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
                          });
 
+INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, LayoutParityTest,
+                         testing::Combine(testing::Values("mtp", "mtp_tied"), testing::Values(OptimizerKind::Adam),
+                                          testing::ValuesIn(kRows)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
+                         });
+
 TEST_P(LayoutParityTest, MatchesReferenceAfterTwentySteps) {
   const auto& [model, optimizer, row] = GetParam();
   RunTask task = task_of(model);

@@ -29,6 +29,7 @@ ModelConfig model_of(const std::string& name) {
   config.seq_length = 64;
   config.vocab_size = 512;
   config.hidden_dropout = name == "gpt2" ? 0.1 : 0;
+  if (name == "mtp") config.mtp_num_layers = 2;
   if (name == "experts") {
     config.moe.num_experts = config.moe.router_topk = 4;
     config.moe.layer_freq = {0, 0, 1, 1, 0, 1, 1, 1};
@@ -204,6 +205,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MemoryEstimateTest,
                            return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_",
                                       std::get<2>(p.param).name);
                          });
+
+INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, MemoryEstimateTest,
+                         testing::Combine(testing::Values("mtp"), testing::Values(DType::F32),
+                                          testing::ValuesIn(kLayouts)),
+                         [](const auto& p) { return str(std::get<2>(p.param).name); });
 
 INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
                          testing::Combine(testing::Values("experts"), testing::Values(DType::F32, DType::BF16),

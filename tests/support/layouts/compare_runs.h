@@ -34,7 +34,9 @@ inline double relative_distance(const Numbers& a, const Numbers& b) {
 /// which AdamW amplifies to steps of full length. Layout: [groups, (q + k + v) * head_dim].
 inline Numbers without_key_bias(const std::string& name, const Numbers& values, const ModelConfig& config) {
   if (!name.ends_with("linear_qkv.bias")) return values;
-  const i64 layer = std::stoll(name.substr(std::string("decoder.layers.").size()));
+  const bool is_mtp = name.starts_with("mtp.");
+  const i64 index = std::stoll(name.substr(std::string(is_mtp ? "mtp.layers." : "decoder.layers.").size()));
+  const i64 layer = is_mtp ? config.num_layers + index : index;
   const AttentionSpec attention = *block_spec(config, layer).attention();
   const i64 d = attention.head_dim, q = attention.num_heads / attention.num_query_groups * d, group = q + 2 * d;
   Numbers kept;

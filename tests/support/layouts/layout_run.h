@@ -207,8 +207,13 @@ class LayoutRank {
     MicroBatch batch{.tokens = on_device(microbatch, microbatch.tokens),
                      .targets = on_device(microbatch, microbatch.labels),
                      .samples = microbatch.samples};
-    if (task.eod >= 0)
-      batch.attention_starts = batch.position_starts = on_device(microbatch, document_starts(microbatch, task.eod));
+    const std::vector<i32> starts = task.eod >= 0 ? document_starts(microbatch, task.eod) : std::vector<i32>();
+    if (task.eod >= 0) batch.attention_starts = batch.position_starts = on_device(microbatch, starts);
+    const bool predicts = session_.parallel.coordinates.pp == session_.parallel.output_rank;
+    for (i64 distance = 1; predicts && distance <= task.model.mtp_num_layers; ++distance) {
+      const FutureBatch future = future_batch(microbatch, distance, starts);
+      batch.future.push_back({on_device(microbatch, future.tokens), on_device(microbatch, future.labels)});
+    }
     return shard_microbatch(batch, task.model, state_.chunks()[0].model->context().cp);
   }
 
@@ -239,6 +244,7 @@ inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
     for (i64 step = 0; step < std::min(task.steps, max_steps()); ++step) {
       const StepOutcome outcome = self.step(step);
       losses.push_back(outcome.loss);
+      losses.insert(losses.end(), outcome.mtp_losses.begin(), outcome.mtp_losses.end());
       norms.push_back(outcome.grad_norm);
       for (const LayerRoutingStats& layer : outcome.experts)
         choices.insert(choices.end(), layer.tally.tokens.begin(), layer.tally.tokens.end());

@@ -136,6 +136,8 @@ class RandomTraining {
     m.qk_layernorm_all_heads =
         m.qk_layernorm && m.normalization == Normalization::RMSNorm && flip("qk_layernorm_all_heads");
     if (const i64 freq = pick<i64>("attention_output_gate", {0, 0, 1, 2}); freq > 0) m.attention_output_gate = {freq};
+    if (m.position_embedding_type != PositionEmbedding::LearnedAbsolute)
+      m.mtp_num_layers = pick<i64>("mtp_num_layers", {0, 0, 1, 2});
     m.use_parallel_residual = flip("use_parallel_residual");
     m.query_pre_attn_scalar = pick("query_pre_attn_scalar", {0.0, 0.0, 2.0});
     m.attn_logit_softcapping = pick("attn_logit_softcapping", {0.0, 0.0, 1.0});
