@@ -18,11 +18,11 @@ base/program base/io
 tensor
 tensor/host
 tensor/ops
-tensor/ops/fused tensor/ops/low_precision
+tensor/ops/fused tensor/ops/low_precision tensor/ops/scan
 tensor/cpu/simd
-tensor/cpu/gemm tensor/cpu/attention
+tensor/cpu/gemm tensor/cpu/attention tensor/cpu/scan
 tensor/cpu tensor/cuda
-tensor/cuda/attention tensor/cuda/experts tensor/cuda/gemm tensor/cuda/host tensor/cuda/optimizer tensor/cuda/compression
+tensor/cuda/attention tensor/cuda/experts tensor/cuda/gemm tensor/cuda/host tensor/cuda/optimizer tensor/cuda/compression tensor/cuda/scan
 nn/offload comm/watchdog
 nn
 comm

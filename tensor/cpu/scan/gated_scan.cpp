@@ -1,0 +1,190 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/scan/gated_scan.cpp"
+#include <cmath>
+#include <memory>
+
+#include "hwy/foreach_target.h"
+#include "tensor/cpu/simd/math-inl.h"
+#include "tensor/cpu/simd/parallel.h"
+#include "tensor/cpu/simd/tile_gemm-inl.h"
+#include "tensor/ops/scan/chunk_scan.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mcpp::HWY_NAMESPACE {
+
+/// Team of one thread for ChunkScan.
+template <class T>
+struct CpuTeam {
+  using R = Lane<T>;
+
+  static R exp(R x) { return std::exp(x); }
+  static R log1p(R x) { return std::log1p(x); }
+  static R sqrt(R x) { return std::sqrt(x); }
+  static R widen(T x) { return static_cast<R>(x); }
+  static void narrow(R x, T* to) { *to = static_cast<T>(x); }
+
+  template <class F>
+  HWY_NOINLINE void each(i64 rows, i64 columns, F&& f) const {
+    for (i64 i = 0; i < rows; ++i) {
+      for (i64 j = 0; j < columns; ++j) f(i, j);
+    }
+  }
+  template <class F>
+  HWY_NOINLINE void serial(F&& f) const {
+    f();
+  }
+  /// Loads rows of `columns` elements, and fills the rest of the matrix [padded_rows, ld] with 0.
+  HWY_NOINLINE void load(const T* from, i64 stride, i64 rows, i64 columns, R* to, i64 ld, i64 padded_rows) const {
+    const LaneTag<T> d;
+    for (i64 i = 0; i < rows; ++i) {
+      sweep(d, 0, columns, [=](i64 j, auto lanes) HWY_ATTR {
+        mcpp::HWY_NAMESPACE::store(load_lanes(d, from + i * stride + j, lanes), d, to + i * ld + j, lanes);
+      });
+      std::fill(to + i * ld + columns, to + (i + 1) * ld, R{0});
+    }
+    std::fill(to + rows * ld, to + padded_rows * ld, R{0});
+  }
+  HWY_NOINLINE void store_rows(const R* from, i64 ld, i64 rows, i64 columns, T* to, i64 stride) const {
+    const LaneTag<T> d;
+    for (i64 i = 0; i < rows; ++i) {
+      sweep(d, 0, columns, [=](i64 j, auto lanes) HWY_ATTR {
+        mcpp::HWY_NAMESPACE::store(load_lanes(d, from + i * ld + j, lanes), d, to + i * stride + j, lanes);
+      });
+    }
+  }
+  void store(const R* from, i64 ld, i64 rows, i64 columns, T* to, i64 stride) const {
+    store_rows(from, ld, rows, columns, to, stride);
+  }
+  template <bool kTransposedA>
+  HWY_NOINLINE void multiply(const R* a, i64 lda, const R* b, i64 ldb, R* c, i64 ldc, i64 m, i64 n, i64 k,
+                             bool accumulate) const {
+    kernel::HWY_NAMESPACE::multiply<kTransposedA>(
+        LaneTag<T>(), kernel::HWY_NAMESPACE::Operands<R>{a, lda, b, ldb, c, ldc}, m, n, k, accumulate);
+  }
+  HWY_NOINLINE void transpose(const R* from, i64 ld, i64 rows, i64 columns, R* to, i64 step) const {
+    if constexpr (sizeof(R) == 4) {
+      kernel::HWY_NAMESPACE::transpose(from, ld, rows, columns, to, step);
+    } else {
+      for (i64 i = 0; i < rows; ++i) {
+        for (i64 j = 0; j < columns; ++j) to[j * step + i] = from[i * ld + j];
+      }
+    }
+  }
+  /// Computes the product of each row of a and b, [rows, columns] with a multiple of kScanPadding columns.
+  HWY_NOINLINE void row_dots(const R* a, const R* b, i64 columns, i64 rows, R* dots) const {
+    const LaneTag<T> d;
+    for (i64 i = 0; i < rows; ++i) {
+      Sum<LaneTag<T>> sum;
+      sweep_slots(d, i * columns, (i + 1) * columns, [&](i64 j, auto lanes, int slot) HWY_ATTR {
+        sum.add_product(load_lanes(d, a + j, lanes), load_lanes(d, b + j, lanes), slot);
+      });
+      dots[i] = sum.total();
+    }
+  }
+  /// Computes exp(sums[i] - sums[j]) for j <= i, where `low` are the rounding errors of sums; 0 above the diagonal.
+  HWY_NOINLINE void decay(const R* sums, const R* low, i64 rows, R* to, i64 ld) const {
+    const LaneTag<T> d;
+    const i64 lanes = static_cast<i64>(hn::Lanes(d));
+    for (i64 i = 0; i < rows; ++i) {
+      for (i64 j = 0; j < rows; j += lanes) {
+        R* at = to + i * ld + j;
+        if (j > i) {
+          hn::StoreU(hn::Zero(d), d, at);
+          continue;
+        }
+        const auto high = hn::Sub(hn::Set(d, sums[i]), hn::LoadU(d, sums + j));
+        const auto e =
+            exp_of(d, hn::Min(hn::Zero(d), hn::Add(high, hn::Sub(hn::Set(d, low[i]), hn::LoadU(d, low + j)))));
+        const auto count = static_cast<std::size_t>(std::min(lanes, i - j + 1));
+        hn::StoreU(hn::IfThenElseZero(hn::FirstN(d, count), e), d, at);
+      }
+    }
+  }
+
+ private:
+  template <class D, class E, class L>
+  static HWY_INLINE hn::Vec<D> load_lanes(D d, const E* from, L lanes) {
+    return mcpp::HWY_NAMESPACE::load(d, from, lanes);
+  }
+};
+
+template <class T>
+ScanOperands<T, Lane<T>> scan_operands(const ScanShape& shape, const Tensor& x, const Tensor& p,
+                                       const ScanParams& params, const ScanPositions& positions) {
+  ScanOperands<T, Lane<T>> operands;
+  operands.shape = shape;
+  operands.seq = p.dim(0), operands.batch = p.dim(1);
+  operands.x = x.data<T>(), operands.p = p.data<T>();
+  operands.a_log = params.a_log.data<T>(), operands.dt_bias = params.dt_bias.data<T>();
+  if (params.skip.defined()) operands.skip = params.skip.data<T>();
+  if (positions.starts.defined()) operands.starts = positions.starts.data<i32>();
+  operands.first = positions.first;
+  return operands;
+}
+
+/// Calls f for a ChunkScan of each group of each sample.
+template <class T, class F>
+void for_each_group(const CpuDevice& device, const ScanOperands<T, Lane<T>>& operands, F&& f) {
+  using R = Lane<T>;
+  using Scan = ChunkScan<CpuTeam<T>, T, R>;
+  const CpuTeam<T> team;
+  const i64 size = Scan::workspace(operands.shape);
+  parallel_for(device, operands.batch * operands.shape.groups, 1, [&](i64 begin, i64 end) {
+    const std::unique_ptr<R[]> memory(new R[static_cast<std::size_t>(size)]);
+    for (i64 task = begin; task < end; ++task) {
+      Scan scan(team, operands, task, memory.get());
+      f(scan);
+    }
+  });
+}
+
+void gated_scan(const ScanShape& shape, const Tensor& x, const Tensor& p, const ScanParams& params,
+                const ScanPositions& positions, Tensor* state, Tensor& y) {
+  on_float(p.dtype(), [&]<class T>() {
+    ScanOperands<T, Lane<T>> operands = scan_operands<T>(shape, x, p, params, positions);
+    operands.y = y.data<T>();
+    if (state) operands.state = state->data<Lane<T>>();
+    for_each_group<T>(cpu(p), operands, [](auto& scan) { scan.forward(); });
+  });
+}
+
+void gated_scan_backward(const ScanShape& shape, const Tensor& dy, const Tensor& x, const Tensor& p,
+                         const ScanParams& params, const ScanPositions& positions, Tensor& states, Tensor& dx,
+                         Tensor& dp, ScanParamGradients& gradients) {
+  on_float(p.dtype(), [&]<class T>() {
+    using R = Lane<T>;
+    ScanOperands<T, R> operands = scan_operands<T>(shape, x, p, params, positions);
+    operands.dy = dy.data<T>(), operands.dx = dx.data<T>(), operands.dp = dp.data<T>();
+    operands.states = states.data<R>();
+    operands.d_a_log = gradients.a_log.data<R>(), operands.d_dt_bias = gradients.dt_bias.data<R>();
+    if (gradients.skip.defined()) operands.d_skip = gradients.skip.data<R>();
+    for_each_group<T>(cpu(p), operands, [](auto& scan) { scan.backward(); });
+  });
+}
+
+}  // namespace mcpp::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mcpp {
+
+HWY_EXPORT(gated_scan);
+HWY_EXPORT(gated_scan_backward);
+
+template <>
+void ScanKernels<DeviceType::Cpu>::gated_scan(const ScanShape& shape, const Tensor& x, const Tensor& p,
+                                              const ScanParams& params, const ScanPositions& positions, Tensor* state,
+                                              Tensor& y) {
+  HWY_DYNAMIC_DISPATCH(gated_scan)(shape, x, p, params, positions, state, y);
+}
+
+template <>
+void ScanKernels<DeviceType::Cpu>::gated_scan_backward(const ScanShape& shape, const Tensor& dy, const Tensor& x,
+                                                       const Tensor& p, const ScanParams& params,
+                                                       const ScanPositions& positions, Tensor& states, Tensor& dx,
+                                                       Tensor& dp, ScanParamGradients& gradients) {
+  HWY_DYNAMIC_DISPATCH(gated_scan_backward)(shape, dy, x, p, params, positions, states, dx, dp, gradients);
+}
+
+}  // namespace mcpp
+#endif  // HWY_ONCE
