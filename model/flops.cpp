@@ -11,12 +11,13 @@ namespace {
 
 /// Returns the count that a parameter belongs to, by its name.
 i64& count_for(const std::string& name, ParameterCounts& counts) {
-  static constexpr std::array<std::pair<const char*, i64 ParameterCounts::*>, 7> kParts{
+  static constexpr std::array<std::pair<const char*, i64 ParameterCounts::*>, 8> kParts{
       {{"mtp.", &ParameterCounts::mtp},
        {"word_embeddings.", &ParameterCounts::word_embeddings},
        {"position_embeddings.", &ParameterCounts::position_embeddings},
        {"layernorm.", &ParameterCounts::norms},
        {".self_attention.", &ParameterCounts::attention},
+       {".mixer.", &ParameterCounts::attention},
        {".mlp.", &ParameterCounts::mlp},
        {"output_layer.", &ParameterCounts::output}}};
   for (const auto& [name_part, member] : kParts)

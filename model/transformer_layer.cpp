@@ -103,6 +103,12 @@ TransformerLayer::TransformerLayer(i64 layer, const BlockSpec& spec, StoredRef<M
         attention, context, name + ".input_layernorm",
         std::make_unique<SelfAttention>(attention, layer, *spec.attention(), context, rotary),
         name + ".post_self_attn_layernorm");
+  if (const RecurrentSpec* recurrent = spec.recurrent()) {
+    const std::string mixer = recurrent->is_mamba() ? name + ".mixer" : attention;
+    attention_ = std::make_unique<ResidualBranch>(mixer, context, name + ".input_layernorm",
+                                                  std::make_unique<RecurrentMixer>(mixer, layer, *recurrent, context),
+                                                  name + ".post_self_attn_layernorm");
+  }
   if (spec.has_feed_forward())
     mlp_ = std::make_unique<ResidualBranch>(mlp, context, name + ".pre_mlp_layernorm",
                                             make_feed_forward(layer, spec, mlp), name + ".post_mlp_layernorm");

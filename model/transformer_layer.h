@@ -13,6 +13,7 @@
 #include "model/layers/branch.h"
 #include "model/layers/moe/moe_layer.h"
 #include "model/layers/norm.h"
+#include "model/layers/recurrent_mixer.h"
 
 namespace mcpp {
 

@@ -1,6 +1,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/philox.h"
 #include "nn/param.h"
@@ -23,14 +24,34 @@ i64 global_index(const Box& box, i64 r) {
   return global;
 }
 
+/// Returns a uniform number in (0, 1).
+double uniform(u64 key, u64 index) {
+  return uniform_open(philox4x32(key, {static_cast<u32>(index), static_cast<u32>(index >> 32), 0, 0})[0]);
+}
+
+/// Returns the initial value of an element.
+double draw_value(const Param& param, u64 key, u64 index) {
+  switch (param.init) {
+    case Init::Normal:
+      return param.init_std * philox_normal(key, index);
+    case Init::Zeros:
+      return 0;
+    case Init::Ones:
+      return 1;
+    case Init::DecayRate:
+      return std::log(1 + 15 * uniform(key, index));
+    case Init::TimeStep:
+      return std::log(std::expm1(1e-3 * std::pow(100.0, uniform(key, index))));
+  }
+  fail(ExitCode::Internal, "unknown initialization of ", param.name);
+}
+
 /// Writes elements [begin, end) of row `r` of the box to `out`.
 template <class T>
 void fill_row(const Param& param, u64 key, i64 r, i64 begin, i64 end, T* out) {
   const i64 global = global_index(param.box, r);
   for (i64 i = begin; i < end; ++i) {
-    const double x = param.init == Init::Normal ? param.init_std * philox_normal(key, static_cast<u64>(global + i))
-                                                : (param.init == Init::Ones ? 1.0 : 0.0);
-    *out++ = from_double<T>(x);
+    *out++ = from_double<T>(draw_value(param, key, static_cast<u64>(global + i)));
   }
 }
 

@@ -84,6 +84,7 @@ MicrobatchContext MicrobatchContext::clone_for_recompute() const {
   clone.partition = partition;
   clone.attention_starts = attention_starts;
   clone.position_starts = position_starts;
+  clone.sequence_starts = sequence_starts;
   return clone;
 }
 

@@ -83,6 +83,7 @@ class MicrobatchContext {
   /// int32 [s, b], for samples packed from documents: first position of each token's document. Undefined means 0.
   Tensor attention_starts;  ///< limits attention; has the rows of attention after a head exchange
   Tensor position_starts;   ///< origin of learned and rotary positions
+  Tensor sequence_starts;   ///< attention_starts of all positions of the samples; only with context parallelism
   KvCache* kv_cache = nullptr;
   SavedTensors saved_tensors;
 

@@ -12,7 +12,9 @@
 
 namespace mcpp {
 
-enum class Init : u8 { Normal, Zeros, Ones };
+/// Distribution of initial values. DecayRate: logarithm of a uniform number in [1, 16]; TimeStep: inverse of softplus
+/// of a number in [0.001, 0.1] with a uniform logarithm (Gu, Dao, "Mamba", 2023).
+enum class Init : u8 { Normal, Zeros, Ones, DecayRate, TimeStep };
 
 /// Box of a global tensor held by one rank.
 struct Box {

@@ -111,6 +111,8 @@ class LayoutChecker {
     for (const i64 groups : model_.num_query_groups.values())
       conflicts_.divides_or_is_multiple(kTp, tp, "num_query_groups", groups);
     for (const i64 ffn : model_.ffn_hidden_size.values()) conflicts_.divides(kTp, tp, "ffn_hidden_size", ffn);
+    check_recurrent("linear_num_key_heads", model_.linear_num_key_heads);
+    check_recurrent("mamba_num_groups", model_.mamba_num_groups);
     conflicts_.divides(kTp, tp, "the padded vocabulary", model_.padded_vocab_size);
     check_stages();
     check_sequence();
@@ -127,6 +129,13 @@ class LayoutChecker {
       conflicts_.add(str("pipeline_model_parallel_layout: it has ", layers,
                          " layers of multi-token prediction (m), but mtp_num_layers = ", model_.mtp_num_layers,
                          "; write one m for each before L"));
+  }
+
+  /// Recurrent mixers always exchange positions for groups of heads between context-parallel ranks.
+  void check_recurrent(const char* key, i64 groups) {
+    conflicts_.divides(kTp, layout_.tp, key, groups);
+    if (layout_.cp > 1 && groups % layout_.tp == 0)
+      conflicts_.divides("tensor_model_parallel_size x context_parallel_size", layout_.tp * layout_.cp, key, groups);
   }
 
   /// Suggests changing either side, because the seq_length of an existing model is fixed.

@@ -16,6 +16,8 @@ struct ModelSizes {
   PerLayer<i64> num_attention_heads = 0;
   PerLayer<i64> num_query_groups = 0;
   PerLayer<i64> ffn_hidden_size = 0;
+  i64 linear_num_key_heads = 0;
+  i64 mamba_num_groups = 0;
   i64 padded_vocab_size = 0;
   i64 seq_length = 0;
   i64 num_experts = 0;

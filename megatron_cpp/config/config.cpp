@@ -143,6 +143,12 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
       check("the width of queries, keys and values per rank", (heads + 2 * groups) * attention->head_dim);
       check("the width of heads per rank", heads * attention->head_dim);
     }
+    if (const RecurrentSpec* recurrent = block.recurrent()) {
+      check("the width of a recurrent mixer's input projection per rank",
+            recurrent->shape.groups * recurrent->shape.width() / tp);
+      check("the width of a recurrent mixer's heads per rank",
+            recurrent->shape.heads() * recurrent->shape.value_dim / tp);
+    }
     if (block.mlp()) check("model.ffn_hidden_size per rank", block.mlp()->ffn_hidden_size / tp);
   }
   check("model.moe_shared_expert_intermediate_size per rank", m.moe.shared_expert_intermediate_size / tp);

@@ -263,6 +263,7 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
 /// Returns the keys that prevent a model from being expressed by a family: those that a round trip would change.
 std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
   if (!model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};
+  if (!model.recurrent.linear_attention_freq.empty()) return {"model.linear_attention_freq"};
   const bool needs_experts = family.traits.experts != ExpertKeys::None;
   if (needs_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
   if (const std::vector<std::string> unsupported = unsupported_expert_options(model, family.traits.experts);

@@ -42,6 +42,7 @@ MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, 
           .attention_starts =
               rows_of(whole.attention_starts, partition->member_positions(cp.member()), rows * cp.partition.heads),
           .position_starts = rows_of(whole.position_starts, at, rows),
+          .sequence_starts = whole.attention_starts,
           .partition = partition};
 }
 
@@ -63,6 +64,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, do
     if (context.partition) context.positions = context.partition->rank_positions(model_.context().cp.rank);
     context.attention_starts = batch.attention_starts;
     context.position_starts = batch.position_starts;
+    context.sequence_starts = batch.sequence_starts;
   }
 }
 

@@ -20,6 +20,7 @@ struct MicroBatch {
   /// int32 [s, b], as in MicrobatchContext; on every stage if document boundaries are used. attention_starts covers the
   /// rows that attention sees after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
+  Tensor sequence_starts = {};  ///< attention_starts of all positions; only with context parallelism
   /// partition over context-parallel ranks; null without context parallelism
   std::shared_ptr<const SamplePartition> partition = nullptr;
 };

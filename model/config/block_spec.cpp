@@ -28,7 +28,7 @@ RotaryKind rotary_kind(const ModelConfig& c, i64 layer, i64 window) {
 }
 
 /// Characters of hybrid_layer_pattern; '-' is an MLP.
-constexpr char kAttentionOnly = '*', kExpertsOnly = 'E';
+constexpr char kAttentionOnly = '*', kMambaOnly = 'M', kDeltaNetOnly = 'G', kExpertsOnly = 'E';
 
 /// Returns the character of a layer with one branch, or 0 without a pattern.
 char branch_of(const ModelConfig& c, i64 layer) {
@@ -43,6 +43,15 @@ AttentionSpec attention_spec(const ModelConfig& c, i64 layer) {
           .window = window,
           .rope = rotary_kind(c, layer, window),
           .has_output_gate = is_selected(c.attention_output_gate, layer, /*is_nth=*/true, /*if_empty=*/false)};
+}
+
+RecurrentSpec recurrent_spec(const ModelConfig& c, bool is_mamba) {
+  return {.shape = is_mamba ? c.recurrent.mamba_shape(c.hidden_size) : c.recurrent.delta_net_shape(),
+          .conv_taps = c.recurrent.linear_conv_kernel_dim};
+}
+
+bool has_delta_net(const ModelConfig& c, i64 layer) {
+  return is_selected(c.recurrent.linear_attention_freq, layer, /*is_nth=*/false, /*if_empty=*/false);
 }
 
 bool has_experts(const ModelConfig& c, i64 layer) {
@@ -64,10 +73,17 @@ std::string describe(const AttentionSpec& attention, const ModelConfig& c) {
   return text + (attention.has_output_gate ? " output gate" : "");
 }
 
+std::string describe(const RecurrentSpec& recurrent) {
+  const ScanShape& shape = recurrent.shape;
+  return str(recurrent.is_mamba() ? "mamba-2 " : "gated deltanet ", shape.heads(), "/", shape.groups, " state ",
+             shape.key_dim, " x ", shape.value_dim);
+}
+
 std::string describe(const BlockSpec& block, const ModelConfig& c) {
   std::vector<std::string> parts;
   const std::string_view activation = enum_name(c.activation_func);
   if (block.attention()) parts.push_back(describe(*block.attention(), c));
+  if (block.recurrent()) parts.push_back(describe(*block.recurrent()));
   if (block.mlp()) parts.push_back(str(activation, " ", block.mlp()->ffn_hidden_size));
   if (const MoeSpec* moe = block.moe()) {
     std::string text =
@@ -100,8 +116,11 @@ BlockSpec block_spec(const ModelConfig& config, i64 layer) {
   layer = std::min(layer, config.num_layers - 1);
   BlockSpec block;
   const char branch = branch_of(config, layer);
-  if (branch == '\0' || branch == kAttentionOnly) block.mixer = attention_spec(config, layer);
-  if (branch == kAttentionOnly) return block;
+  if (branch == kMambaOnly || branch == kDeltaNetOnly || has_delta_net(config, layer))
+    block.mixer = recurrent_spec(config, branch == kMambaOnly);
+  else if (branch == '\0' || branch == kAttentionOnly)
+    block.mixer = attention_spec(config, layer);
+  if (branch != '\0' && block.has_mixer()) return block;
   block.feed_forward = MlpSpec{config.ffn(layer)};
   if (has_experts(config, layer))
     block.feed_forward = MoeSpec{.num_experts = config.moe.num_experts,
@@ -173,6 +192,8 @@ ModelSizes model_sizes(const ModelConfig& config) {
       heads.push_back(attention->num_heads);
       groups.push_back(attention->num_query_groups);
     }
+    if (const RecurrentSpec* recurrent = block.recurrent())
+      (recurrent->is_mamba() ? sizes.mamba_num_groups : sizes.linear_num_key_heads) = recurrent->shape.groups;
     ffn.push_back(block.mlp() ? block.mlp()->ffn_hidden_size : 0);
   }
   if (!heads.empty()) sizes.num_attention_heads = PerLayer(heads), sizes.num_query_groups = PerLayer(groups);

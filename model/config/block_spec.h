@@ -1,7 +1,7 @@
 // Blocks of a model: a model is an embedding, a list of blocks, a final norm and an output matrix. block_spec() is the
 // only place that interprets the keys of the configuration that differ by layer (hybrid_layer_pattern, moe_layer_freq,
-// window_attn_skip_freq, no_rope_freq, attention_output_gate, and sizes given as lists). Layers, estimates, weight maps
-// and the planner read the result.
+// window_attn_skip_freq, no_rope_freq, attention_output_gate, linear_attention_freq, and sizes given as lists). Layers,
+// estimates, weight maps and the planner read the result.
 #pragma once
 #include <compare>
 #include <string>
@@ -29,6 +29,15 @@ struct AttentionSpec {
   auto operator<=>(const AttentionSpec&) const = default;
 };
 
+/// Recurrent mixer of a block: Gated DeltaNet (ScanRule::DeltaRule) or Mamba-2 (ScanRule::StateSpace).
+struct RecurrentSpec {
+  ScanShape shape;    ///< of the full model
+  i64 conv_taps = 0;  ///< positions that the convolution reads
+
+  bool is_mamba() const { return shape.rule == ScanRule::StateSpace; }
+  auto operator<=>(const RecurrentSpec&) const = default;
+};
+
 /// Dense feed-forward part of a block.
 struct MlpSpec {
   i64 ffn_hidden_size = 0;
@@ -48,11 +57,12 @@ struct MoeSpec {
 /// One block: a mixer of positions, a feed-forward part, or both. Each part is a residual branch with its norms
 /// (ModelConfig::norm_position).
 struct BlockSpec {
-  std::variant<std::monostate, AttentionSpec> mixer;
+  std::variant<std::monostate, AttentionSpec, RecurrentSpec> mixer;
   std::variant<std::monostate, MlpSpec, MoeSpec> feed_forward;
 
   /// Return the part of the block, or nullptr if the block has no such part.
   const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
+  const RecurrentSpec* recurrent() const { return std::get_if<RecurrentSpec>(&mixer); }
   const MlpSpec* mlp() const { return std::get_if<MlpSpec>(&feed_forward); }
   const MoeSpec* moe() const { return std::get_if<MoeSpec>(&feed_forward); }
   bool has_mixer() const { return mixer.index() != 0; }

@@ -40,9 +40,9 @@ void add_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& error
   const std::string& pattern = m.hybrid_layer_pattern;
   if (pattern.empty()) return;
   const auto add = [&](const auto&... text) { errors.push_back(str("model.hybrid_layer_pattern: ", text...)); };
-  if (const std::size_t bad = pattern.find_first_not_of("*-E"); bad != std::string::npos)
-    add("must consist of * (attention), - (MLP) and E (experts), not ", pattern.substr(bad, 1), " (character ", bad + 1,
-        ")");
+  if (const std::size_t bad = pattern.find_first_not_of("*MG-E"); bad != std::string::npos)
+    add("must consist of * (attention), M (Mamba-2), G (Gated DeltaNet), - (MLP) and E (experts), not ",
+        pattern.substr(bad, 1), " (character ", bad + 1, ")");
   if (static_cast<i64>(pattern.size()) != m.num_layers)
     add("has ", pattern.size(), " characters; must have one for each of the num_layers = ", m.num_layers, " layers");
   if (m.moe.num_experts == 0 && pattern.find('E') != std::string::npos)
@@ -50,6 +50,7 @@ void add_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& error
   if (m.moe.num_experts > 0 && pattern.find('E') == std::string::npos)
     add("has no E, so that no layer has the num_experts experts; add one, or remove num_experts");
   if (m.moe.layer_freq != MoeConfig().layer_freq) add("replaces moe_layer_freq; remove one of them");
+  if (!m.recurrent.linear_attention_freq.empty()) add("replaces linear_attention_freq; remove one of them");
   if (m.use_parallel_residual) add("layers with one branch cannot run it in parallel; remove use_parallel_residual");
 }
 
@@ -148,6 +149,9 @@ std::vector<std::string> ModelConfig::conflicts() const {
   add_selection_conflicts("attention_output_gate", attention_output_gate, num_layers, "1 (gate) or 0 (no gate)",
                           errors);
   add_mtp_conflicts(*this, errors);
+  add_selection_conflicts("linear_attention_freq", recurrent.linear_attention_freq, num_layers,
+                          "1 (Gated DeltaNet) or 0 (attention)", errors);
+  recurrent.add_conflicts(hidden_size, hybrid_layer_pattern, errors);
   moe.add_conflicts(num_layers, errors);
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
     errors.push_back(

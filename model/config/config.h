@@ -8,6 +8,7 @@
 #include "base/fields.h"
 #include "base/integer_math.h"
 #include "model/config/moe.h"
+#include "model/config/recurrent.h"
 #include "model/config/rope_scaling.h"
 
 namespace mcpp {
@@ -82,6 +83,7 @@ struct ModelConfig {
   double attention_dropout = 0.1;
   double init_method_std = 0.02;
   MoeConfig moe = {};
+  RecurrentConfig recurrent = {};
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -89,13 +91,14 @@ struct ModelConfig {
     position_fields(self, visit);
     layer_fields(self, visit);
     MoeConfig::fields(self.moe, visit);
+    RecurrentConfig::fields(self.recurrent, visit);
   }
   template <class Self, class Visitor>
   static void size_fields(Self& self, Visitor& visit) {
     visit("num_layers", self.num_layers, "number of transformer layers", between(1, 1e5));
     visit("hybrid_layer_pattern", self.hybrid_layer_pattern,
-          "layers with one branch each, one character per layer: * attention, - MLP, E experts; \"\" = every layer has "
-          "attention and then an MLP or experts");
+          "layers with one branch each, one character per layer: * attention, M Mamba-2, G Gated DeltaNet, - MLP, E "
+          "experts; \"\" = every layer has attention or Gated DeltaNet, and then an MLP or experts");
     visit("hidden_size", self.hidden_size, "width of the residual stream", between(1, 1e6));
     visit("ffn_hidden_size", self.ffn_hidden_size,
           "width inside the MLP, for all layers or as a list with one value per layer; 0 = 4 x hidden_size",

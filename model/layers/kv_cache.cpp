@@ -44,11 +44,29 @@ KvCache::KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length)
     : context_(context),
       batch_(batch),
       max_length_(max_length),
-      layers_(static_cast<std::size_t>(context_.config.num_layers)) {}
+      layers_(static_cast<std::size_t>(context_.config.num_layers)),
+      states_(layers_.size()) {}
 
 i64 KvCache::layer_bytes(const ModelContext& context, const AttentionSpec& attention, i64 batch, i64 max_length) {
   const i64 groups = std::max<i64>(1, attention.num_query_groups / context.tp.size());
   return numel({max_length, batch, groups, 2, attention.head_dim}) * static_cast<i64>(size_of(context.dtype));
+}
+
+i64 KvCache::recurrent_bytes(const ModelContext& context, const RecurrentSpec& mixer, i64 batch) {
+  const i64 tp = context.tp.size(), heads = mixer.shape.heads() / tp,
+            inputs = (mixer.conv_taps - 1) * mixer.shape.groups / tp * mixer.shape.conv_width();
+  return batch * (inputs * size_of(context.dtype) +
+                  heads * mixer.shape.key_dim * mixer.shape.value_dim * size_of(accumulate_dtype(context.dtype)));
+}
+
+KvCache::RecurrentState& KvCache::recurrent_state(i64 index, const ScanShape& shape, i64 conv_taps) {
+  RecurrentState& state = states_.at(static_cast<std::size_t>(index));
+  if (state.scan.defined()) return state;
+  state.conv =
+      Tensor::empty({conv_taps - 1, batch_, shape.groups * shape.conv_width()}, context_.dtype, context_.device);
+  state.scan = Tensor::empty({batch_, shape.heads(), shape.key_dim, shape.value_dim}, accumulate_dtype(context_.dtype),
+                             context_.device);
+  return state;
 }
 
 Tensor& KvCache::layer(i64 index, const Heads& k) {

@@ -1,4 +1,5 @@
-// Cache of the keys and values of previous tokens, so that a new token costs one position instead of the full context.
+// Cache of the keys and values of previous tokens and of recurrent states, so that a new token costs one position
+// instead of the full context.
 #pragma once
 #include <vector>
 
@@ -26,12 +27,23 @@ class KvCache {
   View append(i64 index, const Heads& k, const Heads& v, i64 first_position);
   i64 max_length() const { return max_length_; }
 
+  /// State of a recurrent mixer after the last position: inputs of the convolution, [taps - 1, b, channels], and states
+  /// of the heads, [b, heads, key_dim, value_dim] in fp32 (fp64).
+  struct RecurrentState {
+    Tensor conv, scan;
+  };
+  /// Returns the state of a layer whose groups on this rank have this shape; uninitialized at first.
+  RecurrentState& recurrent_state(i64 index, const ScanShape& shape, i64 conv_taps);
+  /// Returns the bytes of this state for a layer with this mixer.
+  static i64 recurrent_bytes(const ModelContext& context, const RecurrentSpec& mixer, i64 batch);
+
  private:
   Tensor& layer(i64 index, const Heads& k);
 
   const ModelContext& context_;
   i64 batch_, max_length_;
   std::vector<Tensor> layers_;  // [max_length, b, groups, key and value, head_dim] each
+  std::vector<RecurrentState> states_;
 };
 
 }  // namespace mcpp

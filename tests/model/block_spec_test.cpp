@@ -90,22 +90,69 @@ TEST(BlockSpecTest, HasOneBranchPerCharacterOfPattern) {
   EXPECT_EQ(count_branches(small_model()), 12);
 }
 
+TEST(BlockSpecTest, HasRecurrentMixers) {
+  ModelConfig config = small_model();
+  config.recurrent.linear_attention_freq = {3};
+  config.recurrent.linear_num_key_heads = 2, config.recurrent.linear_num_value_heads = 4;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_EQ(
+      block_spec(config, 1).recurrent()->shape,
+      (ScanShape{.rule = ScanRule::DeltaRule, .groups = 2, .heads_per_group = 2, .key_dim = 128, .value_dim = 128}));
+  EXPECT_TRUE(block_spec(config, 1).mlp());
+  EXPECT_TRUE(block_spec(config, 2).attention());
+  EXPECT_THAT(BlockKinds(config).count(0, 6), ElementsAre(4, 2));
+  EXPECT_EQ(model_sizes(config).linear_num_key_heads, 2);
+  config.recurrent = {};
+  config.hybrid_layer_pattern = "MG*-M-";
+  config.recurrent.mamba_num_groups = 2, config.recurrent.mamba_head_dim = 16;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_EQ(block_spec(config, 0).recurrent()->shape.heads(), 2 * config.hidden_size / 16);
+  EXPECT_FALSE(block_spec(config, 0).has_feed_forward());
+  EXPECT_FALSE(block_spec(config, 1).recurrent()->is_mamba());
+  EXPECT_EQ(model_sizes(config).mamba_num_groups, 2);
+}
+
+TEST(BlockSpecTest, RecurrentConflictsNameKeyAndAllowedValues) {
+  ModelConfig config = small_model();
+  config.recurrent.linear_num_key_heads = 3, config.recurrent.mamba_state_dim = 16;
+  config.recurrent.linear_conv_kernel_dim = 2;
+  EXPECT_THAT(config.conflicts(),
+              UnorderedElementsAre(HasSubstr("model.linear_num_key_heads: only read by layers with Gated DeltaNet"),
+                                   HasSubstr("model.mamba_state_dim: only read by layers with Mamba-2"),
+                                   HasSubstr("model.linear_conv_kernel_dim: only read by layers with")));
+  config = small_model();
+  config.recurrent.linear_attention_freq = {1, 0}, config.recurrent.linear_num_key_heads = 5;
+  EXPECT_THAT(config.conflicts(),
+              UnorderedElementsAre(HasSubstr("model.linear_attention_freq: has 2 values; must have one"),
+                                   HasSubstr("model.linear_num_value_heads: 32 is not a multiple of")));
+  config = small_model();
+  config.hybrid_layer_pattern = "MMMMMM", config.recurrent.mamba_head_dim = 48;
+  config.recurrent.linear_attention_freq = {2};
+  EXPECT_THAT(config.conflicts(),
+              UnorderedElementsAre(HasSubstr("replaces linear_attention_freq"),
+                                   HasSubstr("model.mamba_head_dim: 48 does not divide 2 x hidden_size")));
+  config.recurrent = {}, config.recurrent.mamba_num_heads = 9;
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre(HasSubstr("model.mamba_num_groups: 9 heads cannot be shared evenly by 8 groups")));
+}
+
 TEST(BlockSpecTest, ConflictsNameKeyAndAllowedValues) {
   ModelConfig config = small_model();
-  config.hybrid_layer_pattern = "*M*";
+  config.hybrid_layer_pattern = "*X*";
   config.use_parallel_residual = true;
   config.num_attention_heads = PerLayer<i64>({4, 8});
   config.num_query_groups = PerLayer<i64>({2, 2, 3, 2, 2, 2});
   config.no_rope_freq = {2};
-  EXPECT_THAT(
-      config.conflicts(),
-      UnorderedElementsAre(
-          HasSubstr("model.num_attention_heads: has 2 values; must have one, or one for each of the 6 layers"),
-          HasSubstr("model.kv_channels: must be set if num_attention_heads is a list"),
-          HasSubstr("model.hybrid_layer_pattern: must consist of * (attention), - (MLP) and E (experts), not M"),
-          HasSubstr("model.hybrid_layer_pattern: has 3 characters; must have one for each of the num_layers"),
-          HasSubstr("remove use_parallel_residual"),
-          HasSubstr("model.no_rope_freq: only read when position_embedding_type is \"rope\"")));
+  EXPECT_THAT(config.conflicts(),
+              UnorderedElementsAre(
+                  HasSubstr("model.num_attention_heads: has 2 values; must have one, or one for each of the 6 layers"),
+                  HasSubstr("model.kv_channels: must be set if num_attention_heads is a list"),
+                  HasSubstr("model.hybrid_layer_pattern: must consist of * (attention), M (Mamba-2), G (Gated "
+                            "DeltaNet), - (MLP) and E "
+                            "(experts), not X"),
+                  HasSubstr("model.hybrid_layer_pattern: has 3 characters; must have one for each of the num_layers"),
+                  HasSubstr("remove use_parallel_residual"),
+                  HasSubstr("model.no_rope_freq: only read when position_embedding_type is \"rope\"")));
   config = small_model();
   config.num_query_groups = PerLayer<i64>({2, 2, 3, 2, 2, 2});
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("4 heads cannot be shared evenly by 3 groups")));

@@ -28,13 +28,23 @@ Tensor rows_of(const Tensor& x, i64 b, i64 begin, i64 length) {
   return test::integers_of(rows, x.device()).view({length, 1});
 }
 
-class PackedDocumentsTest : public testing::TestWithParam<PositionEmbedding> {
+test::NamedModel with_positions(const char* name, ModelConfig config, PositionEmbedding positions) {
+  config.position_embedding_type = positions;
+  return {name, config};
+}
+
+std::vector<test::NamedModel> models() {
+  std::vector<test::NamedModel> all{with_positions("learned", test::tiny_gpt2(), PositionEmbedding::LearnedAbsolute),
+                                    with_positions("rope", test::tiny_llama(), PositionEmbedding::Rope),
+                                    with_positions("none", test::tiny_gpt2(), PositionEmbedding::None)};
+  for (const test::NamedModel& variant : test::tiny_variants())
+    if (BlockKinds(variant.config).kinds.front().recurrent()) all.push_back(variant);
+  return all;
+}
+
+class PackedDocumentsTest : public testing::TestWithParam<test::NamedModel> {
  protected:
-  static ModelConfig config() {
-    ModelConfig config = GetParam() == PositionEmbedding::Rope ? test::tiny_llama() : test::tiny_gpt2();
-    config.position_embedding_type = GetParam();
-    return config;
-  }
+  static ModelConfig config() { return GetParam().config; }
   static std::unique_ptr<TinyModel> packed(const ModelConfig& config, DType dtype, const Recompute& recompute = {}) {
     auto m = std::make_unique<TinyModel>(config, dtype, recompute);
     m->make_batch(static_cast<i64>(kLengths.size()));
@@ -43,13 +53,8 @@ class PackedDocumentsTest : public testing::TestWithParam<PositionEmbedding> {
   }
 };
 
-std::string name_of_param(const testing::TestParamInfo<PositionEmbedding>& info) {
-  return info.param == PositionEmbedding::Rope ? "rope" : info.param == PositionEmbedding::None ? "none" : "learned";
-}
-INSTANTIATE_TEST_SUITE_P(Positions, PackedDocumentsTest,
-                         testing::Values(PositionEmbedding::LearnedAbsolute, PositionEmbedding::Rope,
-                                         PositionEmbedding::None),
-                         name_of_param);
+INSTANTIATE_TEST_SUITE_P(Models, PackedDocumentsTest, testing::ValuesIn(models()),
+                         [](const auto& p) { return p.param.name; });
 
 TEST_P(PackedDocumentsTest, MatchLossAndGradientsOfSingleDocuments) {
   const auto m = packed(config(), DType::F64);
@@ -82,7 +87,7 @@ TEST_P(PackedDocumentsTest, DoNotAttendToEarlierDocuments) {
   EXPECT_GT(std::abs(m->step() - loss), 1e-4) << "attention sees earlier documents";
   m->attention_starts = starts, m->position_starts = {};
   // Rotary positions are relative, so that their origin does not matter within a document.
-  const bool matters = GetParam() == PositionEmbedding::LearnedAbsolute;
+  const bool matters = config().position_embedding_type == PositionEmbedding::LearnedAbsolute;
   EXPECT_EQ(std::abs(m->step() - loss) > 1e-4, matters);
 }
 

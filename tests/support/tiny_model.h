@@ -39,6 +39,35 @@ inline ModelConfig tiny_llama() {
   return config;
 }
 
+/// Gated DeltaNet in two of three layers.
+inline ModelConfig tiny_delta_net() {
+  ModelConfig config = tiny_llama();
+  config.norm_epsilon = 1e-2;  // the norms after scans have small inputs, so that they would amplify rounding
+  config.recurrent = {.linear_attention_freq = {3},
+                      .linear_num_key_heads = 8,
+                      .linear_num_value_heads = 16,
+                      .linear_key_head_dim = 6,
+                      .linear_value_head_dim = 4};
+  return config;
+}
+
+/// Layers with one branch: Mamba-2, Gated DeltaNet, or an MLP.
+inline ModelConfig tiny_mamba() {
+  ModelConfig config = tiny_llama();
+  config.hybrid_layer_pattern = "MG-";
+  config.norm_epsilon = 1e-2;
+  config.recurrent = {.linear_num_key_heads = 8,
+                      .linear_num_value_heads = 8,
+                      .linear_key_head_dim = 4,
+                      .linear_value_head_dim = 4,
+                      .linear_conv_kernel_dim = 3,
+                      .mamba_state_dim = 6,
+                      .mamba_head_dim = 4,
+                      .mamba_num_groups = 8,
+                      .mamba_num_heads = 16};
+  return config;
+}
+
 /// Sets the number of layers, and repeats or truncates what the model specifies for each layer.
 inline void set_num_layers(ModelConfig& config, i64 layers) {
   const auto count = static_cast<std::size_t>(layers);
@@ -107,9 +136,18 @@ inline std::vector<NamedModel> tiny_variants() {
   mtp.mtp_loss_scaling_factor = 0.5;
   ModelConfig mtp_tied = gemma;
   mtp_tied.mtp_num_layers = 1;
-  return {{"qwen3", qwen3},   {"qwen3_next", qwen3_next},      {"olmo2", olmo2}, {"gemma", gemma},
-          {"mtp", mtp},       {"mtp_tied", mtp_tied},          {"neox", neox},   {"parallel_both_norms", mixed},
-          {"hybrid", hybrid}, {"heterogeneous", heterogeneous}};
+  return {{"qwen3", qwen3},
+          {"qwen3_next", qwen3_next},
+          {"olmo2", olmo2},
+          {"gemma", gemma},
+          {"mtp", mtp},
+          {"mtp_tied", mtp_tied},
+          {"neox", neox},
+          {"parallel_both_norms", mixed},
+          {"hybrid", hybrid},
+          {"heterogeneous", heterogeneous},
+          {"gated_deltanet", tiny_delta_net()},
+          {"mamba", tiny_mamba()}};
 }
 
 /// A model with allocated, initialized parameters and gradients, on one rank or as one rank of `tp`.

@@ -2,9 +2,25 @@
 
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
+#include "tensor/ops/op_records.h"
 
 namespace mcpp::ops {
 namespace {
+
+/// Returns the record of a scan over the positions of p that takes as long as `passes` scans forward. Per position and
+/// head, a chunk of C positions multiplies queries with keys and scores with values, and reads and updates the state.
+/// The delta rule also multiplies keys with keys, solves for C corrections of keys and values, and reads the state for
+/// them.
+OpRecord scan_record(const ScanShape& shape, std::initializer_list<const Tensor*> tensors, const Tensor& p,
+                     double passes) {
+  OpRecord record = memory_record(tensors);
+  const auto keys = static_cast<double>(shape.key_dim), values = static_cast<double>(shape.value_dim),
+             chunk = static_cast<double>(kScanChunk);
+  double flops = 2 * chunk * (keys + values) + 4 * keys * values;
+  if (shape.rule == ScanRule::DeltaRule) flops += 2 * chunk * keys + chunk * (keys + values) + 2 * keys * values;
+  record.flops = passes * flops * static_cast<double>(p.dim(0) * p.dim(1) * shape.heads());
+  return record;
+}
 
 void check_scan_shape(const char* op, const ScanShape& shape) {
   MCPP_CHECK(shape.groups > 0 && shape.heads_per_group > 0 && shape.key_dim > 0 && shape.value_dim > 0, op,
@@ -58,7 +74,8 @@ void short_conv(const ScanShape& shape, const Tensor& p, const ConvParams& conv,
   const i64 channels = shape.groups * shape.conv_width();
   check_channels("short_conv", "x", x, p, channels);
   if (state) check_vector("short_conv", "state", *state, p, (conv.weight.dim(2) - 1) * p.dim(1) * channels);
-  on_device(p, [&]<DeviceType D>() { ScanKernels<D>::short_conv(shape, p, conv, positions, state, x); });
+  const auto describe = [&] { return memory_record({&p, &x}); };
+  on_device(p, describe, [&]<DeviceType D>() { ScanKernels<D>::short_conv(shape, p, conv, positions, state, x); });
 }
 
 void short_conv_backward(const ScanShape& shape, const Tensor& p, const ConvParams& conv,
@@ -70,9 +87,14 @@ void short_conv_backward(const ScanShape& shape, const Tensor& p, const ConvPara
   check_same("short_conv_backward", "dp", dp, p);
   check_accumulate_dtype("short_conv_backward", "d_weight", d_weight, p, conv.weight.numel());
   if (d_bias) check_accumulate_dtype("short_conv_backward", "d_bias", *d_bias, p, shape.groups * shape.conv_width());
-  on_device(p, [&]<DeviceType D>() {
-    ScanKernels<D>::short_conv_backward(shape, p, conv, positions, dx, dp, d_weight, d_bias, beta);
-  });
+  on_device(
+      p,
+      [&] {
+        return memory_record({&p, &dx, &dx, &dp});
+      },
+      [&]<DeviceType D>() {
+        ScanKernels<D>::short_conv_backward(shape, p, conv, positions, dx, dp, d_weight, d_bias, beta);
+      });
 }
 
 void gated_scan(const ScanShape& shape, const Tensor& x, const Tensor& p, const ScanParams& params,
@@ -85,7 +107,8 @@ void gated_scan(const ScanShape& shape, const Tensor& x, const Tensor& p, const 
   if (state)
     check_accumulate_dtype("gated_scan", "state", *state, p,
                            p.dim(1) * shape.heads() * shape.key_dim * shape.value_dim);
-  on_device(p, [&]<DeviceType D>() { ScanKernels<D>::gated_scan(shape, x, p, params, positions, state, y); });
+  const auto describe = [&] { return scan_record(shape, {&x, &p, &y}, p, 1); };
+  on_device(p, describe, [&]<DeviceType D>() { ScanKernels<D>::gated_scan(shape, x, p, params, positions, state, y); });
 }
 
 void gated_scan_backward(const ScanShape& shape, const Tensor& dy, const Tensor& x, const Tensor& p,
@@ -106,7 +129,9 @@ void gated_scan_backward(const ScanShape& shape, const Tensor& dy, const Tensor&
   Tensor states = Tensor::empty({batch, shape.groups, p.dim(0) / kScanChunk, shape.heads_per_group,
                                  scan_padded(shape.key_dim), scan_padded(shape.value_dim)},
                                 accumulate_dtype(p.dtype()), p.device(), MemoryClass::Workspace);
-  on_device(p, [&]<DeviceType D>() {
+  constexpr double kPasses = 3;  // two gradients of each product, and the states again
+  const auto describe = [&] { return scan_record(shape, {&x, &p, &dy, &dx, &dp, &states, &states}, p, kPasses); };
+  on_device(p, describe, [&]<DeviceType D>() {
     ScanKernels<D>::gated_scan_backward(shape, dy, x, p, params, positions, states, dx, dp, gradients);
   });
 }
@@ -116,7 +141,8 @@ void gated_norm(const ScanShape& shape, const Tensor& y, const Tensor& p, const 
   check_channels("gated_norm", "y", y, p, shape.heads() * shape.value_dim);
   check_channels("gated_norm", "out", out, p, shape.heads() * shape.value_dim);
   check_vector("gated_norm", "weight", w, p, norm_weight_size(shape));
-  on_device(p, [&]<DeviceType D>() { ScanKernels<D>::gated_norm(shape, y, p, w, eps, out); });
+  const auto describe = [&] { return memory_record({&y, &y, &out}); };
+  on_device(p, describe, [&]<DeviceType D>() { ScanKernels<D>::gated_norm(shape, y, p, w, eps, out); });
 }
 
 void gated_norm_backward(const ScanShape& shape, const Tensor& d_out, const Tensor& y, const Tensor& p, const Tensor& w,
@@ -128,7 +154,9 @@ void gated_norm_backward(const ScanShape& shape, const Tensor& d_out, const Tens
   check_vector("gated_norm_backward", "weight", w, p, norm_weight_size(shape));
   check_accumulate_dtype("gated_norm_backward", "dw", dw, p,
                          ceil_div(p.dim(0) * p.dim(1), kGatedNormRows) * norm_weight_size(shape));
-  on_device(p, [&]<DeviceType D>() { ScanKernels<D>::gated_norm_backward(shape, d_out, y, p, w, eps, dy, dp, dw); });
+  const auto describe = [&] { return memory_record({&d_out, &y, &y, &dy, &dp}); };
+  on_device(p, describe,
+            [&]<DeviceType D>() { ScanKernels<D>::gated_norm_backward(shape, d_out, y, p, w, eps, dy, dp, dw); });
 }
 
 }  // namespace mcpp::ops

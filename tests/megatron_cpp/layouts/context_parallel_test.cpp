@@ -69,7 +69,7 @@ const RunLayout kLayouts[]{
 };
 
 /// GPT-2 with dropout, tied embeddings and learned positions; Llama with grouped queries, where some layouts have fewer
-/// groups than ranks; Llama with windows that reach into the shards of other ranks.
+/// groups than ranks; Llama with windows that reach into the shards of other ranks; layers with recurrent mixers.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
   config.num_layers = 4;
@@ -80,6 +80,10 @@ ModelConfig model_of(const std::string& name) {
   if (name == "windows") {  // in all layers except every third
     config.window_size = {9, 0};
     config.window_attn_skip_freq = {3};
+  }
+  if (name == "recurrent") {
+    config.recurrent = test::tiny_mamba().recurrent;
+    config.hybrid_layer_pattern = "M*G-";
   }
   return config;
 }
@@ -105,7 +109,7 @@ const RunResult& reference(const std::string& model, bool has_documents, const R
 
 class ContextParallelLayoutsTest : public testing::TestWithParam<std::tuple<const char*, bool, RunLayout>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallelLayoutsTest,
-                         testing::Combine(testing::Values("gpt2", "llama", "windows"), testing::Bool(),
+                         testing::Combine(testing::Values("gpt2", "llama", "windows", "recurrent"), testing::Bool(),
                                           testing::ValuesIn(kLayouts)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), std::get<1>(p.param) ? "_documents_" : "_",

@@ -238,6 +238,34 @@ INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, LayoutParityTest,
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
                          });
 
+// Recurrent mixers: groups of heads are sharded over tensor-parallel ranks, and exchanged for positions between
+// context-parallel ranks of every kind.
+const Row kRecurrentRows[]{
+    {{"recompute_selective", {.recompute = selective()}}, Equals::OneRank},
+    {{"recompute_uniform_3", {.recompute = full(kUniform, 3)}}, Equals::OneRank},
+    {{"tp2", {.tp = 2}}, Equals::Nothing},
+    {{"tp4_sp", {.tp = 4, .sequence_parallel = true}}, Equals::Nothing},
+    {{"pp2_zb_v_uneven", {.pp = 2, .schedule = kZbV, .chunks = 2, .stages = "E|ttt|tt|tttL"}}, Equals::OneRank},
+    {{"pp2_zb_h1", {.pp = 2, .schedule = kZbH1}}, Equals::OneRank},
+    {{"cp2_p2p", {.cp = 2}}, Equals::Nothing},
+    {{"cp4_all_gather", {.cp = 4, .cp_comm_type = CpCommType::AllGather}}, Equals::Nothing},
+    {{"cp2_a2a", {.cp = 2, .cp_comm_type = CpCommType::A2a}}, Equals::Nothing},
+    {{"cp4_a2a_p2p", {.cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_hierarchy = {2, 2}}}, Equals::Nothing},
+    {{"tp2_cp2_pp2", {.tp = 2, .cp = 2, .pp = 2}}, Equals::Nothing},
+    {{"dp2_zero3", {.dp = 2, .zero_stage = 3}}, Equals::Zero2},
+    {{"hsdp_2x2_zero3", {.dp = 4, .zero_stage = 3, .instances = 2}}, Equals::Nothing},
+    {{"tp4_dp2_zero1", {.tp = 4, .dp = 2, .sequence_parallel = true, .zero_stage = 1}}, Equals::SameDp},
+    {{"tp2_pp2_dp2", {.tp = 2, .pp = 2, .dp = 2}}, Equals::SameDp},
+};
+INSTANTIATE_TEST_SUITE_P(Recurrent, LayoutParityTest,
+                         testing::Combine(testing::Values("gated_deltanet", "mamba"),
+                                          testing::Values(OptimizerKind::Adam, OptimizerKind::Muon),
+                                          testing::ValuesIn(kRecurrentRows)),
+                         [](const auto& p) {
+                           const bool is_adam = std::get<1>(p.param) == OptimizerKind::Adam;
+                           return str(std::get<0>(p.param), is_adam ? "_" : "_muon_", std::get<2>(p.param).layout.name);
+                         });
+
 TEST_P(LayoutParityTest, MatchesReferenceAfterTwentySteps) {
   const auto& [model, optimizer, row] = GetParam();
   RunTask task = task_of(model);

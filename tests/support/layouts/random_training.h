@@ -160,11 +160,35 @@ class RandomTraining {
     if (flip("num_query_groups_list")) m.num_query_groups = list(m.query_groups(0), 4);
     if (m.position_embedding_type == PositionEmbedding::Rope && m.normalization == Normalization::RMSNorm)
       if (const i64 freq = pick<i64>("no_rope_freq", {0, 2, 3}); freq > 0) m.no_rope_freq = {freq};
-    if (m.use_parallel_residual || pick<i64>("hybrid_layer_pattern", {0, 1, 2}) > 0) return;
-    const std::string branches = m.moe.num_experts > 0 ? "*E-" : "*-";
+    if (m.use_parallel_residual || pick<i64>("hybrid_layer_pattern", {0, 1, 2}) > 0) {
+      if (const i64 freq = pick<i64>("linear_attention_freq", {0, 0, 2, 3}); freq > 0)
+        m.recurrent.linear_attention_freq = {freq}, draw_delta_net();
+      return;
+    }
+    std::string branches = m.moe.num_experts > 0 ? "*E-" : "*-";
+    if (flip("mamba") && m.num_layers > 3) branches += "M", draw_mamba();
+    if (flip("delta_net") && m.num_layers > 4) branches += "G", draw_delta_net();
     for (i64 layer = 0; layer < m.num_layers; ++layer)
       m.hybrid_layer_pattern += branches[static_cast<std::size_t>(layer) % branches.size()];
     if (m.moe.num_experts > 0) m.moe.layer_freq = {1};
+  }
+
+  /// The norms after scans have small inputs, so that they would amplify rounding with a small epsilon.
+  void draw_delta_net() {
+    RecurrentConfig& r = config_.model.recurrent;
+    config_.model.norm_epsilon = 1e-2;
+    r.linear_num_key_heads = pick<i64>("linear_num_key_heads", {4, 8});
+    r.linear_num_value_heads = 8;
+    r.linear_key_head_dim = pick<i64>("linear_key_head_dim", {4, 6});
+    r.linear_value_head_dim = pick<i64>("linear_value_head_dim", {4, 8});
+    r.linear_conv_kernel_dim = pick<i64>("linear_conv_kernel_dim", {4, 2});
+  }
+  void draw_mamba() {
+    RecurrentConfig& r = config_.model.recurrent;
+    config_.model.norm_epsilon = 1e-2;
+    r.mamba_state_dim = pick<i64>("mamba_state_dim", {4, 6});
+    r.mamba_num_groups = pick<i64>("mamba_num_groups", {4, 8});
+    r.mamba_head_dim = 4;
   }
 
   /// Experts are excluded in low-precision types: if rounding routes a token to a different expert, all correct layouts

@@ -134,6 +134,7 @@ std::string value_of(const Field& field) {
       {"model.rope_local_base_freq", "5000"},
       {"model.window_size", "[16,0]"},
       {"model.window_attn_skip_freq", "[2]"},
+      {"model.linear_attention_freq", "[2]"},
       {"model.moe_layer_freq", "[2]"},
       {"training.global_batch_size", "8"},
       {"training.micro_batch_size", "2"},

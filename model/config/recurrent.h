@@ -1,0 +1,69 @@
+// Layers with a recurrent mixer instead of attention: Gated DeltaNet and Mamba-2 (tensor/ops/scan/scan_shape.h). Names
+// are Megatron Core's.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+#include "tensor/ops/scan/scan_shape.h"
+
+namespace mcpp {
+
+struct RecurrentConfig {
+  std::vector<i64> linear_attention_freq = {};
+  i64 linear_num_key_heads = 16;
+  i64 linear_num_value_heads = 32;
+  i64 linear_key_head_dim = 128;
+  i64 linear_value_head_dim = 128;
+  i64 linear_conv_kernel_dim = 4;
+  i64 mamba_state_dim = 128;
+  i64 mamba_head_dim = 64;
+  i64 mamba_num_groups = 8;
+  i64 mamba_num_heads = 0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("linear_attention_freq", self.linear_attention_freq,
+          "layers with Gated DeltaNet instead of attention: [n] = all but every n-th, or a list of 1 (Gated DeltaNet) "
+          "and 0 (attention); [] = none",
+          between(0, 1e5));
+    visit("linear_num_key_heads", self.linear_num_key_heads, "query and key heads of Gated DeltaNet", between(1, 1e5));
+    visit("linear_num_value_heads", self.linear_num_value_heads,
+          "value heads of Gated DeltaNet; a multiple of linear_num_key_heads", between(1, 1e5));
+    visit("linear_key_head_dim", self.linear_key_head_dim, "width of a query or key head of Gated DeltaNet",
+          between(1, 1e4));
+    visit("linear_value_head_dim", self.linear_value_head_dim, "width of a value head of Gated DeltaNet",
+          between(1, 1e4));
+    visit("linear_conv_kernel_dim", self.linear_conv_kernel_dim,
+          "positions that the convolution of Gated DeltaNet or Mamba-2 reads, including its own", between(1, 8));
+    visit("mamba_state_dim", self.mamba_state_dim, "width of the state of a Mamba-2 head", between(1, 1e4));
+    visit("mamba_head_dim", self.mamba_head_dim, "width of a Mamba-2 head", between(1, 1e4));
+    visit("mamba_num_groups", self.mamba_num_groups, "groups of Mamba-2 heads that share B and C", between(1, 1e5));
+    visit("mamba_num_heads", self.mamba_num_heads, "Mamba-2 heads; 0 = 2 x hidden_size / mamba_head_dim",
+          between(0, 1e6));
+  }
+
+  i64 mamba_heads(i64 hidden_size) const {
+    return mamba_num_heads > 0 ? mamba_num_heads : 2 * hidden_size / mamba_head_dim;
+  }
+  /// Return the sizes of a layer's mixer.
+  ScanShape delta_net_shape() const {
+    return {.rule = ScanRule::DeltaRule,
+            .groups = linear_num_key_heads,
+            .heads_per_group = linear_num_value_heads / linear_num_key_heads,
+            .key_dim = linear_key_head_dim,
+            .value_dim = linear_value_head_dim};
+  }
+  ScanShape mamba_shape(i64 hidden_size) const {
+    return {.rule = ScanRule::StateSpace,
+            .groups = mamba_num_groups,
+            .heads_per_group = mamba_heads(hidden_size) / mamba_num_groups,
+            .key_dim = mamba_state_dim,
+            .value_dim = mamba_head_dim};
+  }
+
+  /// Appends violated rules; `pattern` is model.hybrid_layer_pattern.
+  void add_conflicts(i64 hidden_size, const std::string& pattern, std::vector<std::string>& errors) const;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,57 @@
+// Recurrent mixers: Gated DeltaNet and Mamba-2. Projection, causal convolution, scan, gated norm, output projection.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "base/stored_ref.h"
+#include "model/config/block_spec.h"
+#include "model/config/context.h"
+#include "model/layers/branch.h"
+#include "parallel/cp/sequence_exchange.h"
+#include "parallel/tp/linear.h"
+#include "tensor/ops/scan/gated_scan.h"
+
+namespace mcpp {
+
+/// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> [s, b, h] or [s / tp, b, h], without the output bias. Groups of
+/// heads are sharded across the tensor-parallel ranks; with context parallelism, each rank processes all positions of
+/// an equal part of its groups, which an exchange before the convolution and one after the norm provide. Besides the
+/// tensors of the projections, saves the input projection [s, b, groups * width] and the output of the scan [s, b,
+/// heads * value_dim].
+class RecurrentMixer final : public Branch {
+ public:
+  RecurrentMixer(const std::string& name, i64 layer, const RecurrentSpec& spec, StoredRef<ModelContext> context);
+
+  Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
+  void visit(const ParamVisitor& f) override;
+  const Tensor* bias() const override { return out_proj_.bias(); }
+
+ private:
+  /// Returns this rank's part of a parameter or of its gradient, whose first axis are groups, heads or channels.
+  Tensor own_part(const Tensor& values) const;
+  /// Calls f(part of the main gradient, beta).
+  template <class F>
+  void add_grad(Param& param, const F& f);
+  ConvParams conv_params() const;
+  ScanParams scan_params() const;
+  ScanPositions positions(const MicrobatchContext& microbatch) const;
+  /// Returns x, the result of the convolution.
+  Tensor convolve(const Tensor& p, const ScanPositions& positions, Tensor* state) const;
+  Tensor scan(const Tensor& p, const ScanPositions& positions, MicrobatchContext* cached) const;
+  Tensor norm_backward(const Tensor& d_out, const Tensor& y, const Tensor& p, Tensor& dp);
+  void scan_backward(const Tensor& dy, const Tensor& p, const ScanPositions& positions, Tensor& dp);
+
+  i64 layer_;
+  const RecurrentSpec spec_;
+  const ModelContext& context_;
+  SequenceExchange exchange_;
+  ScanShape shape_;  // of the groups that this rank processes
+  ColumnParallelLinear in_proj_;
+  Param conv_weight_, a_log_, dt_bias_, norm_weight_;
+  std::unique_ptr<Param> conv_bias_, skip_;  // Mamba-2 only
+  RowParallelLinear out_proj_;
+};
+
+}  // namespace mcpp
