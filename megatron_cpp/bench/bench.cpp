@@ -10,6 +10,7 @@
 #include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "tensor/ops/groups.h"
+#include "tensor/ops/scan/gated_scan.h"
 #include "tensor/processor.h"
 #include "tensor/transfer.h"
 
@@ -49,6 +50,7 @@ class OpBench {
     activations();
     experts();
     attention();
+    recurrent();
     cross_entropy();
     optimizer();
     return std::move(rows_);
@@ -129,6 +131,30 @@ class OpBench {
     add("matmul wgrad", flops, 0, [&] { by_expert(one, wgrad); });
     add("matmul by expert wgrad", flops, 0, [&] { by_expert(even, wgrad); });
     add("grouped_weight_gradient", flops, 0, [&] { ops::grouped_weight_gradient(y, x, even, dw, 1); });
+  }
+
+  /// Times the recurrent mixer of the first layer that has one.
+  void recurrent() {
+    const BlockKinds blocks(config_);
+    const auto it = std::ranges::find_if(blocks.kinds, [](const BlockSpec& block) { return block.recurrent(); });
+    if (it == blocks.kinds.end()) return;
+    const ScanShape& shape = it->recurrent()->shape;
+    const i64 s = config_.seq_length, heads = shape.heads();
+    const Tensor p = random({s, batch_, shape.groups * shape.width()}),
+                 dy = random({s, batch_, heads * shape.value_dim});
+    Tensor x = random({s, batch_, shape.groups * shape.conv_width()}), y = Tensor::like(dy), dx = Tensor::like(x),
+           dp = Tensor::like(p);
+    const ConvParams conv{random({shape.groups, shape.conv_width(), it->recurrent()->conv_taps}), {}};
+    const bool is_mamba = it->recurrent()->is_mamba();
+    const ScanParams params{random({heads}), random({heads}), is_mamba ? random({heads}) : Tensor()};
+    const Tensor w = random({is_mamba ? heads * shape.value_dim : shape.value_dim});
+    ScanParamGradients gradients{accumulate_dtype(batch_ * heads), accumulate_dtype(batch_ * heads),
+                                 accumulate_dtype(batch_ * heads)};
+    const double in = static_cast<double>(x.bytes());
+    add("short_conv", 0, 2 * in, [&] { ops::short_conv(shape, p, conv, {}, nullptr, x); });
+    add("gated_scan", 0, 0, [&] { ops::gated_scan(shape, x, p, params, {}, nullptr, y); });
+    add("gated_scan_backward", 0, 0, [&] { ops::gated_scan_backward(shape, dy, x, p, params, {}, dx, dp, gradients); });
+    add("gated_norm", 0, 3 * static_cast<double>(dy.bytes()), [&] { ops::gated_norm(shape, dy, p, w, 1e-5, y); });
   }
 
   void attention() {
