@@ -10,10 +10,11 @@ namespace mcpp {
 
 class ContextAttention {
  public:
-  /// `heads` and `query_groups` are those of this rank before an exchange.
-  ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups);
+  /// `heads` and `query_groups` are those of this rank before an exchange. Queries and keys are the first `key_dim`,
+  /// values the first `value_dim` channels of each head of a Qkv; 0: all channels.
+  ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups, i64 key_dim = 0, i64 value_dim = 0);
 
-  /// Tensors saved for backward, in the layout between the exchanges: out [s, b, heads * head_dim].
+  /// Tensors saved for backward, in the layout between the exchanges: out [s, b, heads * value_dim].
   struct SavedAttention {
     Qkv qkv;
     AttentionResult result;
@@ -27,14 +28,14 @@ class ContextAttention {
   SavedAttention forward(const Qkv& local, const CoreAttentionOptions& options);
   /// Recomputes result.out from the tensors saved by forward.
   Tensor recompute_output(const Qkv& saved, const CoreAttentionOptions& options) {
-    return core_->forward(saved.heads(), options).out;
+    return core_->forward(views(saved), options).out;
   }
   /// Returns result.out after the reverse exchange: all heads of this rank at its own positions.
   Tensor output(const SavedAttention& saved, const CoreAttentionOptions& options) {
     return exchange_ ? exchange_->to_positions(saved.result.out, options.partition->runs()) : saved.result.out;
   }
-  /// Returns the gradient of `local` given the gradient of output(). With a head exchange, `buffer`, shaped like
-  /// `local`, is overwritten and returned.
+  /// Returns the gradient of `local` given the gradient of output(); unused channels have any value. With a head
+  /// exchange, `buffer`, shaped like `local`, is overwritten and returned.
   Qkv backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options, Qkv buffer);
 
   /// Returns true if keys and values are stored separately from queries. `projection_shares_groups`: the projection
@@ -43,12 +44,14 @@ class ContextAttention {
     return exchange_ ? exchange_->shares_groups() : projection_shares_groups;
   }
   bool exchanges_heads() const { return exchange_ != nullptr; }
+  /// Returns the queries, keys and values of x without unused channels.
+  QkvHeads views(const Qkv& x) const;
 
  private:
   std::unique_ptr<HeadExchange> exchange_;  // null without an exchange
   std::unique_ptr<CoreAttention> core_;
   ContextParallel cp_;
-  i64 heads_;
+  i64 heads_, key_dim_, value_dim_;
 };
 
 }  // namespace mcpp

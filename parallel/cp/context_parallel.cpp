@@ -8,7 +8,7 @@ namespace mcpp {
 
 AttentionResult LocalAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
   const Heads& q = x.q;
-  AttentionResult y{.out = Tensor::like(q.base, {q.seq, q.batch, q.heads * q.head_dim}),
+  AttentionResult y{.out = Tensor::like(q.base, {q.seq, q.batch, q.heads * x.v.head_dim}),
                     .lse = Tensor::empty({q.batch, q.heads, q.seq}, accumulate_dtype(q.base.dtype()), q.base.device())};
   ops::attention(x, options, y);
   return y;

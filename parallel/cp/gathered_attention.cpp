@@ -1,11 +1,18 @@
 #include "parallel/cp/gathered_attention.h"
 
+#include <algorithm>
+
 #include "tensor/dtype.h"
 
 namespace mcpp {
 
 KeyValues KeyValues::like(const QkvHeads& x, i64 seq, DType dtype) {
-  return {Tensor::empty({seq, x.k.batch, 2, x.k.heads, x.k.head_dim}, dtype, x.k.base.device())};
+  const i64 key_dim = x.k.head_dim, value_dim = x.v.head_dim;
+  const Shape shape{seq, x.k.batch, 2, x.k.heads, std::max(key_dim, value_dim)};
+  Device& device = x.k.base.device();
+  return {key_dim == value_dim ? Tensor::empty(shape, dtype, device)
+                               : Tensor::zeros(shape, dtype, device, MemoryClass::Activations),
+          key_dim, value_dim};
 }
 
 KeyValues KeyValues::of(const QkvHeads& x) {
@@ -16,8 +23,12 @@ KeyValues KeyValues::of(const QkvHeads& x) {
   return result;
 }
 
-Heads KeyValues::half(i64 index) const {
-  return slice_heads(dense_heads(both, 2 * both.dim(3)), index * both.dim(3), both.dim(3));
+Heads KeyValues::half(i64 index, i64 head_dim) const {
+  Heads heads = slice_heads(dense_heads(both, 2 * both.dim(3)), index * both.dim(3), both.dim(3));
+  if (head_dim == heads.head_dim) return heads;
+  heads = strided_heads(heads, 0, 1);
+  heads.head_dim = head_dim;
+  return heads;
 }
 
 void KeyValues::copy_to(QkvHeads& x) const {
@@ -82,7 +93,7 @@ Tensor scatter_sequence(Communicator& group, const SamplePartition& partition, c
 }  // namespace
 
 QkvHeads GatheredAttention::gather_keys(const QkvHeads& x, const SamplePartition& partition) {
-  const KeyValues all{gather_sequence(group_, partition, KeyValues::of(x).both)};
+  const KeyValues all{gather_sequence(group_, partition, KeyValues::of(x).both), x.k.head_dim, x.v.head_dim};
   return {x.q, all.keys(), all.values()};
 }
 
@@ -96,7 +107,7 @@ void GatheredAttention::backward(const Tensor& dout, const QkvHeads& x, const At
   const KeyValues all = KeyValues::like(x, full.k.seq, accumulate_dtype(x.k.base.dtype()));
   QkvHeads d_full{dx.q, all.keys(), all.values()};
   ops::attention_backward(dout, full, y, options_for_all_keys(options), d_full);
-  KeyValues{scatter_sequence(group_, *options.partition, all.both)}.copy_to(dx);
+  KeyValues{scatter_sequence(group_, *options.partition, all.both), all.key_dim, all.value_dim}.copy_to(dx);
 }
 
 }  // namespace mcpp

@@ -10,22 +10,23 @@ namespace mcpp {
 
 // Keys and values in one tensor, as they are sent between ranks.
 
-/// Tensor [s, b, 2, groups, head_dim] of keys and values, or of their gradients.
+/// Tensor [s, b, 2, groups, width] of keys and values, or of their gradients; heads narrower than the width are padded.
 struct KeyValues {
   Tensor both;
+  i64 key_dim = 0, value_dim = 0;
 
   /// Returns an uninitialized tensor shaped like the keys and values of x, with `seq` rows.
   static KeyValues like(const QkvHeads& x, i64 seq, DType dtype);
   /// Copies the keys and values of x.
   static KeyValues of(const QkvHeads& x);
 
-  Heads keys() const { return half(0); }
-  Heads values() const { return half(1); }
+  Heads keys() const { return half(0, key_dim); }
+  Heads values() const { return half(1, value_dim); }
   /// Copies to the keys and values of `x`, converting the dtype.
   void copy_to(QkvHeads& x) const;
 
  private:
-  Heads half(i64 index) const;
+  Heads half(i64 index, i64 head_dim) const;
 };
 
 /// All-gather implementation of core attention. The ranks of `group` hold the sequence in pieces (SamplePartition).

@@ -10,11 +10,12 @@ QkvHeads replace_keys(const Heads& queries, const KeyValues& key_values) {
   return {queries, key_values.keys(), key_values.values()};
 }
 
-/// Allocates the attention result of `q` in the accumulation type.
-AttentionResult make_accumulation_result(const Heads& q) {
+/// Allocates the attention result of x in the accumulation type.
+AttentionResult make_accumulation_result(const QkvHeads& x) {
+  const Heads& q = x.q;
   const DType type = accumulate_dtype(q.base.dtype());
   Device& device = q.base.device();
-  return {.out = Tensor::empty({q.seq, q.batch, q.heads * q.head_dim}, type, device),
+  return {.out = Tensor::empty({q.seq, q.batch, q.heads * x.v.head_dim}, type, device),
           .lse = Tensor::empty({q.batch, q.heads, q.seq}, type, device)};
 }
 
@@ -122,7 +123,7 @@ AttentionResult RingAttention::forward(const QkvHeads& x, const CoreAttentionOpt
   const Heads& q = x.q;
   const RingRoute route(ring_, options);
   AttentionOptions block_options = options;
-  AttentionResult total = make_accumulation_result(q), part;
+  AttentionResult total = make_accumulation_result(x), part;
   RingKeyValues keys(ring_, route, x);
   for (i64 hop = 0; hop < route.hops(); ++hop) {
     keys.begin(hop);
@@ -130,7 +131,7 @@ AttentionResult RingAttention::forward(const QkvHeads& x, const CoreAttentionOpt
     if (hop == 0) {
       ops::attention(replace_keys(q, *keys), block_options, total);
     } else if (route.is_visible(hop)) {
-      if (!part.out.defined()) part = make_accumulation_result(q);
+      if (!part.out.defined()) part = make_accumulation_result(x);
       ops::attention(replace_keys(q, *keys), block_options, part);
       ops::merge_attention(part, total);
     }

@@ -47,14 +47,19 @@ void check_table(const char* op, const Positions& x, i64 seq, i64 batch, const T
              x.ranges.at(std::max<i64>(seq, 1) - 1), " exceed a table ", table.shape());
 }
 
+/// Returns true if the views have equally many rows and heads.
+bool has_same_heads(const Heads& a, const Heads& b) {
+  return a.seq == b.seq && a.batch == b.batch && a.heads == b.heads;
+}
+
 bool is_alike(const Heads& a, const Heads& b) {
-  return a.seq == b.seq && a.batch == b.batch && a.heads == b.heads && a.head_dim == b.head_dim;
+  return has_same_heads(a, b) && a.head_dim == b.head_dim;
 }
 
 void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& options) {
   const auto& [q, k, v] = x;
   for (const Heads* heads : {&q, &k, &v}) check_heads(op, *heads);
-  MCPP_CHECK(q.heads % k.heads == 0 && is_alike(k, v) && q.head_dim == k.head_dim && q.batch == k.batch &&
+  MCPP_CHECK(q.heads % k.heads == 0 && has_same_heads(k, v) && q.head_dim == k.head_dim && q.batch == k.batch &&
                  q.base.dtype() == k.base.dtype() && k.base.dtype() == v.base.dtype(),
              op, ": shapes or dtypes of q, k and v do not match");
   MCPP_CHECK(options.softmax_scale > 0, op, ": softmax_scale must be positive, not ", options.softmax_scale);
@@ -220,8 +225,8 @@ void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& posit
 void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y) {
   const Heads& q = x.q;
   check_attention("attention", x, options);
-  MCPP_CHECK(y.out.defined() && y.out.numel() == q.seq * q.batch * q.heads * q.head_dim, "attention: out must have ",
-             q.seq * q.batch * q.heads * q.head_dim, " elements");
+  const i64 outputs = q.seq * q.batch * q.heads * x.v.head_dim;
+  MCPP_CHECK(y.out.defined() && y.out.numel() == outputs, "attention: out must have ", outputs, " elements");
   check_result("attention", "out", y.out.dtype(), q.base.dtype());
   check_accumulate_dtype("attention", "lse", y.lse, q.base, q.batch * q.heads * q.seq);
   on_device(
@@ -236,7 +241,7 @@ void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionRe
   check_gradient("attention_backward", "dx.k", dx.k, x.k);
   check_gradient("attention_backward", "dx.v", dx.v, x.v);
   const Heads& q = x.q;
-  check_vector("attention_backward", "out", y.out, q.base, q.seq * q.batch * q.heads * q.head_dim);
+  check_vector("attention_backward", "out", y.out, q.base, q.seq * q.batch * q.heads * x.v.head_dim);
   check_same("attention_backward", "dout", dout, y.out);
   on_device(
       dout, [&] { return attention_record(x, options, true); },

@@ -11,6 +11,9 @@ namespace mcpp::test {
 
 struct AttentionSizes {
   i64 queries, keys, batch, heads, kv_heads, dim;
+  i64 value_dim = 0;  // 0: dim
+
+  i64 values() const { return value_dim > 0 ? value_dim : dim; }
 };
 struct AttentionCase {
   AttentionSizes size;
@@ -48,21 +51,24 @@ struct AttentionCall {
 
   AttentionCall(const AttentionCase& c, DType type, Device& device, i64 first = 1) {
     const AttentionSizes& n = c.size;
-    const Shape queries{n.queries, n.batch, n.heads, n.dim}, keys{n.keys, n.batch, n.kv_heads, n.dim};
+    const Shape queries{n.queries, n.batch, n.heads, n.dim}, keys{n.keys, n.batch, n.kv_heads, n.dim},
+        values{n.keys, n.batch, n.kv_heads, n.values()};
     x.q = dense_heads(random_tensor(queries, type, device, c.seed, c.magnitude, first));
     x.k = dense_heads(random_tensor(keys, type, device, c.seed + 1, c.magnitude, first));
-    x.v = dense_heads(random_tensor(keys, type, device, c.seed + 2, 1, first));
+    x.v = dense_heads(random_tensor(values, type, device, c.seed + 2, 1, first));
     dx.q = dense_heads(garbage(queries, type, device, first));
-    dx.k = dense_heads(garbage(keys, type, device, first)), dx.v = dense_heads(garbage(keys, type, device, first));
+    dx.k = dense_heads(garbage(keys, type, device, first)), dx.v = dense_heads(garbage(values, type, device, first));
     make_outputs(c, device, first);
   }
-  /// Returns a call with views into fused tensors, for equal numbers of queries and keys.
+  /// Returns a call with views into fused tensors, for equal numbers of queries and keys, and values not wider than
+  /// keys.
   static AttentionCall packed(const AttentionCase& c, DType type, Device& device, i64 first = 1) {
     AttentionCall call(c, type, device, first);
     const AttentionSizes& n = c.size;
     const Shape fused{n.queries, n.batch, n.kv_heads, n.heads / n.kv_heads + 2, n.dim};
     call.x = packed_heads(random_tensor(fused, type, device, 4, 1, first));
     call.dx = packed_heads(garbage(fused, type, device, first));
+    call.x.v.head_dim = call.dx.v.head_dim = n.values();
     return call;
   }
   void run() {
@@ -74,7 +80,7 @@ struct AttentionCall {
   void make_outputs(const AttentionCase& c, Device& device, i64 first) {
     const AttentionSizes& n = c.size;
     const DType type = x.q.base.dtype();
-    y.out = garbage({n.queries, n.batch, n.heads * n.dim}, type, device, first);
+    y.out = garbage({n.queries, n.batch, n.heads * n.values()}, type, device, first);
     y.lse = garbage({n.batch, n.heads, n.queries}, type == DType::F64 ? type : DType::F32, device, first);
     dout = random_tensor(y.out.shape(), type, device, 5, 1, first);
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(n.dim));
@@ -100,13 +106,13 @@ struct AttentionTruth {
 
   explicit AttentionTruth(const AttentionCall& c)
       : q_(c.x.q), k_(c.x.k), v_(c.x.v), dout_(to_doubles(c.dout)), starts_(starts_of(c)) {
-    const i64 dim = c.x.q.head_dim, b = c.x.q.batch;
+    const i64 dim = c.x.q.head_dim, value_dim = c.x.v.head_dim, b = c.x.q.batch;
     const Heads &q = c.x.q, &k = c.x.k;
-    out.resize(static_cast<std::size_t>(q.seq * b * q.heads * dim));
-    dq = out;
+    out.resize(static_cast<std::size_t>(q.seq * b * q.heads * value_dim));
+    dq.resize(static_cast<std::size_t>(q.seq * b * q.heads * dim));
     lse.resize(static_cast<std::size_t>(q.seq * b * q.heads));
     dk.resize(static_cast<std::size_t>(k.seq * b * k.heads * dim));
-    dv = dk;
+    dv.resize(static_cast<std::size_t>(k.seq * b * k.heads * value_dim));
     for (i64 i = 0; i < q.seq * b * q.heads; ++i) add(c, i / q.heads / b, i / q.heads % b, i % q.heads);
   }
 
@@ -131,17 +137,16 @@ struct AttentionTruth {
 
   void add(const AttentionCall& c, i64 s, i64 b, i64 head) {
     const auto& [q, k_heads, v_heads] = c.x;
-    const i64 dim = q.head_dim, kv_head = head / (q.heads / k_heads.heads);
+    const i64 dim = q.head_dim, value_dim = v_heads.head_dim, kv_head = head / (q.heads / k_heads.heads);
+    const i64 out_row = row(q, s, b, head) / dim * value_dim;
     const std::vector<i64> seen = seen_keys(c, s, b);
     const double scale = c.options.softmax_scale, cap = c.options.soft_cap;
     std::vector<double> p, dp, slopes;
     double largest = -std::numeric_limits<double>::infinity(), sum = 0, mean = 0;
     for (const i64 k : seen) {
       double dot = 0, ddot = 0;
-      for (i64 d = 0; d < dim; ++d) {
-        dot += q_(s, b, head, d) * k_(k, b, kv_head, d);
-        ddot += at(dout_, row(q, s, b, head) + d) * v_(k, b, kv_head, d);
-      }
+      for (i64 d = 0; d < dim; ++d) dot += q_(s, b, head, d) * k_(k, b, kv_head, d);
+      for (i64 d = 0; d < value_dim; ++d) ddot += at(dout_, out_row + d) * v_(k, b, kv_head, d);
       const double t = cap > 0 ? std::tanh(scale * dot / cap) : 0;
       p.push_back(cap > 0 ? cap * t : scale * dot), dp.push_back(ddot), slopes.push_back(scale * (1 - t * t));
       largest = std::max(largest, p.back());
@@ -153,9 +158,9 @@ struct AttentionTruth {
           keep_factor(c.options.dropout, b, head, c.options.queries.ranges.at(s), c.options.keys.at(seen[i]));
       p[i] /= sum, dp[i] *= keep;
       mean += p[i] * dp[i];
-      for (i64 d = 0; d < dim; ++d) {
-        at(out, row(q, s, b, head) + d) += p[i] * keep * v_(seen[i], b, kv_head, d);
-        at(dv, row(k_heads, seen[i], b, kv_head) + d) += p[i] * keep * at(dout_, row(q, s, b, head) + d);
+      for (i64 d = 0; d < value_dim; ++d) {
+        at(out, out_row + d) += p[i] * keep * v_(seen[i], b, kv_head, d);
+        at(dv, row(v_heads, seen[i], b, kv_head) + d) += p[i] * keep * at(dout_, out_row + d);
       }
     }
     for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -222,8 +227,9 @@ inline void expect_truth(const AttentionCall& call, const AttentionTolerance& t)
 inline std::string describe(const AttentionCase& c, DType type) {
   const AttentionSizes& n = c.size;
   return str(name_of(type), ": ", n.queries, " queries at ", text_of(c.queries), ", ", n.keys, " keys at ",
-             text_of(c.keys), ", batch ", n.batch, ", heads ", n.heads, "/", n.kv_heads, " of ", n.dim, ", dropout ",
-             c.dropout, ", ", c.documents, " documents, seed ", c.seed, ", window ", c.window);
+             text_of(c.keys), ", batch ", n.batch, ", heads ", n.heads, "/", n.kv_heads, " of ", n.dim, " and ",
+             n.values(), ", dropout ", c.dropout, ", ", c.documents, " documents, seed ", c.seed, ", window ",
+             c.window);
 }
 
 }  // namespace mcpp::test

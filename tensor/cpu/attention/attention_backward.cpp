@@ -43,20 +43,21 @@ void pack_keys(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 kv
                const BackwardScratch<Engine, T>& x) {
   for (i64 j = p.first_key_block(b); j < p.key_blocks(); ++j) {
     const i64 first = j * kTile, count = std::min(kTile, p.keys - first), at = j * block_elements(p);
-    copy_rows(p.k, b, kv_head, first, count, p.padded_dim(), x.k_rows + at);
-    copy_rows(p.v, b, kv_head, first, count, p.padded_dim(), x.v_rows + at);
-    engine.left_t(x.k_rows + at, x.k_left_t + at);
+    copy_rows(p.k, b, kv_head, first, count, p.key_width().padded, x.k_rows + at);
+    copy_rows(p.v, b, kv_head, first, count, p.value_width().padded, x.v_rows + at);
+    engine.left_t(x.k_rows + at, p.key_width(), x.k_left_t + at);
   }
 }
 
 /// Packs both forms of one block of q or dout.
 template <class Engine, class T, class P>
-void pack_right(const Engine& engine, const HeadRows<T>& from, i64 b, i64 head, i64 first, i64 count, i64 padded_dim,
-                P* rows, P* right, P* right_t) {
+void pack_right(const Engine& engine, const HeadRows<T>& from, i64 b, i64 head, i64 first, i64 count, P* rows, P* right,
+                P* right_t) {
+  const HeadWidth width(from.head_dim);
   if constexpr (Engine::kOneForm) rows = right;
-  copy_rows(from, b, head, first, count, padded_dim, rows);
-  engine.right(rows, right);
-  engine.right_t(rows, right_t);
+  copy_rows(from, b, head, first, count, width.padded, rows);
+  engine.right(rows, width, right);
+  engine.right_t(rows, width, right_t);
 }
 
 /// Returns the sum over a head's channels of a * b.
@@ -79,12 +80,12 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
   constexpr R kMaskedLse = std::numeric_limits<R>::max();
   for (i64 i = 0; i < p.query_blocks(); ++i) {
     const i64 first = i * kTile, count = std::min(kTile, p.queries - first), at = i * block_elements(p);
-    pack_right(engine, p.q, b, head, first, count, p.padded_dim(), x.rows, x.q_right + at, x.q_right_t + at);
-    pack_right(engine, p.dout, b, head, first, count, p.padded_dim(), x.rows, x.dout_right + at, x.dout_right_t + at);
+    pack_right(engine, p.q, b, head, first, count, x.rows, x.q_right + at, x.q_right_t + at);
+    pack_right(engine, p.dout, b, head, first, count, x.rows, x.dout_right + at, x.dout_right_t + at);
     for (i64 q = first; q < first + count; ++q) {
-      prefetch_row_after<false>(p.y.row(b, head, q), p.y.seq_stride, p.head_dim);
+      prefetch_row_after<false>(p.y.row(b, head, q), p.y.seq_stride, p.y.head_dim);
       x.lse_log2[q] = lse[q] == -std::numeric_limits<R>::infinity() ? kMaskedLse : lse[q] * std::numbers::log2e_v<R>;
-      x.delta[q] = dot(p.dout.row(b, head, q), p.y.row(b, head, q), p.head_dim);
+      x.delta[q] = dot(p.dout.row(b, head, q), p.y.row(b, head, q), p.y.head_dim);
     }
   }
   std::fill(x.lse_log2 + p.queries, x.lse_log2 + p.query_blocks() * kTile, kMaskedLse);
@@ -124,11 +125,12 @@ void backward_tile(const AttentionProblem<T>& p, const Engine& engine, const Pro
   using R = AccumulateType<T>;
   const Visible v = visible(p, at);
   if (v.is_empty()) return;
-  const i64 q_at = at.first_query * p.padded_dim(), k_at = at.first_key * p.padded_dim();
+  const HeadWidth keys = p.key_width(), values = p.value_width();
+  const i64 q_at = at.first_query / kTile * block_elements(p), k_at = at.first_key / kTile * block_elements(p);
   for_query_spans(v, [&](const Span& s) {
-    engine.scores(x.k_rows + k_at, x.q_right_t + q_at, x.probabilities, s);
+    engine.scores(x.k_rows + k_at, x.q_right_t + q_at, keys, x.probabilities, s);
     cap_tile(p, s, x.probabilities);
-    engine.scores(x.v_rows + k_at, x.dout_right_t + q_at, x.gradients, s);
+    engine.scores(x.v_rows + k_at, x.dout_right_t + q_at, values, x.gradients, s);
   });
   if (v.is_masked) mask_tile(p, at, v, x.probabilities);
   if (dropout.is_active()) dropout.factors(at, x.keep);
@@ -142,21 +144,23 @@ void backward_tile(const AttentionProblem<T>& p, const Engine& engine, const Pro
     differentiate(s, to_log2, x.lse_log2 + at.first_query, x.delta + at.first_query, x.keep, x.probabilities,
                   x.gradients);
   });
-  const auto add_to_keys = [&](const R* tile, const auto* right, R* sum) {
+  const auto add_to_keys = [&](const R* tile, const auto* right, HeadWidth width, R* sum) {
     const auto* left = engine.tile_as_left(tile, x.tile);
-    for_key_spans(v, [&](const KeySpan& s) { engine.add_to_keys(left, right + q_at, sum + k_at, s); });
+    sum += at.first_key * width.padded;
+    for_key_spans(v, [&](const KeySpan& s) { engine.add_to_keys(left, right + q_at, width, sum, s); });
   };
-  add_to_keys(x.probabilities, x.dout_right, x.dv);
-  add_to_keys(x.gradients, x.q_right, x.dk);
+  add_to_keys(x.probabilities, x.dout_right, values, x.dv);
+  add_to_keys(x.gradients, x.q_right, keys, x.dk);
   const auto* right = engine.tile_as_right(x.gradients, x.tile);
-  for_query_spans(v, [&](const Span& s) { engine.add_to_queries(x.k_left_t + k_at, right, x.dq_t + q_at, s); });
+  for_query_spans(v, [&](const Span& s) { engine.add_to_queries(x.k_left_t + k_at, right, keys, x.dq_t + q_at, s); });
 }
 
 template <class Engine, class T>
 void store_query_gradient(const AttentionProblem<T>& p, i64 b, i64 head, const BackwardScratch<Engine, T>& x) {
   for (i64 i = 0; i < p.query_blocks(); ++i) {
-    transpose(x.dq_t + i * block_elements(p), p.padded_dim(), kTile, x.wide_rows);
-    store_rows(p.dq, b, head, i * kTile, std::min(kTile, p.queries - i * kTile), p.padded_dim(),
+    const i64 padded = p.key_width().padded;
+    transpose(x.dq_t + i * block_elements(p), padded, kTile, x.wide_rows);
+    store_rows(p.dq, b, head, i * kTile, std::min(kTile, p.queries - i * kTile), padded,
                static_cast<AccumulateType<T>>(p.scale), x.wide_rows);
   }
 }
@@ -165,7 +169,7 @@ void store_query_gradient(const AttentionProblem<T>& p, i64 b, i64 head, const B
 template <class Engine, class T>
 void backward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
   using R = AccumulateType<T>;
-  const Engine engine(p);
+  const Engine engine;
   const BackwardScratch<Engine, T> x(p, Scratch(memory));
   const i64 kv_head = item % p.kv_heads, b = item / p.kv_heads;
   pack_keys(p, engine, b, kv_head, x);
@@ -183,8 +187,8 @@ void backward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
     }
     store_query_gradient(p, b, head, x);
   }
-  store_rows(p.dk, b, kv_head, 0, p.keys, p.padded_dim(), static_cast<R>(p.scale), x.dk);
-  store_rows(p.dv, b, kv_head, 0, p.keys, p.padded_dim(), R{1}, x.dv);
+  store_rows(p.dk, b, kv_head, 0, p.keys, p.key_width().padded, static_cast<R>(p.scale), x.dk);
+  store_rows(p.dv, b, kv_head, 0, p.keys, p.value_width().padded, R{1}, x.dv);
 }
 
 void backward_f32(const AttentionProblem<float>& p, i64 item, std::byte* memory) {

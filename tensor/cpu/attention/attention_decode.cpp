@@ -31,7 +31,7 @@ void add_values(D d, const AttentionProblem<T>& p, const T* values, i64 count, c
   const auto n = static_cast<i64>(hn::Lanes(d));
   i64 i = 0;
   // Four independent sums overlap their latencies.
-  for (; i + 4 * n <= p.head_dim; i += 4 * n) {
+  for (; i + 4 * n <= p.v.head_dim; i += 4 * n) {
     const simd::AllLanes all;
     auto t0 = hn::Mul(hn::LoadU(d, out + i), factor), t1 = hn::Mul(hn::LoadU(d, out + i + n), factor);
     auto t2 = hn::Mul(hn::LoadU(d, out + i + 2 * n), factor), t3 = hn::Mul(hn::LoadU(d, out + i + 3 * n), factor);
@@ -46,7 +46,7 @@ void add_values(D d, const AttentionProblem<T>& p, const T* values, i64 count, c
     hn::StoreU(t0, d, out + i), hn::StoreU(t1, d, out + i + n);
     hn::StoreU(t2, d, out + i + 2 * n), hn::StoreU(t3, d, out + i + 3 * n);
   }
-  simd::sweep(d, i, p.head_dim, [&](i64 at, auto lanes) HWY_ATTR {
+  simd::sweep(d, i, p.v.head_dim, [&](i64 at, auto lanes) HWY_ATTR {
     auto total = hn::Mul(simd::load(d, out + at, lanes), factor);
     const T* value = values + at;
     for (i64 k = 0; k < count; ++k, value += p.v.seq_stride)
@@ -55,15 +55,15 @@ void add_values(D d, const AttentionProblem<T>& p, const T* values, i64 count, c
   });
 }
 
-/// Processes one query of one head, over blocks of 64 keys with a running maximum. `out` [head_dim] is in the
-/// accumulate type.
+/// Processes one query of one head, over blocks of 64 keys with a running maximum. `out`, of the width of values,
+/// is in the accumulate type.
 template <class D, class T, class R = AccumulateType<T>>
 void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query, R* out) {
   const i64 kv_head = head / p.group(), end = p.end_of_keys(query);
   const R to_log2 = static_cast<R>(p.score_factor() * std::numbers::log2e);
   R largest = std::numeric_limits<R>::lowest(), sum = 0;
   alignas(64) R weights[kTile];
-  std::fill_n(out, p.head_dim, R{0});
+  std::fill_n(out, p.v.head_dim, R{0});
   for (i64 first = p.first_key(b, query); first < end; first += kTile) {
     const i64 count = std::min(kTile, end - first);
     key_scores(d, p, b, kv_head, p.q.row(b, head, query), first, count, weights);
@@ -85,7 +85,7 @@ void decode_query(D d, const AttentionProblem<T>& p, i64 b, i64 head, i64 query,
   const auto inverse = hn::Set(d, sum == 0 ? 0 : 1 / sum);  // 0 if no key is seen
   p.out.visit([&](const auto& rows) {
     auto* to = rows.row(b, head, query);
-    simd::sweep(d, 0, p.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
+    simd::sweep(d, 0, p.v.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
       simd::store(hn::Mul(simd::load(d, out + i, lanes), inverse), d, to + i, lanes);
     });
   });
@@ -137,7 +137,7 @@ void attention_decode_item(const AttentionProblem<Float16>& p, i64 item, std::by
 
 template <class T>
 i64 attention_decode_bytes(const AttentionProblem<T>& p) {
-  return p.head_dim * static_cast<i64>(sizeof(AccumulateType<T>));
+  return p.v.head_dim * static_cast<i64>(sizeof(AccumulateType<T>));
 }
 template i64 attention_decode_bytes(const AttentionProblem<float>&);
 template i64 attention_decode_bytes(const AttentionProblem<double>&);

@@ -3,7 +3,7 @@
 //  - VectorTiles: fp32 or fp64 on the vector units;
 //  - PairTiles: bf16 operands in pairs and fp32 sums, on AMX or with the dot products of AVX512_BF16.
 //
-// A block of up to 64 rows X [64, padded_dim] of q, k, v or dout is stored in the forms required by the products:
+// A block of up to 64 rows X [64, padded width] of q, k, v or dout is stored in the forms required by the products:
 //   rows     X itself; the left operand of X Y^T (k and v against queries)
 //   left_t   the left operand of X^T P (v in the output, k in dq)
 //   right_t  the right operand of Y X^T (q and dout against keys)
@@ -38,12 +38,12 @@ HWY_INLINE void prefetch_row_after(const T* row, i64 stride, i64 dim) {
   for (i64 i = 0; i < dim; i += 64 / static_cast<i64>(sizeof(T))) __builtin_prefetch(prefetch_row + i, kForWrite);
 }
 
-/// Copies dst[64, padded_dim] = `count` rows, converted and padded with zeros.
+/// Copies dst[64, padded] = `count` rows, converted and padded with zeros.
 template <class T, class P>
-void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, P* dst) {
+void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 padded, P* dst) {
   const i64 dim = x.head_dim;
   const T* src = x.row(b, head, first);
-  for (i64 r = 0; r < count; ++r, src += x.seq_stride, dst += padded_dim) {
+  for (i64 r = 0; r < count; ++r, src += x.seq_stride, dst += padded) {
     prefetch_row_after<false>(src, x.seq_stride, dim);
     if constexpr (std::is_same_v<T, P>) {
       std::memcpy(dst, src, static_cast<std::size_t>(dim) * sizeof(T));
@@ -52,18 +52,18 @@ void copy_rows(const HeadRows<T>& x, i64 b, i64 head, i64 first, i64 count, i64 
       simd::sweep(d, 0, dim,
                   [&](i64 i, auto lanes) HWY_ATTR { simd::store(simd::load(d, src + i, lanes), d, dst + i, lanes); });
     }
-    std::fill(dst + dim, dst + padded_dim, P());
+    std::fill(dst + dim, dst + padded, P());
   }
-  std::fill_n(dst, (kTile - count) * padded_dim, P());
+  std::fill_n(dst, (kTile - count) * padded, P());
 }
 
-/// Stores factor * rows [count, padded_dim], rounded, as rows [first, first + count) of a head.
+/// Stores factor * rows [count, padded], rounded, as rows [first, first + count) of a head.
 template <class T, class R = AccumulateType<T>>
-void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor, const R* rows) {
+void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i64 padded, R factor, const R* rows) {
   const hn::ScalableTag<R> d;
   const auto f = hn::Set(d, factor);
   T* row = to.row(b, head, first);
-  for (i64 r = 0; r < count; ++r, row += to.seq_stride, rows += padded_dim) {
+  for (i64 r = 0; r < count; ++r, row += to.seq_stride, rows += padded) {
     prefetch_row_after<true>(row, to.seq_stride, to.head_dim);
     simd::sweep(d, 0, to.head_dim, [&](i64 i, auto lanes) HWY_ATTR {
       simd::store(hn::Mul(f, simd::load(d, rows + i, lanes)), d, row + i, lanes);
@@ -72,9 +72,9 @@ void store_rows(const HeadRows<T>& to, i64 b, i64 head, i64 first, i64 count, i6
 }
 
 template <class E, class W, class R>
-void store_rows(const ResultRows<E, W>& to, i64 b, i64 head, i64 first, i64 count, i64 padded_dim, R factor,
+void store_rows(const ResultRows<E, W>& to, i64 b, i64 head, i64 first, i64 count, i64 padded, R factor,
                 const R* rows) {
-  to.visit([=](const auto& typed) { store_rows(typed, b, head, first, count, padded_dim, factor, rows); });
+  to.visit([=](const auto& typed) { store_rows(typed, b, head, first, count, padded, factor, rows); });
 }
 
 template <class T>
@@ -83,34 +83,31 @@ class VectorTiles {
   using Packed = AccumulateType<T>;
   static constexpr bool kOneForm = true;  ///< rows also serve as left_t and right
 
-  explicit VectorTiles(const AttentionProblem<T>& p) : dim_(p.head_dim), padded_(p.padded_dim()) {}
-
-  void right_t(const Packed* rows, Packed* dst) const { transpose(rows, kTile, padded_, dst); }
-  void left_t(const Packed*, Packed*) const {}
-  void right(const Packed*, Packed*) const {}
+  void right_t(const Packed* rows, HeadWidth w, Packed* dst) const { transpose(rows, kTile, w.padded, dst); }
+  void left_t(const Packed*, HeadWidth, Packed*) const {}
+  void right(const Packed*, HeadWidth, Packed*) const {}
   const Packed* tile_as_left(const Packed* tile, Packed*) const { return tile; }
   const Packed* tile_as_right(const Packed* tile, Packed*) const { return tile; }
 
   /// Computes s[0..keys, queries of the span] = rows of x times right_t of y.
-  void scores(const Packed* x_rows, const Packed* y_right_t, Packed* s, const Span& q) const {
-    const Operands<Packed> o{x_rows, padded_, y_right_t + q.begin, kTile, s + q.begin, kTile};
-    multiply<false>(d_, o, q.depth, q.end - q.begin, dim_, false);
+  void scores(const Packed* x_rows, const Packed* y_right_t, HeadWidth w, Packed* s, const Span& q) const {
+    const Operands<Packed> o{x_rows, w.padded, y_right_t + q.begin, kTile, s + q.begin, kTile};
+    multiply<false>(d_, o, q.depth, q.end - q.begin, w.dim, false);
   }
-  /// Computes sum[padded_dim, queries of the span] += left_t of x times the tile as right operand.
-  void add_to_queries(const Packed* x_left_t, const Packed* tile, Packed* sum, const Span& q) const {
-    const Operands<Packed> o{x_left_t, padded_, tile + q.begin, kTile, sum + q.begin, kTile};
-    multiply<true>(d_, o, dim_, q.end - q.begin, q.depth, true);
+  /// Computes sum[padded width, queries of the span] += left_t of x times the tile as right operand.
+  void add_to_queries(const Packed* x_left_t, const Packed* tile, HeadWidth w, Packed* sum, const Span& q) const {
+    const Operands<Packed> o{x_left_t, w.padded, tile + q.begin, kTile, sum + q.begin, kTile};
+    multiply<true>(d_, o, w.dim, q.end - q.begin, q.depth, true);
   }
-  /// Computes sum[keys, padded_dim] += the tile's rows times `right` of x, over the span's queries.
-  void add_to_keys(const Packed* tile, const Packed* x_right, Packed* sum, const KeySpan& k) const {
-    const Operands<Packed> o{tile + k.first_key * kTile + k.begin, kTile,  x_right + k.begin * padded_, padded_,
-                             sum + k.first_key * padded_,          padded_};
-    multiply<false>(d_, o, k.keys, round_up(dim_, static_cast<i64>(hn::Lanes(d_))), k.end - k.begin, true);
+  /// Computes sum[keys, padded width] += the tile's rows times `right` of x, over the span's queries.
+  void add_to_keys(const Packed* tile, const Packed* x_right, HeadWidth w, Packed* sum, const KeySpan& k) const {
+    const Operands<Packed> o{tile + k.first_key * kTile + k.begin, kTile,   x_right + k.begin * w.padded, w.padded,
+                             sum + k.first_key * w.padded,         w.padded};
+    multiply<false>(d_, o, k.keys, round_up(w.dim, static_cast<i64>(hn::Lanes(d_))), k.end - k.begin, true);
   }
 
  private:
   static constexpr hn::ScalableTag<Packed> d_{};
-  i64 dim_, padded_;
 };
 
 /// Hardware units that multiply pairs of bf16 elements.
@@ -133,22 +130,20 @@ class PairTiles {
   using Packed = BFloat16;
   static constexpr bool kOneForm = false;
 
-  explicit PairTiles(const AttentionProblem<BFloat16>& p) : padded_(p.padded_dim()) {}
-
-  void right_t(const Packed* rows, Packed* dst) const {  // [padded_dim / 2 words, 64]
-    transpose(reinterpret_cast<const float*>(rows), kTile, padded_ / 2, reinterpret_cast<float*>(dst));
+  void right_t(const Packed* rows, HeadWidth w, Packed* dst) const {  // [padded width / 2 words, 64]
+    transpose(reinterpret_cast<const float*>(rows), kTile, w.padded / 2, reinterpret_cast<float*>(dst));
   }
-  void left_t(const Packed* rows, Packed* dst) const {  // [padded_dim, 64]
+  void left_t(const Packed* rows, HeadWidth w, Packed* dst) const {  // [padded width, 64]
     alignas(64) Packed words[kTile * 2];
-    for (i64 i = 0; i < padded_; i += 2, dst += 2 * kTile) {
+    for (i64 i = 0; i < w.padded; i += 2, dst += 2 * kTile) {
       for (i64 r = 0; r < kTile; ++r)
-        words[2 * r] = rows[r * padded_ + i], words[2 * r + 1] = rows[r * padded_ + i + 1];
+        words[2 * r] = rows[r * w.padded + i], words[2 * r + 1] = rows[r * w.padded + i + 1];
       for (i64 r = 0; r < kTile; ++r) dst[r] = words[2 * r], dst[kTile + r] = words[2 * r + 1];
     }
   }
-  void right(const Packed* rows, Packed* dst) const {  // [32, padded_dim words]
-    for (i64 r = 0; r < kTile; r += 2, rows += 2 * padded_) {
-      for (i64 i = 0; i < padded_; ++i, dst += 2) dst[0] = rows[i], dst[1] = rows[padded_ + i];
+  void right(const Packed* rows, HeadWidth w, Packed* dst) const {  // [32, padded width words]
+    for (i64 r = 0; r < kTile; r += 2, rows += 2 * w.padded) {
+      for (i64 i = 0; i < w.padded; ++i, dst += 2) dst[0] = rows[i], dst[1] = rows[w.padded + i];
     }
   }
   const Packed* tile_as_left(const float* tile, Packed* buffer) const {
@@ -160,23 +155,22 @@ class PairTiles {
     return buffer;
   }
 
-  void scores(const Packed* x_rows, const Packed* y_right_t, float* s, const Span& q) const {
-    unit_.multiply({x_rows, padded_, y_right_t + 2 * q.begin, 2 * kTile, s + q.begin, kTile}, q.depth, q.end - q.begin,
-                   padded_, false);
+  void scores(const Packed* x_rows, const Packed* y_right_t, HeadWidth w, float* s, const Span& q) const {
+    unit_.multiply({x_rows, w.padded, y_right_t + 2 * q.begin, 2 * kTile, s + q.begin, kTile}, q.depth, q.end - q.begin,
+                   w.padded, false);
   }
-  void add_to_queries(const Packed* x_left_t, const Packed* tile, float* sum, const Span& q) const {
-    unit_.multiply({x_left_t, kTile, tile + 2 * q.begin, 2 * kTile, sum + q.begin, kTile}, padded_, q.end - q.begin,
+  void add_to_queries(const Packed* x_left_t, const Packed* tile, HeadWidth w, float* sum, const Span& q) const {
+    unit_.multiply({x_left_t, kTile, tile + 2 * q.begin, 2 * kTile, sum + q.begin, kTile}, w.padded, q.end - q.begin,
                    q.depth, true);
   }
-  void add_to_keys(const Packed* tile, const Packed* x_right, float* sum, const KeySpan& k) const {
-    unit_.multiply({tile + k.first_key * kTile + k.begin, kTile, x_right + k.begin * padded_, 2 * padded_,
-                    sum + k.first_key * padded_, padded_},
-                   k.keys, padded_, k.end - k.begin, true);
+  void add_to_keys(const Packed* tile, const Packed* x_right, HeadWidth w, float* sum, const KeySpan& k) const {
+    unit_.multiply({tile + k.first_key * kTile + k.begin, kTile, x_right + k.begin * w.padded, 2 * w.padded,
+                    sum + k.first_key * w.padded, w.padded},
+                   k.keys, w.padded, k.end - k.begin, true);
   }
 
  private:
   Unit unit_;
-  i64 padded_;
 };
 
 }  // namespace mcpp::kernel::HWY_NAMESPACE

@@ -115,10 +115,10 @@ void pack_keys(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64 kv
                const ForwardScratch<Engine, T>& x) {
   for (i64 j = p.first_key_block(b); j < p.key_blocks(); ++j) {
     const i64 first = j * kTile, count = std::min(kTile, p.keys - first), at = j * block_elements(p);
-    copy_rows(p.k, b, kv_head, first, count, p.padded_dim(), x.k_rows + at);
+    copy_rows(p.k, b, kv_head, first, count, p.key_width().padded, x.k_rows + at);
     auto* v_rows = Engine::kOneForm ? x.v_left_t + at : x.rows;
-    copy_rows(p.v, b, kv_head, first, count, p.padded_dim(), v_rows);
-    engine.left_t(v_rows, x.v_left_t + at);
+    copy_rows(p.v, b, kv_head, first, count, p.value_width().padded, v_rows);
+    engine.left_t(v_rows, p.value_width(), x.v_left_t + at);
   }
 }
 
@@ -132,9 +132,10 @@ void finish_block(const AttentionProblem<T>& p, i64 b, i64 head, i64 first, Soft
     softmax.shrink[q] = softmax.sum[q] == 0 ? 0 : 1 / softmax.sum[q];  // 0 for a query that sees no key
   }
   std::fill(softmax.shrink + count, softmax.shrink + kTile, R{0});
-  scale_queries(Span{0, kTile, 0}, p.head_dim, softmax.shrink, out_t);
-  transpose(out_t, p.padded_dim(), kTile, rows);
-  store_rows(p.out, b, head, first, count, p.padded_dim(), R{1}, rows);
+  const HeadWidth width = p.value_width();
+  scale_queries(Span{0, kTile, 0}, width.dim, softmax.shrink, out_t);
+  transpose(out_t, width.padded, kTile, rows);
+  store_rows(p.out, b, head, first, count, width.padded, R{1}, rows);
 }
 
 template <class Engine, class T>
@@ -143,8 +144,9 @@ void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
   using R = AccumulateType<T>;
   const R to_log2 = static_cast<R>(p.score_factor() * std::numbers::log2e);
   const ProbabilityDropout dropout(p, b, head);
-  copy_rows(p.q, b, head, first_query, std::min(kTile, p.queries - first_query), p.padded_dim(), x.rows);
-  engine.right_t(x.rows, x.q_right_t);
+  const HeadWidth keys = p.key_width(), values = p.value_width();
+  copy_rows(p.q, b, head, first_query, std::min(kTile, p.queries - first_query), keys.padded, x.rows);
+  engine.right_t(x.rows, keys, x.q_right_t);
   std::fill_n(x.out_t, block_elements(p), R{0});
   Softmax<R> softmax;
   const i64 first_block = p.first_key(b, first_query) / kTile;
@@ -154,18 +156,18 @@ void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
     const Visible v = visible(p, at);
     if (v.is_empty()) continue;
     for_query_spans(v, [&](const Span& s) {
-      engine.scores(x.k_rows + j * block_elements(p), x.q_right_t, x.scores, s);
+      engine.scores(x.k_rows + j * block_elements(p), x.q_right_t, keys, x.scores, s);
       cap_tile(p, s, x.scores);
     });
     if (v.is_masked) mask_tile(p, at, v, x.scores);
     if (dropout.is_active()) dropout.factors(at, x.keep);
     for_query_spans(v, [&](const Span& s) {
-      if (softmax.add(s, to_log2, x.scores) && j > first_block) scale_queries(s, p.head_dim, softmax.shrink, x.out_t);
+      if (softmax.add(s, to_log2, x.scores) && j > first_block) scale_queries(s, values.dim, softmax.shrink, x.out_t);
       if (dropout.is_active()) drop(s, x.keep, x.scores);
     });
     const auto* tile = engine.tile_as_right(x.scores, x.tile);
     for_query_spans(
-        v, [&](const Span& s) { engine.add_to_queries(x.v_left_t + j * block_elements(p), tile, x.out_t, s); });
+        v, [&](const Span& s) { engine.add_to_queries(x.v_left_t + j * block_elements(p), tile, values, x.out_t, s); });
   }
   finish_block(p, b, head, first_query, softmax, x.out_t, x.out_rows);
 }
@@ -173,7 +175,7 @@ void forward_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
 /// Computes one work item: query blocks `part`, part + parts, ... of the query heads that share one key head.
 template <class Engine, class T>
 void forward_item(const AttentionProblem<T>& p, i64 item, std::byte* memory) {
-  const Engine engine(p);
+  const Engine engine;
   const ForwardScratch<Engine, T> x(p, Scratch(memory));
   const i64 part = item % p.parts, kv_head = item / p.parts % p.kv_heads, b = item / p.parts / p.kv_heads;
   pack_keys(p, engine, b, kv_head, x);

@@ -6,7 +6,7 @@ namespace mcpp::kernel {
 
 inline constexpr i64 kTile = 64;  ///< queries and keys of a tile
 
-/// Row counts of one head.
+/// Row counts of one head, and the larger of the widths of its keys and values.
 struct AttentionRows {
   i64 queries, keys, head_dim;
 

@@ -15,6 +15,12 @@ namespace mcpp::kernel {
 
 inline constexpr i64 kHalf = 32;  ///< tiles on the causal diagonal are skipped in squares of this size
 
+/// Width of a head's queries and keys, or of its values, and the same rounded up for tiles.
+struct HeadWidth {
+  i64 dim, padded;
+  explicit constexpr HeadWidth(i64 width) : dim(width), padded(round_up(width, 32)) {}
+};
+
 template <class T>
 struct AttentionProblem : AttentionArguments<T, AccumulateType<T>> {
   using Arguments = AttentionArguments<T, AccumulateType<T>>;
@@ -36,10 +42,13 @@ struct AttentionProblem : AttentionArguments<T, AccumulateType<T>> {
   /// Returns the factor from tile elements to scores; elements are products of queries and keys, or the output of
   /// cap_tile().
   double score_factor() const { return soft_cap > 0 ? soft_cap : scale; }
-  AttentionRows rows() const { return {.queries = queries, .keys = keys, .head_dim = head_dim}; }
+  AttentionRows rows() const {
+    return {.queries = queries, .keys = keys, .head_dim = std::max(head_dim, Arguments::v.head_dim)};
+  }
   i64 query_blocks() const { return rows().query_blocks(); }
   i64 key_blocks() const { return rows().key_blocks(); }
-  i64 padded_dim() const { return round_up(head_dim, 32); }
+  HeadWidth key_width() const { return HeadWidth(head_dim); }
+  HeadWidth value_width() const { return HeadWidth(Arguments::v.head_dim); }
   /// Returns the first block of 64 keys that any query sees.
   i64 first_key_block(i64 b) const { return queries > 0 ? Arguments::first_key(b, 0) / kTile : 0; }
   /// Returns the first block of queries that may see a key of the block that starts at `key`.
@@ -120,7 +129,7 @@ class Scratch {
 };
 
 /// Returns the number of elements of a packed block: up to 64 rows of q, k, v or dout in several forms, each with space
-/// for 64 * padded_dim elements of the accumulate type.
+/// for 64 rows of the larger HeadWidth::padded in the accumulate type.
 template <class T>
 i64 block_elements(const AttentionProblem<T>& p) {
   return p.rows().block();

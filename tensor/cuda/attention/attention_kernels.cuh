@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__
     const i64 s = r % p.queries, head = r / p.queries % p.heads, b = r / p.queries / p.heads;
     const E *x = p.dout.row(b, head, s), *y = p.y.row(b, head, s);
     W sum = 0;
-    for (i64 d = threadIdx.x % kWarp; d < p.head_dim; d += kWarp) sum += widen(x[d]) * widen(y[d]);
+    for (i64 d = threadIdx.x % kWarp; d < p.y.head_dim; d += kWarp) sum += widen(x[d]) * widen(y[d]);
     sum = warp_sum(sum);
     if (threadIdx.x % kWarp == 0) p.delta[r] = sum;
   }
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(const __grid_consta
     __syncthreads();
     W scores[kRows], gradients[kRows];
     dot_rows<kDim>(q, k, p.head_dim, scores);
-    dot_rows<kDim>(dout, v, p.head_dim, gradients);
+    dot_rows<kDim>(dout, v, p.v.head_dim, gradients);
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
       score_gradient(p, keep, seen[i], row, first_of_warp + i, first + threadIdx.x % kWarp, scores[i], gradients[i]);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(const __grid_constant_
       __syncthreads();
       W scores[kRows], gradients[kRows];
       dot_rows<kDim>(k, q, p.head_dim, scores);
-      dot_rows<kDim>(v, dout, p.head_dim, gradients);
+      dot_rows<kDim>(v, dout, p.v.head_dim, gradients);
       const i64 query = first + threadIdx.x % kWarp, row = p.lse_row(at.b, head);
       const SeenKeys seen = p.seen_keys(at.b, query);
 #pragma unroll

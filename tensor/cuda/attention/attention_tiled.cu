@@ -64,7 +64,8 @@ void launch_backward(const Problem<E, W>& p, CudaDevice& device) {
   launch_tiles(backward_keys<kDim, E, W>, "attention_backward", p, p.kv_heads, p.keys, kOwn<W>, bytes, device);
 }
 
-/// Calls f.template operator()<kDim>() with the padded number of channels of tiles.
+/// Calls f.template operator()<kDim>() with the padded number of channels of tiles; `head_dim` is the larger of the
+/// widths of keys and values.
 template <class F>
 void with_padded_dim(i64 head_dim, F&& f) {
   MCPP_CHECK(head_dim > 0 && head_dim <= 256, "attention: head_dim is 1 to 256, not ", head_dim);
@@ -82,7 +83,8 @@ void TiledAttention::forward(const QkvHeads& x, const AttentionOptions& options,
   on_float(x.q.base.dtype(), [&]<class T>() {
     auto p = attention::make_problem<T>(x, y, options, samples);
     p.template read_forward<T>(y);
-    attention::with_padded_dim(x.q.head_dim, [&]<int kDim>() { attention::launch_forward<kDim>(p, device); });
+    attention::with_padded_dim(std::max(x.q.head_dim, x.v.head_dim),
+                               [&]<int kDim>() { attention::launch_forward<kDim>(p, device); });
   });
 }
 
@@ -95,7 +97,8 @@ void TiledAttention::backward(const Tensor& dout, const QkvHeads& x, const Atten
     auto p = attention::make_problem<T>(x, y, options, samples);
     p.template read_backward<T>(dout, y, dx);
     p.delta = delta.data<AccumulateType<T>>();
-    attention::with_padded_dim(x.q.head_dim, [&]<int kDim>() { attention::launch_backward<kDim>(p, device); });
+    attention::with_padded_dim(std::max(x.q.head_dim, x.v.head_dim),
+                               [&]<int kDim>() { attention::launch_backward<kDim>(p, device); });
   });
 }
 

@@ -220,6 +220,7 @@ AttentionCase make_case(std::span<const Heads* const> operands, const Tensor& ls
   const Heads &q = *operands[0], &k = *operands[1];
   std::string why = unsupported_reason(q, k, options);
   AttentionCase c{backward, why.empty() && mask_of(k, options) == Mask::Causal, {}, q.base.dtype()};
+  if (why.empty() && operands[2]->head_dim != k.head_dim) why = "values are not as wide as keys";
   if (why.empty() && !std::ranges::all_of(operands, [](const Heads* x) { return is_aligned(*x); }))
     why = "rows of heads do not begin at multiples of 16 bytes";
   if (why.empty() && reinterpret_cast<std::uintptr_t>(lse.raw()) % 16 != 0)

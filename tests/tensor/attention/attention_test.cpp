@@ -65,6 +65,13 @@ const std::vector<AttentionCase> kCases{
     {{150, 150, 1, 4, 2, 24}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0.1f, 1, 3, 1, 50, 0.35},
     {{70, 70, 1, 2, 1, 64}, {}, after(70), 0, 1, 0, 1, 0, 2},  // no key is visible
     {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 2, 2, 1, 5, 1},
+    // Values of another width than keys.
+    {{130, 130, 1, 2, 2, 192, 128}},
+    {{70, 70, 2, 4, 2, 24, 9}, {}, {}, 0.1f, 1, 3, 1, 50, 0.7},
+    {{97, 140, 1, 4, 1, 20, 72}, after(43)},
+    {{2, 130, 1, 4, 1, 72, 40}, after(128)},
+    {{1, 70, 2, 2, 2, 8, 65}, after(69), {}, 0, 1, 2},
+    {{140, 140, 1, 4, 2, 40, 16}, zigzag(0, 2, 70), zigzag(1, 2, 70), 0.2f},
 };
 
 TEST_P(AttentionTest, MatchesSoftmaxOfScoresTimesValues) {
@@ -99,8 +106,9 @@ TEST_P(AttentionTest, MatchesReferenceForRandomPositions) {
 }
 
 TEST_P(AttentionTest, ReadsAndWritesPackedHeads) {
-  for (const AttentionSizes& n : {AttentionSizes{70, 70, 2, 4, 4, 64}, AttentionSizes{70, 70, 2, 6, 2, 40},
-                                  AttentionSizes{33, 33, 1, 4, 1, 8}, AttentionSizes{128, 128, 2, 4, 2, 64}}) {
+  for (const AttentionSizes& n :
+       {AttentionSizes{70, 70, 2, 4, 4, 64}, AttentionSizes{70, 70, 2, 6, 2, 40}, AttentionSizes{33, 33, 1, 4, 1, 8},
+        AttentionSizes{128, 128, 2, 4, 2, 64}, AttentionSizes{70, 70, 2, 4, 4, 24, 10}}) {
     AttentionCall call = AttentionCall::packed({n}, dtype(), any_device(), target().first);
     call.run();
     expect_truth(call, attention_tolerance(dtype()));
