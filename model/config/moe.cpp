@@ -48,6 +48,9 @@ void add_group_conflicts(const MoeConfig& c, std::vector<std::string>& errors) {
   if ((groups == 0) != (selected == 0)) {
     errors.push_back("model.moe_router_num_groups and moe_router_group_topk: must be set together, or not at all");
   }
+  const i64 scores = c.router_group_score_topk;
+  if (groups == 0 && scores > 0)
+    errors.push_back("model.moe_router_group_score_topk: only read when moe_router_num_groups is set");
   if (groups == 0 || selected == 0) return;
   if (c.num_experts % groups != 0) {
     errors.push_back(str("model.moe_router_num_groups: ", groups, " does not divide num_experts = ", c.num_experts));
@@ -57,6 +60,9 @@ void add_group_conflicts(const MoeConfig& c, std::vector<std::string>& errors) {
   } else if (c.router_topk < selected) {
     errors.push_back(str("model.moe_router_group_topk: ", selected, " is more than moe_router_topk = ", c.router_topk,
                          ", so some selected groups would contribute no expert"));
+  } else if (scores > c.num_experts / groups) {
+    errors.push_back(str("model.moe_router_group_score_topk: ", scores, " is more than the ", c.num_experts / groups,
+                         " experts of a group"));
   }
 }
 
@@ -68,7 +74,8 @@ RoutingRule MoeConfig::routing() const {
           .pre_softmax = router_pre_softmax,
           .groups = router_num_groups,
           .group_topk = router_group_topk,
-          .scale = router_topk_scaling_factor > 0 ? router_topk_scaling_factor : 1};
+          .scale = router_topk_scaling_factor > 0 ? router_topk_scaling_factor : 1,
+          .group_score_topk = router_group_score_topk};
 }
 
 void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& errors) const {

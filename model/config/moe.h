@@ -40,6 +40,7 @@ struct MoeConfig {
   RouterScore router_score_function = RouterScore::Softmax;
   i64 router_num_groups = 0;
   i64 router_group_topk = 0;
+  i64 router_group_score_topk = 0;
   double router_topk_scaling_factor = 0;
   bool router_enable_expert_bias = false;
   double router_bias_update_rate = 1e-3;
@@ -68,6 +69,10 @@ struct MoeConfig {
     visit("moe_router_num_groups", self.router_num_groups,
           "select experts from the best of this many groups; 0 = no groups", between(0, 1e5));
     visit("moe_router_group_topk", self.router_group_topk, "groups that the experts of a token are selected from",
+          between(0, 1e5));
+    visit("moe_router_group_score_topk", self.router_group_score_topk,
+          "a group's score is the sum of its best scores, as many as this; 0 = moe_router_topk / "
+          "moe_router_group_topk",
           between(0, 1e5));
     visit("moe_router_topk_scaling_factor", self.router_topk_scaling_factor,
           "factor of the expert weights of a token; 0 = 1", at_least(0));

@@ -56,7 +56,7 @@ class Chooser {
         scores_(static_cast<std::size_t>(experts)),
         chosen_(rule.topk),
         groups_(rule.group_topk),
-        in_group_(rule.groups == 0 ? 1 : rule.topk / rule.group_topk) {}
+        in_group_(rule.scores_per_group()) {}
 
   void choose(const L* logits, i32* to) {
     const L* scores = scores_of(logits);

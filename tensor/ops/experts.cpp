@@ -18,7 +18,8 @@ void check_rule(const char* op, const RoutingRule& rule, i64 experts) {
   MCPP_CHECK(rule.topk > 0 && rule.topk <= experts, op, ": cannot select ", rule.topk, " of ", experts, " experts");
   MCPP_CHECK(rule.groups == 0 || (rule.groups > 0 && experts % rule.groups == 0 && rule.group_topk > 0 &&
                                   rule.group_topk <= rule.groups && rule.topk >= rule.group_topk &&
-                                  rule.topk <= experts / rule.groups * rule.group_topk),
+                                  rule.topk <= experts / rule.groups * rule.group_topk && rule.group_score_topk >= 0 &&
+                                  rule.group_score_topk <= experts / rule.groups),
              op, ": cannot select ", rule.topk, " of ", experts, " experts from ", rule.group_topk, " of ", rule.groups,
              " groups");
 }

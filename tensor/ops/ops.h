@@ -121,6 +121,11 @@ struct RoutingRule {
   bool pre_softmax = false;        ///< softmax over all experts; otherwise over the chosen ones
   i64 groups = 0, group_topk = 0;  ///< experts are chosen from the best group_topk of `groups` groups; 0 = no groups
   double scale = 1;                ///< multiplies the weights
+  i64 group_score_topk = 0;        ///< a group's score is the sum of as many best scores; 0 = topk / group_topk
+
+  constexpr i64 scores_per_group() const {
+    return groups == 0 ? 1 : group_score_topk > 0 ? group_score_topk : topk / group_topk;
+  }
 };
 
 struct AdamWStep {
@@ -295,7 +300,7 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
 /// Chooses the experts with the highest scores of each row of logits [T, E]. experts: int32 [T, k], highest score
 /// first, ties by lower index; NaN ranks above all. A score is the logit, with pre_softmax the softmax over all
 /// experts, or the sigmoid. `bias`, fp32 [E], may be null; it is added to the score for the choice only. A group's
-/// score is the sum of its best topk / group_topk.
+/// score is the sum of its best rule.scores_per_group().
 void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule, Tensor& experts);
 /// Computes the weights [T, k] of the chosen experts: the softmax of their logits; with pre_softmax, their values in
 /// the softmax over all experts; or their sigmoids, for k > 1 divided by their sum + 1e-20. Multiplied by rule.scale.

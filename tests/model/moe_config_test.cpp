@@ -77,6 +77,12 @@ TEST(MoeConfigTest, GroupsMustHaveEnoughExperts) {
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("must have at least moe_router_topk = 3 experts")));
   config.moe.router_group_topk = 2;
   EXPECT_THAT(config.conflicts(), IsEmpty());
+  config.moe.router_group_score_topk = 3;
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre("model.moe_router_group_score_topk: 3 is more than the 2 experts of a group"));
+  config.moe.router_num_groups = config.moe.router_group_topk = 0;
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre("model.moe_router_group_score_topk: only read when moe_router_num_groups is set"));
 }
 
 TEST(MoeConfigTest, RequiresAtLeastOneExpertLayer) {

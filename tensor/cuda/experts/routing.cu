@@ -111,7 +111,7 @@ __device__ void mark_groups(const W* scores, const RoutingRule& rule, i64 n, W* 
   for (i64 g = 0; g < rule.groups; ++g) {
     W sum = 0;
     RankedExpert<W> last;
-    for (i64 j = 0; j < rule.topk / rule.group_topk; ++j) {
+    for (i64 j = 0; j < rule.scores_per_group(); ++j) {
       last = next_best(
           size, last, [&](i64 i) { return scores[g * size + i]; }, any);
       sum += last.value;

@@ -23,7 +23,9 @@ std::vector<RoutingRule> rules_for(i64 experts) {
       for (const i64 k : {1, 2, 6, 8}) {
         if (k > experts || (score == RouterScore::Sigmoid && pre_softmax)) continue;
         rules.push_back({k, score, pre_softmax, 0, 0, k == 6 ? 2.5 : 1});
-        if (experts % 4 == 0 && k % 2 == 0 && k <= experts / 2) rules.push_back({k, score, pre_softmax, 4, 2, 1});
+        if (experts % 4 != 0 || k % 2 != 0 || k > experts / 2) continue;
+        rules.push_back({k, score, pre_softmax, 4, 2, 1});
+        rules.push_back({k, score, pre_softmax, 4, 2, 1, 1});
       }
     }
   }
@@ -32,7 +34,8 @@ std::vector<RoutingRule> rules_for(i64 experts) {
 
 std::string describe(const RoutingRule& rule, i64 rows, i64 experts) {
   return str("[", rows, ", ", experts, "] ", rule.score == RouterScore::Sigmoid ? "sigmoid" : "softmax",
-             rule.pre_softmax ? " before" : "", ", best ", rule.topk, ", groups ", rule.groups);
+             rule.pre_softmax ? " before" : "", ", best ", rule.topk, ", groups ", rule.groups, " by best ",
+             rule.group_score_topk);
 }
 
 double sigmoid(double x) {
@@ -80,8 +83,8 @@ std::vector<i32> reference_choice(const RoutingRule& rule, const Numbers& logits
   Numbers sums;
   for (i64 g = 0; g < rule.groups; ++g) {
     double sum = 0;
-    for (const i32 e :
-         best_of(scores, {all.begin() + g * size, all.begin() + (g + 1) * size}, rule.topk / rule.group_topk))
+    for (const i32 e : best_of(scores, {all.begin() + g * size, all.begin() + (g + 1) * size},
+                               rule.group_score_topk > 0 ? rule.group_score_topk : rule.topk / rule.group_topk))
       sum += scores[static_cast<std::size_t>(e)];
     sums.push_back(sum);
   }
@@ -296,6 +299,8 @@ TEST(RoutingTest, RejectsInvalidRules) {
   EXPECT_THROW(ops::choose_experts(logits, nullptr, {.groups = 3, .group_topk = 1}, experts), Error);
   EXPECT_THROW(ops::choose_experts(logits, nullptr, {.groups = 8, .group_topk = 1}, experts), Error);
   EXPECT_THROW(ops::choose_experts(logits, nullptr, {.groups = 4, .group_topk = 0}, experts), Error);
+  EXPECT_THROW(ops::choose_experts(logits, nullptr, {.groups = 4, .group_topk = 2, .group_score_topk = 3}, experts),
+               Error);
   EXPECT_THROW(ops::choose_experts(logits, &logits, {}, experts), Error);
   EXPECT_THROW(ops::choose_experts(Tensor::zeros({3, 8}, DType::BF16, device), nullptr, {}, experts), Error);
   Tensor d_logits = Tensor::like(logits), squares = Tensor::zeros({1}, DType::F64, device);
