@@ -68,7 +68,8 @@ ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKi
 i64 rotary_tables(const BlockKinds& blocks) {
   std::set<RotaryKind> kinds;
   for (const BlockSpec& block : blocks.kinds)
-    if (block.attention() && block.attention()->rope != RotaryKind::None) kinds.insert(block.attention()->rope);
+    if (const auto attention = block.core_attention(); attention && attention->rope != RotaryKind::None)
+      kinds.insert(attention->rope);
   return static_cast<i64>(kinds.size());
 }
 

@@ -15,12 +15,18 @@ namespace {
 /// has that much memory.
 const double kMaxWeights = std::exp2(56), kMaxActivations = std::exp2(53);
 
+/// Width of the latents of multi-latent attention.
+double latent_width(const ModelConfig& c) {
+  return c.mla.is_used ? static_cast<double>(c.mla.q_lora_rank + c.mla.kv_lora_rank + c.mla.qk_pos_emb_head_dim) : 0;
+}
+
 /// Upper estimate of the number of weights.
 double estimate_weight_count(const ModelConfig& c) {
   const auto real = [](i64 value) { return static_cast<double>(value); };
   const double width = real(c.hidden_size), heads = real(c.num_attention_heads.max()) * real(c.head_dim());
   const double experts = real(c.moe.num_experts) * real(c.moe_ffn()) + real(c.moe.shared_expert_intermediate_size);
-  const double layer = width * (4 * heads + 3 * std::max(real(c.max_ffn()), experts));
+  const double layer =
+      width * (4 * heads + 3 * std::max(real(c.max_ffn()), experts)) + latent_width(c) * (width + 2 * heads);
   return real(c.num_layers) * layer + width * (2 * real(c.padded_vocab_size()) + real(c.max_positions()));
 }
 
@@ -29,7 +35,8 @@ double estimate_activation_count(const ModelConfig& c) {
   const auto real = [](i64 value) { return static_cast<double>(value); };
   const double heads = real(c.num_attention_heads.max()) * real(c.head_dim());
   const double mlp = std::max(real(c.max_ffn()), real(c.moe.router_topk) * real(c.moe_ffn()));
-  return real(c.num_layers) * (8 * real(c.hidden_size) + 4 * heads + 4 * mlp) + 3 * real(c.padded_vocab_size());
+  return real(c.num_layers) * (8 * real(c.hidden_size) + 8 * heads + 4 * mlp + 4 * latent_width(c)) +
+         3 * real(c.padded_vocab_size());
 }
 
 /// Returns the largest number of rows that all ranks of an exchange send to an expert; 0 = no limit.

@@ -109,6 +109,11 @@ TransformerLayer::TransformerLayer(i64 layer, const BlockSpec& spec, StoredRef<M
                                                   std::make_unique<RecurrentMixer>(mixer, layer, *recurrent, context),
                                                   name + ".post_self_attn_layernorm");
   }
+  if (spec.latent_attention())
+    attention_ = std::make_unique<ResidualBranch>(
+        attention, context, name + ".input_layernorm",
+        std::make_unique<MultiLatentAttention>(attention, layer, *spec.latent_attention(), context, rotary),
+        name + ".post_self_attn_layernorm");
   if (spec.has_feed_forward())
     mlp_ = std::make_unique<ResidualBranch>(mlp, context, name + ".pre_mlp_layernorm",
                                             make_feed_forward(layer, spec, mlp), name + ".post_mlp_layernorm");

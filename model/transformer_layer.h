@@ -12,6 +12,7 @@
 #include "model/layers/attention.h"
 #include "model/layers/branch.h"
 #include "model/layers/moe/moe_layer.h"
+#include "model/layers/multi_latent_attention.h"
 #include "model/layers/norm.h"
 #include "model/layers/recurrent_mixer.h"
 

@@ -149,6 +149,15 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
       check("the width of a recurrent mixer's heads per rank",
             recurrent->shape.heads() * recurrent->shape.value_dim / tp);
     }
+    if (const MultiLatentAttentionSpec* latent = block.latent_attention()) {
+      const i64 heads = latent->num_heads / tp;
+      check("model.q_lora_rank", latent->q_lora_rank);
+      check("model.kv_lora_rank", latent->kv_lora_rank);
+      check("the width of the latent and the rotary key", latent->latent_width());
+      check("the width of queries per rank", heads * latent->query_dim());
+      check("the width of keys and values per rank", heads * (latent->qk_head_dim + latent->v_head_dim));
+      check("the width of values per rank", heads * latent->v_head_dim);
+    }
     if (block.mlp()) check("model.ffn_hidden_size per rank", block.mlp()->ffn_hidden_size / tp);
   }
   check("model.moe_shared_expert_intermediate_size per rank", m.moe.shared_expert_intermediate_size / tp);

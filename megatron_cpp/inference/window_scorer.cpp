@@ -55,10 +55,7 @@ double generation_bytes(GPTModel& stage, i64 batch) {
   const ModelConfig& config = context.config;
   i64 cached = 0;
   for (const BlockSpec& block : block_specs(config, stage.stage().first_layer, stage.stage().end_layer))
-    if (block.recurrent())
-      cached += KvCache::recurrent_bytes(context, *block.recurrent(), batch);
-    else if (block.attention())
-      cached += KvCache::layer_bytes(context, *block.attention(), batch, config.max_positions());
+    cached += KvCache::layer_bytes(context, block, batch, config.max_positions());
   // All ranks get the rows of logits as fp32 values to sample from.
   const i64 logits = batch * config.vocab_size * static_cast<i64>(sizeof(float));
   return weight_bytes(stage) + static_cast<double>(cached) + static_cast<double>(logits);

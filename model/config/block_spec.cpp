@@ -54,6 +54,18 @@ bool has_delta_net(const ModelConfig& c, i64 layer) {
   return is_selected(c.recurrent.linear_attention_freq, layer, /*is_nth=*/false, /*if_empty=*/false);
 }
 
+MultiLatentAttentionSpec latent_attention_spec(const ModelConfig& c, i64 layer) {
+  const i64 window = window_of(c, layer);
+  return {.num_heads = c.num_attention_heads.of_layer(layer),
+          .q_lora_rank = c.mla.q_lora_rank,
+          .kv_lora_rank = c.mla.kv_lora_rank,
+          .qk_head_dim = c.mla.qk_head_dim,
+          .qk_pos_emb_head_dim = c.mla.qk_pos_emb_head_dim,
+          .v_head_dim = c.mla.v_head_dim,
+          .window = window,
+          .rope = rotary_kind(c, layer, window)};
+}
+
 bool has_experts(const ModelConfig& c, i64 layer) {
   const MoeConfig& moe = c.moe;
   if (moe.num_experts == 0) return false;
@@ -79,11 +91,19 @@ std::string describe(const RecurrentSpec& recurrent) {
              shape.key_dim, " x ", shape.value_dim);
 }
 
+std::string describe(const MultiLatentAttentionSpec& attention) {
+  std::string text = str("multi-latent attention ", attention.num_heads, " heads, latents ");
+  if (attention.q_lora_rank > 0) text += str(attention.q_lora_rank, "/");
+  text += str(attention.kv_lora_rank, attention.rope == RotaryKind::None ? " nope" : " rope");
+  return attention.window > 0 ? str(text, " window ", attention.window) : text;
+}
+
 std::string describe(const BlockSpec& block, const ModelConfig& c) {
   std::vector<std::string> parts;
   const std::string_view activation = enum_name(c.activation_func);
   if (block.attention()) parts.push_back(describe(*block.attention(), c));
   if (block.recurrent()) parts.push_back(describe(*block.recurrent()));
+  if (block.latent_attention()) parts.push_back(describe(*block.latent_attention()));
   if (block.mlp()) parts.push_back(str(activation, " ", block.mlp()->ffn_hidden_size));
   if (const MoeSpec* moe = block.moe()) {
     std::string text =
@@ -112,12 +132,27 @@ Repetition find_repetition(const std::vector<std::string>& texts, std::size_t fi
 
 }  // namespace
 
+AttentionSpec MultiLatentAttentionSpec::core() const {
+  return {.num_heads = num_heads,
+          .num_query_groups = num_heads,
+          .head_dim = std::max(query_dim(), v_head_dim),
+          .window = window,
+          .rope = rope};
+}
+
+std::optional<AttentionSpec> BlockSpec::core_attention() const {
+  if (attention()) return *attention();
+  return latent_attention() ? std::optional(latent_attention()->core()) : std::nullopt;
+}
+
 BlockSpec block_spec(const ModelConfig& config, i64 layer) {
   layer = std::min(layer, config.num_layers - 1);
   BlockSpec block;
   const char branch = branch_of(config, layer);
   if (branch == kMambaOnly || branch == kDeltaNetOnly || has_delta_net(config, layer))
     block.mixer = recurrent_spec(config, branch == kMambaOnly);
+  else if ((branch == '\0' || branch == kAttentionOnly) && config.mla.is_used)
+    block.mixer = latent_attention_spec(config, layer);
   else if (branch == '\0' || branch == kAttentionOnly)
     block.mixer = attention_spec(config, layer);
   if (branch != '\0' && block.has_mixer()) return block;
@@ -188,7 +223,7 @@ ModelSizes model_sizes(const ModelConfig& config) {
                    .moe_ffn_hidden_size = config.moe_ffn()};
   std::vector<i64> heads, groups, ffn;
   for (const BlockSpec& block : BlockKinds(config).kinds) {
-    if (const AttentionSpec* attention = block.attention()) {
+    if (const std::optional<AttentionSpec> attention = block.core_attention()) {
       heads.push_back(attention->num_heads);
       groups.push_back(attention->num_query_groups);
     }

@@ -4,6 +4,7 @@
 // estimates, weight maps and the planner read the result.
 #pragma once
 #include <compare>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -38,6 +39,26 @@ struct RecurrentSpec {
   auto operator<=>(const RecurrentSpec&) const = default;
 };
 
+/// Multi-latent attention of a block (MultiLatentConfig).
+struct MultiLatentAttentionSpec {
+  i64 num_heads = 0;
+  i64 q_lora_rank = 0;  ///< width of the latent of queries; 0: queries are projected directly
+  i64 kv_lora_rank = 0;
+  i64 qk_head_dim = 0, qk_pos_emb_head_dim = 0, v_head_dim = 0;
+  i64 window = 0;  ///< as in AttentionSpec
+  RotaryKind rope = RotaryKind::None;
+
+  /// Width of a head's queries and keys.
+  i64 query_dim() const { return qk_head_dim + qk_pos_emb_head_dim; }
+  /// Width of a token's latent and rotary key, from which the keys and values of all heads are computed.
+  i64 latent_width() const { return kv_lora_rank + qk_pos_emb_head_dim; }
+  /// Width of the values of all heads.
+  i64 value_width() const { return num_heads * v_head_dim; }
+  /// Returns the attention between the projections: one key and value per head, stored in equal widths.
+  AttentionSpec core() const;
+  auto operator<=>(const MultiLatentAttentionSpec&) const = default;
+};
+
 /// Dense feed-forward part of a block.
 struct MlpSpec {
   i64 ffn_hidden_size = 0;
@@ -57,14 +78,17 @@ struct MoeSpec {
 /// One block: a mixer of positions, a feed-forward part, or both. Each part is a residual branch with its norms
 /// (ModelConfig::norm_position).
 struct BlockSpec {
-  std::variant<std::monostate, AttentionSpec, RecurrentSpec> mixer;
+  std::variant<std::monostate, AttentionSpec, MultiLatentAttentionSpec, RecurrentSpec> mixer;
   std::variant<std::monostate, MlpSpec, MoeSpec> feed_forward;
 
   /// Return the part of the block, or nullptr if the block has no such part.
   const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
   const RecurrentSpec* recurrent() const { return std::get_if<RecurrentSpec>(&mixer); }
+  const MultiLatentAttentionSpec* latent_attention() const { return std::get_if<MultiLatentAttentionSpec>(&mixer); }
   const MlpSpec* mlp() const { return std::get_if<MlpSpec>(&feed_forward); }
   const MoeSpec* moe() const { return std::get_if<MoeSpec>(&feed_forward); }
+  /// Returns the heads, positions and window of the attention between the projections of either kind of attention.
+  std::optional<AttentionSpec> core_attention() const;
   bool has_mixer() const { return mixer.index() != 0; }
   bool has_feed_forward() const { return feed_forward.index() != 0; }
 

@@ -72,9 +72,9 @@ void add_size_conflicts(const ModelConfig& m, std::vector<std::string>& errors) 
   bool matches = add_list_conflicts("num_attention_heads", heads, m.num_layers, errors);
   matches = add_list_conflicts("num_query_groups", m.num_query_groups, m.num_layers, errors) && matches;
   matches = add_list_conflicts("ffn_hidden_size", m.ffn_hidden_size, m.num_layers, errors) && matches;
-  if (heads.is_list() && m.kv_channels == 0)
+  if (heads.is_list() && m.kv_channels == 0 && !m.mla.is_used)
     errors.push_back("model.kv_channels: must be set if num_attention_heads is a list");
-  else if (m.kv_channels == 0 && m.hidden_size % heads.first() != 0)
+  else if (m.kv_channels == 0 && !m.mla.is_used && m.hidden_size % heads.first() != 0)
     errors.push_back(str("model.num_attention_heads: hidden_size ", m.hidden_size, " is not divisible by ",
                          heads.first(), " heads; change one of them or set model.kv_channels"));
   if (m.ffn_hidden_size.is_list() && m.moe.num_experts > 0 && m.moe.ffn_hidden_size == 0)
@@ -133,10 +133,48 @@ void add_mtp_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
     errors.push_back(str("model.mtp_num_layers: ", m.mtp_num_layers, " must be below seq_length ", m.seq_length));
 }
 
+/// Appends conflicts of multi-latent attention with keys of other kinds of attention.
+void add_latent_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  if (!m.mla.is_used) return m.mla.add_unread_keys(errors);
+  const auto unless = [&](bool holds, const char* key, const auto&... why) {
+    if (!holds) errors.push_back(str("model.", key, ": with multi_latent_attention ", why...));
+  };
+  unless(m.position_embedding_type == PositionEmbedding::Rope, "position_embedding_type", "must be \"rope\", not \"",
+         enum_name(m.position_embedding_type), "\"");
+  unless(m.mla.qk_pos_emb_head_dim % 2 == 0, "qk_pos_emb_head_dim", "must be even, because RoPE rotates pairs");
+  unless(m.rotary_percent == 1, "rotary_percent", "must be 1; qk_pos_emb_head_dim is the part that RoPE rotates");
+  unless(m.rope_local_base_freq == 0, "rope_local_base_freq", "must be 0");
+  unless(m.kv_channels == 0 || m.kv_channels == m.head_dim(), "kv_channels",
+         "is not read; set qk_head_dim, qk_pos_emb_head_dim and v_head_dim instead");
+  unless(m.num_query_groups == PerLayer<i64>(0) || m.num_query_groups == m.num_attention_heads, "num_query_groups",
+         "each head has its own key; remove it");
+  unless(!m.qk_layernorm, "qk_layernorm", "is not read: latents are always normalized; remove it");
+  unless(m.attention_output_gate.empty(), "attention_output_gate", "must be []");
+  unless(!m.add_qkv_bias, "add_qkv_bias", "must be false: projections to queries, keys and values have no biases");
+}
+
 }  // namespace
 
+void MultiLatentConfig::add_unread_keys(std::vector<std::string>& errors) const {
+  const MultiLatentConfig defaults;
+  std::vector<std::string> names;
+  const auto add = [&](bool is_set, const char* key) {
+    if (is_set) names.emplace_back(key);
+  };
+  add(q_lora_rank != defaults.q_lora_rank, "q_lora_rank");
+  add(kv_lora_rank != defaults.kv_lora_rank, "kv_lora_rank");
+  add(qk_head_dim != defaults.qk_head_dim, "qk_head_dim");
+  add(qk_pos_emb_head_dim != defaults.qk_pos_emb_head_dim, "qk_pos_emb_head_dim");
+  add(v_head_dim != defaults.v_head_dim, "v_head_dim");
+  add(latent_norm_epsilon != defaults.latent_norm_epsilon, "latent_norm_epsilon");
+  for (const std::string& name : names)
+    errors.push_back(str("model.", name, ": only read when multi_latent_attention is true"));
+}
+
 double ModelConfig::softmax_scale() const {
-  return 1 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(head_dim()));
+  const i64 width = mla.is_used ? mla.query_dim() : head_dim();
+  const double scale = 1 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(width));
+  return mla.is_used ? scale * rope_scaling.score_factor() : scale;
 }
 
 std::vector<std::string> ModelConfig::conflicts() const {
@@ -146,6 +184,7 @@ std::vector<std::string> ModelConfig::conflicts() const {
   add_rope_conflicts(*this, errors);
   add_window_conflicts(*this, errors);
   add_norm_conflicts(*this, errors);
+  add_latent_conflicts(*this, errors);
   add_selection_conflicts("attention_output_gate", attention_output_gate, num_layers, "1 (gate) or 0 (no gate)",
                           errors);
   add_mtp_conflicts(*this, errors);

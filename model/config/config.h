@@ -9,6 +9,7 @@
 #include "base/integer_math.h"
 #include "model/config/moe.h"
 #include "model/config/recurrent.h"
+#include "model/config/multi_latent.h"
 #include "model/config/rope_scaling.h"
 
 namespace mcpp {
@@ -66,6 +67,7 @@ struct ModelConfig {
   bool qk_layernorm = false;
   bool qk_layernorm_all_heads = false;
   std::vector<i64> attention_output_gate = {};
+  MultiLatentConfig mla = {};
   bool use_parallel_residual = false;
   ActivationFunction activation_func = ActivationFunction::Gelu;
   double query_pre_attn_scalar = 0;
@@ -90,6 +92,7 @@ struct ModelConfig {
     size_fields(self, visit);
     position_fields(self, visit);
     layer_fields(self, visit);
+    MultiLatentConfig::fields(self.mla, visit);
     MoeConfig::fields(self.moe, visit);
     RecurrentConfig::fields(self.recurrent, visit);
   }
@@ -195,7 +198,10 @@ struct ModelConfig {
     return num_query_groups.of_layer(layer) > 0 ? num_query_groups.of_layer(layer)
                                                 : num_attention_heads.of_layer(layer);
   }
-  i64 head_dim() const { return kv_channels > 0 ? kv_channels : hidden_size / num_attention_heads.first(); }
+  i64 head_dim() const {
+    if (mla.is_used) return mla.head_dim();
+    return kv_channels > 0 ? kv_channels : hidden_size / num_attention_heads.first();
+  }
   i64 max_positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }
   i64 padded_vocab_size() const { return round_up(vocab_size, make_vocab_size_divisible_by); }
   bool is_gated() const {
@@ -209,7 +215,10 @@ struct ModelConfig {
   bool attention_output_bias() const { return add_bias_linear || add_attention_output_bias; }
   bool mlp_bias() const { return add_bias_linear || add_mlp_bias; }
   /// Returns the number of a head's dimensions that RoPE rotates; even.
-  i64 rotary_dim() const { return static_cast<i64>(static_cast<double>(head_dim()) * rotary_percent) / 2 * 2; }
+  i64 rotary_dim() const {
+    const i64 dim = mla.is_used ? mla.qk_pos_emb_head_dim : head_dim();
+    return static_cast<i64>(static_cast<double>(dim) * rotary_percent) / 2 * 2;
+  }
   /// Returns the angles [rotary_dim() / 2] by which RoPE rotates each pair of channels per position.
   std::vector<double> rotary_frequencies(bool is_local = false) const {
     if (is_local) return RopeScaling().frequencies(rope_local_base_freq, rotary_dim(), max_positions());

@@ -65,6 +65,12 @@ double RopeScaling::magnitude() const {
   return yarn_magnitude(factor, 1);
 }
 
+double RopeScaling::score_factor() const {
+  if (type != RopeScalingType::Yarn || mscale_all_dim == 0) return 1;
+  const double magnitude = yarn_magnitude(factor, mscale_all_dim);
+  return magnitude * magnitude;
+}
+
 void RopeScaling::add_conflicts(bool has_rope, std::vector<std::string>& errors) const {
   const RopeScaling defaults;
   if (!has_rope && type != RopeScalingType::None)

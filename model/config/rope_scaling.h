@@ -74,6 +74,9 @@ struct RopeScaling {
   }
   /// Returns the factor of cosines and sines.
   double magnitude() const;
+  /// Returns the factor of the attention scores in DeepSeek's models, where YaRN sharpens the part of queries and keys
+  /// without RoPE, too: the square of mscale_all_dim's factor.
+  double score_factor() const;
 };
 
 }  // namespace mcpp

@@ -47,9 +47,20 @@ KvCache::KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length)
       layers_(static_cast<std::size_t>(context_.config.num_layers)),
       states_(layers_.size()) {}
 
-i64 KvCache::layer_bytes(const ModelContext& context, const AttentionSpec& attention, i64 batch, i64 max_length) {
-  const i64 groups = std::max<i64>(1, attention.num_query_groups / context.tp.size());
-  return numel({max_length, batch, groups, 2, attention.head_dim}) * static_cast<i64>(size_of(context.dtype));
+bool KvCache::holds_latents(const MultiLatentAttentionSpec& attention, DeviceType device) {
+  constexpr i64 kMaxCudaHeadDim = 256;  // of the attention kernels
+  return device != DeviceType::Cuda || attention.latent_width() <= kMaxCudaHeadDim;
+}
+
+i64 KvCache::layer_bytes(const ModelContext& context, const BlockSpec& block, i64 batch, i64 max_length) {
+  if (block.recurrent()) return recurrent_bytes(context, *block.recurrent(), batch);
+  const auto bytes = [&](i64 width) { return max_length * batch * width * static_cast<i64>(size_of(context.dtype)); };
+  if (const MultiLatentAttentionSpec* latent = block.latent_attention();
+      latent && holds_latents(*latent, context.device.type()))
+    return bytes(latent->latent_width());
+  const std::optional<AttentionSpec> attention = block.core_attention();
+  if (!attention) return 0;
+  return bytes(std::max<i64>(1, attention->num_query_groups / context.tp.size()) * 2 * attention->head_dim);
 }
 
 i64 KvCache::recurrent_bytes(const ModelContext& context, const RecurrentSpec& mixer, i64 batch) {
@@ -69,17 +80,31 @@ KvCache::RecurrentState& KvCache::recurrent_state(i64 index, const ScanShape& sh
   return state;
 }
 
-Tensor& KvCache::layer(i64 index, const Heads& k) {
+Tensor& KvCache::layer(i64 index, const Shape& position) {
   Tensor& layer = layers_.at(static_cast<std::size_t>(index));
-  if (!layer.defined())
-    layer = Tensor::empty({max_length_, batch_, k.heads, 2, k.head_dim}, context_.dtype, context_.device);
+  Shape shape{max_length_, batch_};
+  shape.insert(shape.end(), position.begin(), position.end());
+  if (!layer.defined()) layer = Tensor::empty(shape, context_.dtype, context_.device);
   return layer;
+}
+
+void KvCache::check_length(i64 length) const {
+  MCPP_CHECK(length <= max_length(), "the cache holds ", max_length(), " positions, ", length, " are needed");
+}
+
+Heads KvCache::append_rows(i64 index, const Tensor& rows, i64 first_position) {
+  const i64 length = first_position + rows.dim(0);
+  check_length(length);
+  const Tensor& cache = layer(index, {rows.dim(2)});
+  Tensor added = cache.slice(first_position, length);
+  ops::copy(rows, added);
+  return dense_heads(cache.slice(0, length), 1);
 }
 
 KvCache::View KvCache::append(i64 index, const Heads& k, const Heads& v, i64 first_position) {
   const i64 length = first_position + k.seq;
-  MCPP_CHECK(length <= max_length(), "the cache holds ", max_length(), " positions, ", length, " are needed");
-  const Tensor& layer_cache = layer(index, k);
+  check_length(length);
+  const Tensor& layer_cache = layer(index, {k.heads, 2, k.head_dim});
   Heads added = key_value_pairs(layer_cache, first_position, k.seq);
   ops::copy_heads(key_value_view(k, v), added);
   const Heads all = key_value_pairs(layer_cache, 0, length);

@@ -1,5 +1,5 @@
 // Cache of the keys and values of previous tokens and of recurrent states, so that a new token costs one position
-// instead of the full context.
+// instead of the full context. Multi-latent attention may cache the latents from which it computes keys and values.
 #pragma once
 #include <vector>
 
@@ -16,8 +16,11 @@ class KvCache {
   /// only some of the layers.
   KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length);
 
-  /// Returns the bytes of a layer with this attention after the first append().
-  static i64 layer_bytes(const ModelContext& context, const AttentionSpec& attention, i64 batch, i64 max_length);
+  /// Returns true if layers with this attention cache latents, which core attention then uses as keys and values of
+  /// one head of that width; otherwise they cache the keys and values of each head.
+  static bool holds_latents(const MultiLatentAttentionSpec& attention, DeviceType device);
+  /// Returns the bytes of a layer with this block after its first append; 0 without a mixer.
+  static i64 layer_bytes(const ModelContext& context, const BlockSpec& block, i64 batch, i64 max_length);
 
   struct View {
     Heads k, v;
@@ -25,6 +28,9 @@ class KvCache {
   /// Copies the keys and values of new positions, starting at first_position, and returns views of all so far. Each
   /// value is stored after its key, as in Megatron's fused tensor, so that one copy moves both.
   View append(i64 index, const Heads& k, const Heads& v, i64 first_position);
+  /// Copies rows [s, b, width] of new positions, starting at first_position, and returns a view of all so far as one
+  /// head.
+  Heads append_rows(i64 index, const Tensor& rows, i64 first_position);
   i64 max_length() const { return max_length_; }
 
   /// State of a recurrent mixer after the last position: inputs of the convolution, [taps - 1, b, channels], and states
@@ -38,11 +44,13 @@ class KvCache {
   static i64 recurrent_bytes(const ModelContext& context, const RecurrentSpec& mixer, i64 batch);
 
  private:
-  Tensor& layer(i64 index, const Heads& k);
+  Tensor& layer(i64 index, const Shape& position);
+  void check_length(i64 length) const;
 
   const ModelContext& context_;
   i64 batch_, max_length_;
-  std::vector<Tensor> layers_;  // [max_length, b, groups, key and value, head_dim] each
+  /// [max_length, b, groups, key and value, head_dim] each, or [max_length, b, width] of append_rows().
+  std::vector<Tensor> layers_;
   std::vector<RecurrentState> states_;
 };
 

@@ -14,14 +14,19 @@ NormRule make_rule(const ModelConfig& config) {
   return rule;
 }
 
-NormColumns hidden_axis(const ModelContext& context) {
-  const Shape shape{context.config.hidden_size};
+NormColumns all_columns(const ModelContext& context, i64 width) {
+  const Shape shape{width};
   return {.box = slab(shape, 0, 0, shape[0]), .tp = {gradient_spread(context.stream())}};
 }
 
 }  // namespace
 
-Norm::Norm(const std::string& name, const ModelContext& context) : Norm(name, context, hidden_axis(context)) {
+Norm::Norm(const std::string& name, const ModelContext& context)
+    : Norm(name, context, context.config.hidden_size, context.config.norm_epsilon) {}
+
+Norm::Norm(const std::string& name, const ModelContext& context, i64 width, double epsilon)
+    : Norm(name, context, all_columns(context, width)) {
+  rule_.eps = epsilon;
   is_in_stream_ = true;
 }
 

@@ -25,6 +25,8 @@ class Norm final : public Module {
  public:
   /// Norm over the hidden axis of the residual stream.
   Norm(const std::string& name, const ModelContext& context);
+  /// Norm over `width` columns of activations that are placed like the residual stream.
+  Norm(const std::string& name, const ModelContext& context, i64 width, double epsilon);
   /// Norm inside the tensor-parallel region.
   Norm(const std::string& name, const ModelContext& context, const NormColumns& columns);
 

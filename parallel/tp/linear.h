@@ -63,6 +63,8 @@ class ColumnParallelLinear final : public Module {
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
   /// Returns the bias, or null without one.
   const Tensor* bias() const { return slice_.bias ? &slice_.bias->value : nullptr; }
+  /// Returns this rank's slice of the weight.
+  const Tensor& weight() const { return slice_.weight.value; }
 
  private:
   TensorParallelRegion region_;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace mcpp {
 namespace {
 
@@ -61,6 +63,82 @@ TEST(BlockSpecTest, OmitsRopeInLayersOfNoRopeFreq) {
   EXPECT_EQ(describe_blocks(config),
             "[attention gqa 4/2 nope | gelu 96], 4 x [attention gqa 4/2 rope | gelu 96], "
             "[attention gqa 4/2 nope | gelu 96]");
+}
+
+ModelConfig latent_model() {
+  ModelConfig config = small_model();
+  config.num_query_groups = 0, config.position_embedding_type = PositionEmbedding::Rope;
+  config.mla = {.is_used = true,
+                .q_lora_rank = 48,
+                .kv_lora_rank = 32,
+                .qk_head_dim = 12,
+                .qk_pos_emb_head_dim = 6,
+                .v_head_dim = 24};
+  return config;
+}
+
+TEST(BlockSpecTest, HasLatentAttentionWithMultiLatentAttention) {
+  ModelConfig config = latent_model();
+  config.no_rope_freq = {6}, config.num_attention_heads = PerLayer<i64>({4, 4, 4, 4, 4, 3});
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  const BlockSpec block = block_spec(config, 5);
+  EXPECT_EQ(block.attention(), nullptr);
+  ASSERT_NE(block.latent_attention(), nullptr);
+  EXPECT_TRUE(block.has_mixer());
+  EXPECT_EQ(*block.latent_attention(), (MultiLatentAttentionSpec{.num_heads = 3,
+                                                                 .q_lora_rank = 48,
+                                                                 .kv_lora_rank = 32,
+                                                                 .qk_head_dim = 12,
+                                                                 .qk_pos_emb_head_dim = 6,
+                                                                 .v_head_dim = 24}));
+  EXPECT_EQ(*block.core_attention(), (AttentionSpec{.num_heads = 3, .num_query_groups = 3, .head_dim = 24}));
+  EXPECT_EQ(block_spec(config, 0).latent_attention()->rope, RotaryKind::Global);
+  EXPECT_EQ(config.rotary_dim(), 6);
+  EXPECT_DOUBLE_EQ(config.softmax_scale(), 1 / std::sqrt(18.0));
+  EXPECT_EQ(describe_blocks(config),
+            "5 x [multi-latent attention 4 heads, latents 48/32 rope | gelu 96], "
+            "[multi-latent attention 3 heads, latents 48/32 nope | gelu 96]");
+}
+
+TEST(BlockSpecTest, LatentAttentionMultipliesScoresBySquareOfYarnFactor) {
+  ModelConfig config = latent_model();
+  config.rope_scaling = {.type = RopeScalingType::Yarn, .factor = 40, .mscale = 0.707, .mscale_all_dim = 0.707};
+  const double magnitude = 0.1 * 0.707 * std::log(40) + 1;
+  EXPECT_DOUBLE_EQ(config.softmax_scale(), magnitude * magnitude / std::sqrt(18.0));
+  EXPECT_DOUBLE_EQ(config.rope_scaling.magnitude(), 1);
+  config.rope_scaling.mscale = config.rope_scaling.mscale_all_dim = 0;
+  EXPECT_DOUBLE_EQ(config.softmax_scale(), 1 / std::sqrt(18.0));
+}
+
+TEST(BlockSpecTest, LatentAttentionRejectsKeysOfOtherAttention) {
+  ModelConfig config = latent_model();
+  config.num_query_groups = 4, config.kv_channels = 24;  // as in a resolved configuration
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  config.position_embedding_type = PositionEmbedding::LearnedAbsolute;
+  config.mla.qk_pos_emb_head_dim = 5;
+  config.rotary_percent = 0.5;
+  config.kv_channels = 16, config.num_query_groups = 2;
+  config.qk_layernorm = config.add_qkv_bias = true;
+  config.attention_output_gate = {1};
+  EXPECT_THAT(
+      config.conflicts(),
+      UnorderedElementsAre(HasSubstr("model.position_embedding_type: with multi_latent_attention must be \"rope\", not "
+                                     "\"learned_absolute\""),
+                           HasSubstr("model.qk_pos_emb_head_dim: with multi_latent_attention must be even"),
+                           HasSubstr("model.rotary_percent: with multi_latent_attention must be 1"),
+                           HasSubstr("model.rotary_percent: only read when"),
+                           HasSubstr("model.kv_channels: with multi_latent_attention is not read; set qk_head_dim"),
+                           HasSubstr("model.num_query_groups: with multi_latent_attention each head has its own key"),
+                           HasSubstr("model.qk_layernorm: with multi_latent_attention is not read"),
+                           HasSubstr("model.attention_output_gate: with multi_latent_attention must be []"),
+                           HasSubstr("model.add_qkv_bias: with multi_latent_attention must be false")));
+  config = latent_model(), config.mla.is_used = false;
+  EXPECT_THAT(config.conflicts(),
+              UnorderedElementsAre("model.q_lora_rank: only read when multi_latent_attention is true",
+                                   "model.kv_lora_rank: only read when multi_latent_attention is true",
+                                   "model.qk_head_dim: only read when multi_latent_attention is true",
+                                   "model.qk_pos_emb_head_dim: only read when multi_latent_attention is true",
+                                   "model.v_head_dim: only read when multi_latent_attention is true"));
 }
 
 TEST(BlockSpecTest, HasGateInLayersOfAttentionOutputGate) {

@@ -1,6 +1,7 @@
 // Small models of both families with their parameters.
 #pragma once
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/philox.h"
@@ -86,6 +87,37 @@ inline void set_num_layers(ModelConfig& config, i64 layers) {
   config.num_layers = layers;
 }
 
+/// Returns `config`, a model with RoPE, with multi-latent attention.
+inline ModelConfig with_latent_attention(ModelConfig config) {
+  config.num_query_groups = 0, config.rotary_percent = 1;
+  config.mla = {.is_used = true,
+                .q_lora_rank = 12,
+                .kv_lora_rank = 10,
+                .qk_head_dim = 6,
+                .qk_pos_emb_head_dim = 4,
+                .v_head_dim = 8};
+  return config;
+}
+
+/// Returns a model like DeepSeek-V2, and one whose values are wider than keys and whose queries have no latent.
+inline std::pair<ModelConfig, ModelConfig> tiny_latent_models() {
+  ModelConfig deepseek = with_latent_attention(tiny_llama()), wide_values = deepseek;
+  deepseek.mla.latent_norm_epsilon = 1e-3;
+  deepseek.rope_scaling = {.type = RopeScalingType::Yarn,
+                           .factor = 8,
+                           .original_max_position_embeddings = 4,
+                           .mscale = 0.7,
+                           .mscale_all_dim = 1};
+  wide_values.mla.q_lora_rank = 0;
+  wide_values.mla.v_head_dim = 14;
+  wide_values.normalization = Normalization::LayerNorm;
+  wide_values.no_rope_freq = {2};
+  wide_values.window_size = {4, 0};
+  wide_values.attn_logit_softcapping = 2;
+  wide_values.add_bias_linear = true;
+  return {deepseek, wide_values};
+}
+
 /// Model with features of families other than GPT-2 and Llama; together these models cover all features.
 struct NamedModel {
   const char* name;
@@ -136,6 +168,7 @@ inline std::vector<NamedModel> tiny_variants() {
   mtp.mtp_loss_scaling_factor = 0.5;
   ModelConfig mtp_tied = gemma;
   mtp_tied.mtp_num_layers = 1;
+  const auto [deepseek, wide_values] = tiny_latent_models();
   return {{"qwen3", qwen3},
           {"qwen3_next", qwen3_next},
           {"olmo2", olmo2},
@@ -146,6 +179,8 @@ inline std::vector<NamedModel> tiny_variants() {
           {"parallel_both_norms", mixed},
           {"hybrid", hybrid},
           {"heterogeneous", heterogeneous},
+          {"deepseek", deepseek},
+          {"latent_wide_values", wide_values},
           {"gated_deltanet", tiny_delta_net()},
           {"mamba", tiny_mamba()}};
 }

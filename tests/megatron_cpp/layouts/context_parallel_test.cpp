@@ -69,7 +69,8 @@ const RunLayout kLayouts[]{
 };
 
 /// GPT-2 with dropout, tied embeddings and learned positions; Llama with grouped queries, where some layouts have fewer
-/// groups than ranks; Llama with windows that reach into the shards of other ranks; layers with recurrent mixers.
+/// groups than ranks; Llama with windows that reach into the shards of other ranks; layers with recurrent mixers; multi-latent
+/// attention.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
   config.num_layers = 4;
@@ -77,6 +78,7 @@ ModelConfig model_of(const std::string& name) {
   config.num_attention_heads = 8;
   config.seq_length = 32;
   if (name == "gpt2") config.hidden_dropout = config.attention_dropout = 0.1;
+  if (name == "latent") config = test::with_latent_attention(config);
   if (name == "windows") {  // in all layers except every third
     config.window_size = {9, 0};
     config.window_attn_skip_freq = {3};
@@ -115,6 +117,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ContextParallelLayoutsTest,
                            return str(std::get<0>(p.param), std::get<1>(p.param) ? "_documents_" : "_",
                                       std::get<2>(p.param).name);
                          });
+
+INSTANTIATE_TEST_SUITE_P(LatentAttention, ContextParallelLayoutsTest,
+                         testing::Combine(testing::Values("latent"), testing::Values(true),
+                                          testing::ValuesIn(kLayouts)),
+                         [](const auto& p) { return std::get<2>(p.param).name; });
 
 TEST_P(ContextParallelLayoutsTest, MatchesOneRankAfterTenSteps) {
   const auto& [model, has_documents, layout] = GetParam();

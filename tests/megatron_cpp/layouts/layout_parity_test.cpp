@@ -211,6 +211,7 @@ INSTANTIATE_TEST_SUITE_P(Windows, LayoutParityTest,
                          [](const auto& p) { return std::get<2>(p.param).layout.name; });
 
 // OLMo 2 sums squares of queries and keys over tensor-parallel ranks; with four ranks, two share each query group.
+// DeepSeek's latent attention has replicated projections, and a part of the keys that all heads share.
 // Gemma has norms around its branches, soft caps, windows and two kinds of RoPE.
 const Row kVariantRows[]{
     {{"recompute_selective", {.recompute = selective()}}, Equals::OneRank},
@@ -225,8 +226,8 @@ const Row kVariantRows[]{
     {{"tp2_pp2_dp2", {.tp = 2, .pp = 2, .dp = 2}}, Equals::SameDp},
 };
 INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
-                         testing::Combine(testing::Values("olmo2", "gemma"), testing::Values(OptimizerKind::Adam),
-                                          testing::ValuesIn(kVariantRows)),
+                         testing::Combine(testing::Values("olmo2", "gemma", "deepseek", "latent_wide_values"),
+                                          testing::Values(OptimizerKind::Adam), testing::ValuesIn(kVariantRows)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
                          });

@@ -30,6 +30,7 @@ ModelConfig model_of(const std::string& name) {
   config.vocab_size = 512;
   config.hidden_dropout = name == "gpt2" ? 0.1 : 0;
   if (name == "mtp") config.mtp_num_layers = 2;
+  if (name == "latent") config = test::with_latent_attention(config);
   if (name == "experts") {
     config.moe.num_experts = config.moe.router_topk = 4;
     config.moe.layer_freq = {0, 0, 1, 1, 0, 1, 1, 1};
@@ -199,8 +200,8 @@ TEST_P(MemoryEstimateTest, MatchesPeakOfEveryRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MemoryEstimateTest,
-                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values(DType::F32, DType::BF16),
-                                          testing::ValuesIn(kLayouts)),
+                         testing::Combine(testing::Values("gpt2", "llama", "latent"),
+                                          testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kLayouts)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_",
                                       std::get<2>(p.param).name);

@@ -103,6 +103,7 @@ class RandomTraining {
     m.attention_dropout = pick("attention_dropout", {0.0, 0.1});
     dtype_ = pick("dtype", {DType::F64, DType::F64, DType::F32, DType::F32, DType::BF16, DType::F16});
     draw_variant();
+    draw_latent_attention();
     draw_experts();
     draw_layer_differences();
     config_.optimizer = {};
@@ -147,6 +148,23 @@ class RandomTraining {
       m.rope_local_base_freq = pick("rope_local_base_freq", {0.0, 100.0});
   }
 
+  /// Draws multi-latent attention, which replaces keys of other kinds of attention.
+  void draw_latent_attention() {
+    ModelConfig& m = config_.model;
+    if (m.position_embedding_type != PositionEmbedding::Rope || !pick("multi_latent_attention", {false, false, true}))
+      return;
+    m.mla.is_used = true;
+    m.mla.q_lora_rank = pick<i64>("q_lora_rank", {0, 12, 24});
+    m.mla.kv_lora_rank = pick<i64>("kv_lora_rank", {10, 16});
+    m.mla.qk_head_dim = pick<i64>("qk_head_dim", {4, 8});
+    m.mla.qk_pos_emb_head_dim = 4;
+    m.mla.v_head_dim = pick<i64>("v_head_dim", {6, 8, 14});
+    m.num_query_groups = 0, m.rotary_percent = 1, m.rope_local_base_freq = 0;
+    m.qk_layernorm = m.qk_layernorm_all_heads = m.add_qkv_bias = false;
+    m.attention_output_gate.clear();
+    if (m.rope_scaling.type == RopeScalingType::Yarn) m.rope_scaling.mscale_all_dim = 1;
+  }
+
   /// Draws sizes and branches that differ by layer.
   void draw_layer_differences() {
     ModelConfig& m = config_.model;
@@ -157,7 +175,7 @@ class RandomTraining {
     };
     if (flip("ffn_hidden_size_list") && (m.moe.num_experts == 0 || m.moe.ffn_hidden_size > 0))
       m.ffn_hidden_size = list(m.ffn_hidden_size.first(), 48);
-    if (flip("num_query_groups_list")) m.num_query_groups = list(m.query_groups(0), 4);
+    if (!m.mla.is_used && flip("num_query_groups_list")) m.num_query_groups = list(m.query_groups(0), 4);
     if (m.position_embedding_type == PositionEmbedding::Rope && m.normalization == Normalization::RMSNorm)
       if (const i64 freq = pick<i64>("no_rope_freq", {0, 2, 3}); freq > 0) m.no_rope_freq = {freq};
     if (m.use_parallel_residual || pick<i64>("hybrid_layer_pattern", {0, 1, 2}) > 0) {

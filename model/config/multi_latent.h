@@ -1,0 +1,48 @@
+// Multi-latent attention (DeepSeek-V2, 2024): keys and values are projections of one low-rank vector per token, the
+// latent; each head adds a rotary part to its keys, which all heads share. Names are Megatron-LM's.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/fields.h"
+
+namespace mcpp {
+
+struct MultiLatentConfig {
+  bool is_used = false;
+  i64 q_lora_rank = 0;
+  i64 kv_lora_rank = 512;
+  i64 qk_head_dim = 128;
+  i64 qk_pos_emb_head_dim = 64;
+  i64 v_head_dim = 128;
+  double latent_norm_epsilon = 0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("multi_latent_attention", self.is_used,
+          "keys and values are projections of a low-rank latent of each token (DeepSeek-V2)");
+    visit("q_lora_rank", self.q_lora_rank,
+          "multi-latent attention: width of the latent of queries; 0 = queries are projected directly",
+          between(0, 1e6));
+    visit("kv_lora_rank", self.kv_lora_rank, "multi-latent attention: width of the latent of keys and values",
+          between(1, 1e6));
+    visit("qk_head_dim", self.qk_head_dim, "multi-latent attention: width of a head's queries and keys without RoPE",
+          between(1, 1e5));
+    visit("qk_pos_emb_head_dim", self.qk_pos_emb_head_dim,
+          "multi-latent attention: width of a head's queries and keys with RoPE", between(2, 1e5));
+    visit("v_head_dim", self.v_head_dim, "multi-latent attention: width of a head's values", between(1, 1e5));
+    visit("latent_norm_epsilon", self.latent_norm_epsilon,
+          "multi-latent attention: norm_epsilon of the norms of latents; 0 = norm_epsilon", at_least(0));
+  }
+
+  bool operator==(const MultiLatentConfig&) const = default;
+
+  /// Returns the width of a head's queries and keys.
+  i64 query_dim() const { return qk_head_dim + qk_pos_emb_head_dim; }
+  /// Returns the width of a head in which keys and values are stored: the larger of both.
+  i64 head_dim() const { return query_dim() > v_head_dim ? query_dim() : v_head_dim; }
+  /// Appends a conflict for each key that is set although multi-latent attention is off.
+  void add_unread_keys(std::vector<std::string>& errors) const;
+};
+
+}  // namespace mcpp

@@ -1,0 +1,26 @@
+// Linear layer inside the tensor-parallel group whose weight every rank holds completely.
+#pragma once
+#include <string>
+
+#include "parallel/tp/linear.h"
+
+namespace mcpp {
+
+/// y = x W^T + b for the rows x [.., in] that this rank has: all rows or, with sequence parallelism, its part of the
+/// sequence. Neither pass communicates. Ranks compute the same gradient of W or, with sequence parallelism, a term of
+/// it each.
+class ReplicatedLinear final : public Module {
+ public:
+  ReplicatedLinear(const std::string& name, i64 in, i64 out, Communicator& tp, const LinearOptions& options);
+  Tensor forward(const Tensor& x, MicrobatchContext& context) override;
+  Tensor backward(const Tensor& dy, MicrobatchContext& context) override;
+  ActivationPlacement output_placement(ActivationPlacement x) const override;
+  void visit(const ParamVisitor& f) override { slice_.visit(f); }
+
+ private:
+  ActivationPlacement placement_;
+  Fp8Scaling fp8_;
+  LinearSlice slice_;
+};
+
+}  // namespace mcpp
