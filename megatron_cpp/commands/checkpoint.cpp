@@ -320,6 +320,9 @@ ExitCode import_hf(Arguments args, Log& log) {
   if (imported.ignores_index)
     log.warn(str(options.folder, ": has both model.safetensors and model.safetensors.index.json; the weights are read ",
                  "from model.safetensors, as in transformers"));
+  if (!imported.skipped_layers.empty())
+    log.warn(str(options.folder, ": the layers for multi-token prediction are not imported: ",
+                 join(imported.skipped_layers, "*, "), "*"));
   Config config;
   config.model = imported.model;
   config.training.precision = precision_of(imported.weights->shards().front().dtype);

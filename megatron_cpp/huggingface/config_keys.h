@@ -28,8 +28,18 @@ void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json);
 i64 count_windows(const ModelConfig& model);
 
 // Mixtures of experts in config.json: mixtral, in every layer; qwen3_moe and qwen2_moe, in some layers, the latter with
-// a shared expert; and DeepSeek-V3 routing (sigmoid scores, balancing bias, groups) in all layers but the first ones,
-// with shared experts.
+// a shared expert; and DeepSeek's experts (deepseek_keys.cpp) in all layers but the first ones, with shared experts:
+// those of V2 have softmax scores, those of V3, which dots1 and glm4_moe_lite share, sigmoid scores and a balancing
+// bias.
+
+/// Returns true for the keys of DeepSeek's model types and of those derived from them.
+constexpr bool has_deepseek_keys(ExpertKeys keys) {
+  return keys == ExpertKeys::Dots1 || keys == ExpertKeys::DeepSeekV2 || keys == ExpertKeys::DeepSeekV3 ||
+         keys == ExpertKeys::Glm4MoeLite;
+}
+/// As parse_experts() and add_experts(), for such keys.
+void parse_deepseek_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model);
+void add_deepseek_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);
 
 /// Sets model.moe; model.num_layers must be set.
 void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model);

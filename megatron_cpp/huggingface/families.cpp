@@ -26,6 +26,14 @@ constexpr Family llama_like(F family, std::string_view model_type, std::string_v
           .traits = traits};
 }
 
+/// Returns a family with the keys of deepseek_v3.
+constexpr Family deepseek_like(F family, std::string_view model_type, std::string_view architecture,
+                               const LlamaTraits& traits) {
+  Family row = llama_like(family, model_type, architecture, traits);
+  row.parse = parse_deepseek, row.write = write_deepseek;
+  return row;
+}
+
 constexpr Family kFamilies[]{
     {F::Gpt2, "gpt2", "GPT2LMHeadModel", "transformer.", "h.", "lm_head", parse_gpt2, write_gpt2},
     llama_like(F::Llama, "llama", "LlamaForCausalLM", {.biases = BiasKeys::AttentionMlp}),
@@ -66,8 +74,17 @@ constexpr Family kFamilies[]{
                 .biases = BiasKeys::Attention,
                 .windows = WindowKeys::FromLayer,
                 .max_window_layers = 62,
-                .experts = ExpertKeys::DeepSeek,
+                .experts = ExpertKeys::Dots1,
                 .head_norms = HeadNormKind::EachHead}),
+    deepseek_like(F::DeepSeekV2, "deepseek_v2", "DeepseekV2ForCausalLM",
+                  {.experts = ExpertKeys::DeepSeekV2, .q_lora_rank = 1536}),
+    deepseek_like(F::DeepSeekV3, "deepseek_v3", "DeepseekV3ForCausalLM",
+                  {.max_position_embeddings = 4096, .experts = ExpertKeys::DeepSeekV3, .q_lora_rank = 1536}),
+    deepseek_like(F::Glm4MoeLite, "glm4_moe_lite", "Glm4MoeLiteForCausalLM",
+                  {.max_position_embeddings = 202752,
+                   .rms_norm_eps = 1e-5,
+                   .experts = ExpertKeys::Glm4MoeLite,
+                   .q_lora_rank = 768}),
     llama_like(F::Phi3, "phi3", "Phi3ForCausalLM",
                {.max_position_embeddings = 4096,
                 .rms_norm_eps = 1e-5,
@@ -118,6 +135,7 @@ const Family& family_row(HuggingfaceFamily family) {
 }
 
 const Family* find_family(std::string_view model_type) {
+  if (model_type == "kimi_k2") return &family_row(HuggingfaceFamily::DeepSeekV3);  // whose class it names
   const auto* it = std::ranges::find(kFamilies, model_type, &Family::model_type);
   return it == std::end(kFamilies) ? nullptr : it;
 }

@@ -27,6 +27,9 @@ enum class HuggingfaceFamily : u8 {
   Qwen3,
   Qwen3Moe,
   Dots1,
+  DeepSeekV2,
+  DeepSeekV3,
+  Glm4MoeLite,
   Phi3,
   Olmo2,
   Gemma2,
@@ -50,7 +53,7 @@ enum class BiasKeys : u8 {
   Attention,     ///< on queries, keys, values and attention's output: attention_bias
   AttentionMlp,  ///< additionally on the MLP: mlp_bias
 };
-enum class ExpertKeys : u8 { None, Mixtral, Qwen2, Qwen3, DeepSeek };
+enum class ExpertKeys : u8 { None, Mixtral, Qwen2, Qwen3, Dots1, DeepSeekV2, DeepSeekV3, Glm4MoeLite };
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
 
 /// Differences of a type from llama. Values are defaults for absent keys.
@@ -67,6 +70,7 @@ struct LlamaTraits {
   ExpertKeys experts = ExpertKeys::None;
   HeadNormKind head_norms = HeadNormKind::None;
   NormPosition norms = NormPosition::Pre;
+  i64 q_lora_rank = -1;                    ///< width of the latent of queries; negative: no multi-latent attention
   bool supports_rope_scaling = true;       ///< supports our kinds of scaled RoPE
   bool has_partial_rotary_factor = false;  ///< partial_rotary_factor
   bool has_resid_pdrop = false;            ///< resid_pdrop and embd_pdrop
@@ -94,12 +98,17 @@ struct Family {
 /// Returns the families in the order of the enum.
 std::span<const Family> families();
 const Family& family_row(HuggingfaceFamily family);
-/// Returns the family of a model_type, or null.
+/// Returns true for families with multi-latent attention.
+constexpr bool has_latent_attention(const Family& family) {
+  return family.traits.q_lora_rank >= 0;
+}
+/// Returns the family of a model_type or of another name of it, or null.
 const Family* find_family(std::string_view model_type);
 /// Returns "gpt2, llama, ..".
 std::string family_names();
 
-// Dialects of config.json: the keys of gpt2, of gpt_neox, and of llama and similar types.
+// Dialects of config.json: the keys of gpt2, of gpt_neox, of llama and similar types, and of DeepSeek's types with
+// multi-latent attention.
 
 // Implementations of Family::parse and Family::write.
 ModelConfig parse_gpt2(const ConfigJson& config, const Family& family);
@@ -108,5 +117,7 @@ ModelConfig parse_gpt_neox(const ConfigJson& config, const Family& family);
 OrderedJson write_gpt_neox(const ModelConfig& model, const Family& family);
 ModelConfig parse_llama(const ConfigJson& config, const Family& family);
 OrderedJson write_llama(const ModelConfig& model, const Family& family);
+ModelConfig parse_deepseek(const ConfigJson& config, const Family& family);
+OrderedJson write_deepseek(const ModelConfig& model, const Family& family);
 
 }  // namespace mcpp

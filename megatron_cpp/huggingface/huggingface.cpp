@@ -88,21 +88,41 @@ DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
 }
 
-/// Throws if the file has tensors that the model does not use.
-void check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules, const Family& family,
-                    const std::string& folder) {
-  std::set<std::string> used;
+/// Returns the prefixes of the layers that DeepSeek-V3 adds after the others for multi-token prediction.
+std::vector<std::string> prediction_layers(const std::string& config, const Family& family, i64 num_layers) {
+  constexpr i64 kMaxCount = 100;
+  std::vector<std::string> layers;
+  if (!has_latent_attention(family)) return layers;
+  const Json json = Json::parse(config);
+  const i64 count = std::min(ConfigJson(json, "config.json").count("num_nextn_predict_layers", 0), kMaxCount);
+  for (i64 layer = num_layers; layer < num_layers + count; ++layer)
+    layers.push_back(str(family.base, family.layers, layer, "."));
+  return layers;
+}
+
+/// Throws if the file has tensors that the model does not use. Returns those of the `optional` prefixes that occur.
+std::vector<std::string> check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules,
+                                        const std::vector<std::string>& optional, const Family& family,
+                                        const std::string& folder) {
+  std::set<std::string> used, skipped;
   for (const WeightRule& rule : rules) {
     for (const ForeignTensor& tensor : rule.foreign) used.insert(tensor.name);
   }
   for (const SafeTensor& tensor : reader.tensors()) {
     if (used.contains(tensor.name) || is_buffer(tensor.name)) continue;
+    const auto layer =
+        std::ranges::find_if(optional, [&](const std::string& prefix) { return tensor.name.starts_with(prefix); });
+    if (layer != optional.end()) {
+      skipped.insert(*layer);
+      continue;
+    }
     // A tied output matrix may be stored a second time; then it must equal the embedding.
     const SafeTensor& embedding = reader.at(rules[0].foreign[0].name);
     const bool is_tied_copy = tensor.name == str(family.output, ".weight") && tensor.type == embedding.type &&
                               std::ranges::equal(reader.bytes(tensor), reader.bytes(embedding));
     check_input(is_tied_copy, folder, ": the tensor ", tensor.name, " has no counterpart in the model of config.json");
   }
+  return {skipped.begin(), skipped.end()};
 }
 
 /// Creates the folder. Throws if it already holds a model, because files of two would mix.
@@ -127,11 +147,13 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   const bool is_bare_model = family.family == HuggingfaceFamily::Gpt2 && reader.find("wte.weight") != nullptr;
   const auto check = [&](const WeightRule& rule) { check_tensors(reader, rule, folder.string()); };
   std::vector<WeightRule> rules = weight_map(model, family, is_bare_model ? "" : family.base, check);
-  check_all_used(reader, rules, family, folder.string());
+  std::vector<std::string> skipped =
+      check_all_used(reader, rules, prediction_layers(text, family, model.num_layers), family, folder.string());
   const DType type = dtype.value_or(stored_type(reader, rules));
   const bool ignores_index = reader.ignores_index();
   return {std::move(model),
-          std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device), ignores_index};
+          std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device),
+          std::move(skipped), ignores_index};
 }
 
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,

@@ -16,6 +16,9 @@ struct ImportedModel {
   ModelConfig model;
   /// Parameters of the imported model ("model/..."), loaded one at a time. Rows of the padded vocabulary are zero.
   std::unique_ptr<ShardSource> weights;
+  /// Prefixes such as "model.layers.61." of tensors that were not imported: the layers for multi-token prediction that
+  /// DeepSeek-V3's checkpoints hold after the layers of config.json, and that transformers ignores, too.
+  std::vector<std::string> skipped_layers = {};
   bool ignores_index = false;  ///< model.safetensors was read even though model.safetensors.index.json exists
 };
 

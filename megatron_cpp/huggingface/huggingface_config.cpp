@@ -205,6 +205,7 @@ void resolve_experts(ModelConfig& m) {
   const std::vector<i64> layers = layers_with(m, [&](i64 layer) { return block_spec(m, layer).moe() != nullptr; });
   m.moe.ffn_hidden_size = m.moe_ffn();
   m.moe.router_topk_scaling_factor = given.routing().scale;
+  if (given.router_num_groups > 0) m.moe.router_group_score_topk = given.routing().scores_per_group();
   if (std::ranges::count(layers, 0) == 0) m.ffn_hidden_size = 0;  // no layer has a dense MLP
   m.moe.layer_freq = layers;
 }
@@ -222,8 +223,10 @@ ModelConfig canonical_form(ModelConfig m) {
   m.add_qkv_bias = given.qkv_bias();
   m.add_attention_output_bias = given.attention_output_bias();
   m.add_mlp_bias = given.mlp_bias();
-  m.window_attn_skip_freq = layers_with(m, [&](i64 layer) { return block_spec(given, layer).attention()->window > 0; });
+  m.window_attn_skip_freq =
+      layers_with(m, [&](i64 layer) { return block_spec(given, layer).core_attention()->window > 0; });
   if (m.window_attn_skip_freq.empty()) m.window_size.clear();
+  if (m.mla.is_used && m.mla.latent_norm_epsilon == 0) m.mla.latent_norm_epsilon = m.norm_epsilon;
   const bool scales = m.rope_scaling.type == RopeScalingType::Yarn || m.rope_scaling.type == RopeScalingType::Llama3;
   if (scales) m.rope_scaling.original_max_position_embeddings = m.rope_scaling.original_context(m.max_positions());
   if (m.rope_local_base_freq == m.rotary_base && m.rope_scaling.type == RopeScalingType::None)
@@ -264,6 +267,7 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
 std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
   if (!model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};
   if (!model.recurrent.linear_attention_freq.empty()) return {"model.linear_attention_freq"};
+  if (model.mla.is_used != has_latent_attention(family)) return {"model.multi_latent_attention"};
   const bool needs_experts = family.traits.experts != ExpertKeys::None;
   if (needs_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
   if (const std::vector<std::string> unsupported = unsupported_expert_options(model, family.traits.experts);

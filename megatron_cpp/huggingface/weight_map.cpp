@@ -104,6 +104,19 @@ Names dots1() {
               });
 }
 
+Names deepseek() {
+  return with(dots1(),
+              {
+                  {"self_attention.linear_q_proj", WeightConversion::LatentQueries, {"self_attn.q_proj"}},
+                  {"self_attention.linear_q_down_proj", WeightConversion::AsIs, {"self_attn.q_a_proj"}},
+                  {"self_attention.q_layernorm", WeightConversion::AsIs, {"self_attn.q_a_layernorm"}},
+                  {"self_attention.linear_q_up_proj", WeightConversion::LatentQueries, {"self_attn.q_b_proj"}},
+                  {"self_attention.linear_kv_down_proj", WeightConversion::Latents, {"self_attn.kv_a_proj_with_mqa"}},
+                  {"self_attention.kv_layernorm", WeightConversion::AsIs, {"self_attn.kv_a_layernorm"}},
+                  {"self_attention.linear_kv_up_proj", WeightConversion::Flat, {"self_attn.kv_b_proj"}},
+              });
+}
+
 Names phi3() {
   return with(llama(), {
                            {"self_attention.linear_qkv", WeightConversion::Qkv, {"self_attn.qkv_proj"}},
@@ -137,6 +150,10 @@ std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
       return qwen_moe();
     case HuggingfaceFamily::Dots1:
       return dots1();
+    case HuggingfaceFamily::DeepSeekV2:
+    case HuggingfaceFamily::DeepSeekV3:
+    case HuggingfaceFamily::Glm4MoeLite:
+      return deepseek();
     case HuggingfaceFamily::Phi3:
       return phi3();
     case HuggingfaceFamily::Olmo2:
@@ -205,6 +222,18 @@ void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
     rule.moves.push_back({0, g * queries * dim, row, queries * dim});
     rule.moves.push_back({is_fused ? 0u : 1u, key_begin + g * dim, row + queries * dim, dim});
     rule.moves.push_back({is_fused ? 0u : 2u, value_begin + g * dim, row + (queries + 1) * dim, dim});
+  }
+}
+
+/// Adds the row moves of `heads` heads of `plain` rows and then `rotary` rows. Theirs has the two channels that RoPE
+/// rotates together in adjacent rows, ours half of the rotary rows apart.
+void make_interleaved(WeightRule& rule, i64 heads, i64 plain, i64 rotary) {
+  rule.foreign[0].shape = rule.shape.size() == 3 ? merged(rule.shape) : rule.shape;
+  for (i64 head = 0; head < heads; ++head) {
+    const i64 row = head * (plain + rotary);
+    rule.moves.push_back({0, row, row, plain});
+    for (i64 i = 0; i < rotary; ++i)
+      rule.moves.push_back({0, row + plain + i, row + plain + i / 2 + i % 2 * (rotary / 2), 1});
   }
 }
 
@@ -283,6 +312,10 @@ std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& famil
     if (name.module == "output_layer") rule.foreign.push_back({str(family.output, name.suffix), {}});
     if (it->conversion == WeightConversion::Qkv || it->conversion == WeightConversion::QkvTransposed)
       make_qkv(rule, it->conversion, model.head_dim());
+    else if (it->conversion == WeightConversion::LatentQueries)
+      make_interleaved(rule, shape[0], model.mla.qk_head_dim, model.mla.qk_pos_emb_head_dim);
+    else if (it->conversion == WeightConversion::Latents)
+      make_interleaved(rule, 1, model.mla.kv_lora_rank, model.mla.qk_pos_emb_head_dim);
     else if (it->conversion == WeightConversion::Stacked)
       make_stacked(rule);
     else if (it->conversion == WeightConversion::PerExpert)

@@ -24,6 +24,8 @@ enum class WeightConversion : u8 {
   QkvTransposed,  ///< Qkv in one tensor of Conv1D
   Stacked,        ///< the rows of the gate tensor, then those of the up tensor
   PerExpert,      ///< the tensors of expert 0, then of expert 1, ...
+  LatentQueries,  ///< queries of multi-latent attention by heads, each with interleaved rotary rows at its end
+  Latents,        ///< the latent of keys and values, then interleaved rows of the rotary key
 };
 
 /// Corresponding names, without ".weight" or ".bias" and, in a layer, without "decoder.layers.3." or its counterpart. #

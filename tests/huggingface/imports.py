@@ -8,6 +8,7 @@ Exit code 77, with the reason, if transformers, torch or sentencepiece is not in
 
 import json
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,35 @@ FAMILIES = {
 }
 
 
+def latent_options(family, seed):
+    """Returns a random configuration with multi-latent attention and experts."""
+    draw = random.Random(f"{family} {seed}")
+    heads, rope = draw.choice([1, 2, 4]), draw.choice([2, 4, 8])
+    groups, best = draw.choice([(1, 1), (4, 2), (2, 1)])
+    options = dict(
+        num_attention_heads=heads, num_key_value_heads=heads, q_lora_rank=draw.choice([None, 8, 24]),
+        kv_lora_rank=draw.choice([8, 20]), qk_nope_head_dim=draw.choice([4, 10, 16]), qk_rope_head_dim=rope, head_dim=rope,
+        v_head_dim=draw.choice([4, 8, 16, 24]), n_routed_experts=8, num_experts_per_tok=draw.choice([2, 3, 4]),
+        n_shared_experts=draw.choice([1, 2]), moe_intermediate_size=16, n_group=groups, topk_group=best,
+        routed_scaling_factor=draw.choice([1.0, 2.5]), rms_norm_eps=draw.choice([1e-6, 1e-5]),
+        rope_parameters=dict(rope_type="default", rope_theta=draw.choice([1e4, 1e6])))
+    if draw.random() < 0.6:
+        scale = draw.choice([0.707, 1.0])
+        options["rope_parameters"].update(rope_type="yarn", factor=draw.choice([4.0, 40.0]), original_max_position_embeddings=16,
+                                          **draw.choice([{}, dict(mscale=scale, mscale_all_dim=scale)]))
+    if family == "Glm4MoeLite":
+        options["mlp_layer_types"] = draw.choice([["dense", "sparse"], ["sparse", "sparse"], ["sparse", "dense"]])
+    else:
+        options["first_k_dense_replace"] = draw.choice([0, 1])
+    if family == "DeepseekV2":
+        options["topk_method"] = draw.choice(["greedy", "group_limited_greedy"])
+    return options
+
+
+LATENT_FAMILIES = ["DeepseekV2", "DeepseekV3", "Glm4MoeLite"]
+LATENT_MODELS = 12  # random configurations of each
+
+
 def families_of(folder):
     """Returns the families for which transformers reads such a tokenizer."""
     if (folder / "vocab.json").exists():
@@ -150,12 +180,15 @@ def make_model(folder, tokenizer_folder, family, seed):
     torch.manual_seed(seed)
     sizes = {} if family == "GPT2" else dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
                                              max_position_embeddings=64)
+    options = latent_options(family, seed) if family in LATENT_FAMILIES else FAMILIES[family]
     config = configuration(
-        vocab_size=len(tokenizer), **sizes, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=None,
-        **FAMILIES[family])
+        vocab_size=len(tokenizer), **{**sizes, **options}, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=None)
     model = transformers.AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            torch.nn.init.normal_(buffer, std=0.2)
     made = greedy(model, tokenizer, PROMPTS[0], eos=[])
     late = [token for i, token in enumerate(made) if i >= 3 and token not in made[:i]]
     model.generation_config.eos_token_id = [tokenizer.eos_token_id] + late[:1]
@@ -300,8 +333,9 @@ def main():
         folders = make_tokenizers(scratch / "tokenizers", corpus)
         golden = {"llama_chat_Llama", "gemma_Gemma2", "pair_GPT2"}
         models = [(tokenizer, family) for tokenizer in folders for family in families_of(folders[tokenizer])]
+        models += [("qwen", family) for family in LATENT_FAMILIES for _ in range(LATENT_MODELS)]
         for seed, (tokenizer, family) in enumerate(models):
-            name = f"{tokenizer}_{family}"
+            name = f"{tokenizer}_{family}" if family in FAMILIES else f"{family}_{seed}"
             if len(sys.argv) > 3 and name not in golden:
                 continue
             folder = check.check(name, folders[tokenizer], family, seed)

@@ -17,6 +17,8 @@ SIZES = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_lay
              attn_implementation="eager")
 
 LLAMA_KEYS = {"num_key_value_heads", "head_dim"}  # keys that GPT-NeoX lacks
+# Keys of multi-latent attention, which has no keys shared by heads.
+LATENTS = dict(num_key_value_heads=2, head_dim=4, kv_lora_rank=12, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=8)
 
 
 def rope(rope_type, **parameters):
@@ -48,6 +50,22 @@ MODELS = {
                                      moe_intermediate_size=8, first_k_dense_replace=1, norm_topk_prob=True,
                                      routed_scaling_factor=1.5, num_hidden_layers=4, sliding_window=6,
                                      max_window_layers=2, experts_implementation="eager")),
+    "families/deepseek_v2": ("DeepseekV2", dict(
+        **LATENTS, q_lora_rank=20, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
+        topk_method="group_limited_greedy", n_shared_experts=2, moe_intermediate_size=8, first_k_dense_replace=1,
+        routed_scaling_factor=2.0, num_hidden_layers=3, experts_implementation="eager", **rope(
+            "yarn", factor=40.0, original_max_position_embeddings=16, beta_fast=8.0, mscale=0.707, mscale_all_dim=0.707))),
+    "families/deepseek_v2_lite": ("DeepseekV2", dict(
+        LATENTS, v_head_dim=16, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=2, n_group=1, topk_group=1,
+        n_shared_experts=1, moe_intermediate_size=8, num_hidden_layers=2, experts_implementation="eager")),
+    "families/deepseek_v3": ("DeepseekV3", dict(
+        **LATENTS, q_lora_rank=20, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=1,
+        moe_intermediate_size=8, first_k_dense_replace=2, routed_scaling_factor=1.5, num_hidden_layers=4, num_mtp_layers=0,
+        rms_norm_eps=1e-5, experts_implementation="eager", **rope(
+            "yarn", factor=8.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0))),
+    "families/glm4_moe_lite": ("Glm4MoeLite", dict(
+        LATENTS, v_head_dim=14, q_lora_rank=20, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=8,
+        num_hidden_layers=3, mlp_layer_types=["dense", "sparse", "sparse"], experts_implementation="eager")),
     "families/phi3": ("Phi3", dict(sliding_window=7, pad_token_id=None, rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
     "families/olmo2": ("Olmo2", dict(pad_token_id=None)),
@@ -84,6 +102,33 @@ def write(folder, family, options):
     return model, torch.randint(32, (2, LENGTH))
 
 
+@torch.enable_grad()
+def write_gradients(file, model, tokens):
+    """Writes the mean loss of next tokens and its gradients, by the names of checkpoints."""
+    model.zero_grad()
+    logits = model(tokens).logits[:, :-1]
+    loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
+    loss.backward()
+    file["loss"] = loss.detach().numpy()
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad.numpy()
+        for part, rows in parts_of(name, gradient):
+            file["gradients/" + part] = rows
+
+
+def parts_of(name, value):
+    """Returns the tensors of a checkpoint that a parameter of transformers 5 fuses."""
+    if name.endswith("experts.gate_up_proj"):
+        for expert, rows in enumerate(value):
+            for half, part in zip(("gate", "up"), (rows[:len(rows) // 2], rows[len(rows) // 2:])):
+                yield f"{name.removesuffix('gate_up_proj')}{expert}.{half}_proj.weight", part
+    elif name.endswith("experts.down_proj"):
+        for expert, rows in enumerate(value):
+            yield f"{name.removesuffix('down_proj')}{expert}.down_proj.weight", rows
+    else:
+        yield name, value
+
+
 def answer(folder, model, tokens):
     model = model.double().eval()
     base = model.base_model
@@ -91,6 +136,8 @@ def answer(folder, model, tokens):
     with torch.no_grad(), h5py.File(folder / "expected.h5", "w") as file:
         file["tokens"] = tokens.to(torch.int32).numpy()
         file["logits"] = model(tokens).logits.numpy()
+        if hasattr(model.config, "kv_lora_rank"):
+            write_gradients(file, model, tokens)
         file["generated"] = model.generate(
             tokens[:, :PROMPT], attention_mask=torch.ones(2, PROMPT), do_sample=False, use_cache=True, pad_token_id=0,
             min_new_tokens=LENGTH - PROMPT, max_new_tokens=LENGTH - PROMPT).to(torch.int32).numpy()

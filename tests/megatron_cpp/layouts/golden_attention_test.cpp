@@ -7,6 +7,8 @@
 #include <map>
 
 #include "megatron_cpp/huggingface/huggingface.h"
+#include "megatron_cpp/huggingface/huggingface_config.h"
+#include "megatron_cpp/huggingface/weight_map.h"
 #include "model/layers/kv_cache.h"
 #include "tests/support/build.h"
 #include "tests/support/readers/hdf5_file.h"
@@ -52,8 +54,9 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttentionTest,
                                          "attention/yarn_mscale", "attention/yarn_attention_factor",
                                          "attention/mistral", "attention/ministral", "attention/qwen2",
                                          "families/qwen3", "families/qwen3_moe", "families/qwen2_moe", "families/dots1",
-                                         "families/phi3", "families/olmo2", "families/gemma2", "families/gemma3",
-                                         "families/gpt_neox"),
+                                         "families/deepseek_v2", "families/deepseek_v2_lite", "families/deepseek_v3",
+                                         "families/glm4_moe_lite", "families/phi3", "families/olmo2", "families/gemma2",
+                                         "families/gemma3", "families/gpt_neox"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
@@ -73,6 +76,41 @@ TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
     }
   }
   EXPECT_LE(largest, 1e-11);
+}
+
+class GoldenGradientTest : public GoldenAttentionTest {};
+INSTANTIATE_TEST_SUITE_P(Models, GoldenGradientTest,
+                         testing::Values("families/deepseek_v2", "families/deepseek_v2_lite", "families/deepseek_v3",
+                                         "families/glm4_moe_lite"),
+                         [](const auto& p) { return Path(p.param).filename().string(); });
+
+/// The loss is the mean over all next tokens.
+TEST_P(GoldenGradientTest, GradientsMatchTransformers) {
+  const auto tokens = expected.read<i32>("tokens");
+  const i64 batch = tokens.shape[0], seq = tokens.shape[1];
+  m.tokens = rows(tokens, 0, seq);
+  std::vector<i32> next;
+  for (i64 s = 1; s <= seq; ++s) {
+    for (i64 b = 0; b < batch; ++b)
+      next.push_back(s == seq ? -1 : tokens.values[static_cast<std::size_t>(b * seq + s)]);
+  }
+  m.targets = test::integers_of(next, m.device).view({seq, batch});
+  m.samples = {0, 1};
+  const auto count = static_cast<double>(batch * (seq - 1));
+  EXPECT_NEAR(m.step() / count, expected.read<double>("loss").values.at(0), 1e-11);
+  std::map<std::string, Tensor> gradients;
+  m.model.visit([&](Param& param, int) { gradients[param.name] = param.main_grad; });
+  const Family& family = family_of_config(read_text_file(folder / "config.json"), "config.json");
+  for (const WeightRule& rule : weight_map(imported.model, family)) {
+    if (!gradients.contains(rule.name)) continue;  // the bias of the experts
+    for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
+      const Numbers ours = test::to_doubles(scatter_rows(rule, i, gradients.at(rule.name))),
+                    theirs = expected.read<double>("gradients/" + rule.foreign[i].name).values;
+      ASSERT_EQ(ours.size(), theirs.size());
+      for (std::size_t at = 0; at < ours.size(); ++at)
+        ASSERT_NEAR(ours[at] / count, theirs[at], 1e-11) << rule.foreign[i].name << " " << at;
+    }
+  }
 }
 
 /// Generates token by token with a cache, from a prompt of eight tokens to well past the windows.

@@ -162,15 +162,59 @@ TEST(HuggingfaceConfigTest, RejectsUnsupportedRouting) {
   };
   EXPECT_EQ(error([](Json&) {}), "");
   EXPECT_EQ(error([](Json& j) { j["n_group"] = 4, j["topk_group"] = 2; }), "");
-  EXPECT_CONTAINS(error([](Json& j) { j["n_group"] = 4, j["topk_group"] = 3; }),
-                  "'topk_group' is 3, which is not supported; allowed: half of num_experts_per_tok");
+  EXPECT_EQ(error([](Json& j) { j["n_group"] = 4, j["topk_group"] = 3; }), "");
+  EXPECT_CONTAINS(error([](Json& j) { j["n_group"] = 4, j["topk_group"] = 5; }), "model.moe_router_group_topk: 5 of 4");
   EXPECT_CONTAINS(error([](Json& j) { j["norm_topk_prob"] = false; }), "'norm_topk_prob' is false");
   EXPECT_CONTAINS(error([](Json& j) { j["num_experts_per_tok"] = 1; }), "'norm_topk_prob' is true");
   EXPECT_CONTAINS(error([](Json& j) { j["routed_scaling_factor"] = 0; }), "'routed_scaling_factor' is 0");
   EXPECT_CONTAINS(error([](Json& j) { j.erase("n_shared_experts"); }), "'n_shared_experts' is missing");
   EXPECT_CONTAINS(error([](Json& j) { j["n_shared_experts"] = i64{1} << 39; }), "'n_shared_experts'");
   EXPECT_CONTAINS(error([](Json& j) { j["num_hidden_layers"] = i64{1} << 39; }), "num_layers");
-  EXPECT_CONTAINS(error([](Json& j) { j["model_type"] = "deepseek_v3"; }), "'model_type' is deepseek_v3");
+}
+
+TEST(HuggingfaceConfigTest, ReadsDeepSeekConfigurations) {
+  using Json = nlohmann::json;
+  const auto parse = [](const char* family, const std::function<void(Json&)>& change) {
+    Json json = Json::parse(read_text_file(test::source_folder() / "tests/golden/families" / family / "config.json"));
+    change(json);
+    return parse_huggingface_config(json.dump(), "config.json");
+  };
+  const auto error = [&](const char* family, const std::function<void(Json&)>& change) {
+    return test::error_of([&] { parse(family, change); });
+  };
+  const ModelConfig v2 = parse("deepseek_v2", [](Json&) {}), v3 = parse("deepseek_v3", [](Json&) {});
+  EXPECT_TRUE(v2.moe.router_pre_softmax);
+  EXPECT_EQ(v2.moe.router_group_score_topk, 1);
+  EXPECT_EQ(v2.mla.latent_norm_epsilon, 0) << "equal to that of the other norms";
+  EXPECT_EQ(v3.moe.router_score_function, RouterScore::Sigmoid);
+  EXPECT_EQ(v3.moe.router_group_score_topk, 2);
+  EXPECT_EQ(v3.moe.layer_freq, (std::vector<i64>{0, 0, 1, 1}));
+  EXPECT_EQ(v3.mla.latent_norm_epsilon, 1e-6);
+  EXPECT_EQ(parse("deepseek_v2_lite", [](Json&) {}).mla.q_lora_rank, 0);
+  EXPECT_EQ(parse("deepseek_v3", [](Json& j) { j.erase("q_lora_rank"); }).mla.q_lora_rank, 1536);
+  EXPECT_EQ(parse("deepseek_v3", [](Json& j) { j["model_type"] = "kimi_k2"; }).moe.num_experts, v3.moe.num_experts);
+  EXPECT_EQ(exporting_family(v3).model_type, "deepseek_v3");
+  EXPECT_CONTAINS(error("deepseek_v3", [](Json& j) { j["num_key_value_heads"] = 1; }),
+                  "'num_key_value_heads' is 1, which is not supported; allowed: equal to num_attention_heads");
+  EXPECT_CONTAINS(error("deepseek_v3", [](Json& j) { j["rope_interleave"] = false; }), "'rope_interleave' is false");
+  EXPECT_CONTAINS(error("deepseek_v3", [](Json& j) { j["attention_bias"] = true; }), "'attention_bias' is true");
+  EXPECT_CONTAINS(error("deepseek_v3", [](Json& j) { j["norm_topk_prob"] = false; }), "'norm_topk_prob' is false");
+  EXPECT_CONTAINS(error("deepseek_v3", [](Json& j) { j["qk_rope_head_dim"] = 3; }),
+                  "model.qk_pos_emb_head_dim: with multi_latent_attention must be even");
+  EXPECT_CONTAINS(error("deepseek_v2", [](Json& j) { j["topk_method"] = "noaux_tc"; }), "'topk_method' is noaux_tc");
+  EXPECT_CONTAINS(error("deepseek_v2", [](Json& j) { j["norm_topk_prob"] = true; }), "'norm_topk_prob' is true");
+  EXPECT_CONTAINS(error("glm4_moe_lite", [](Json& j) { j["mlp_layer_types"] = {"dense"}; }),
+                  "'mlp_layer_types' is of 1 layers, which is not supported; allowed: one for each of");
+}
+
+TEST(HuggingfaceConfigTest, ModelsWithLatentAttentionNeedSuchFamily) {
+  ModelConfig model = parse_huggingface_config(
+      read_text_file(test::source_folder() / "tests/golden/families/deepseek_v3/config.json"), "config.json");
+  EXPECT_CONTAINS(test::error_of([&] { exporting_family(model, "llama"); }),
+                  "llama requires different values of model.multi_latent_attention");
+  model.moe.router_enable_expert_bias = false;
+  EXPECT_CONTAINS(test::error_of([&] { exporting_family(model); }),
+                  "deepseek_v3 requires different values of model.moe_router_enable_expert_bias");
 }
 
 TEST(HuggingfaceConfigTest, TrainingOptionsDoNotPreventExport) {

@@ -77,8 +77,8 @@ std::string text_of(const ModelConfig& model) {
 }
 
 TEST_F(HuggingfaceTest, RoundTripsEveryFamily) {
-  for (const char* name :
-       {"qwen3", "qwen3_moe", "qwen2_moe", "dots1", "phi3", "olmo2", "gemma2", "gemma3", "gpt_neox"}) {
+  for (const char* name : {"qwen3", "qwen3_moe", "qwen2_moe", "dots1", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3",
+                           "glm4_moe_lite", "phi3", "olmo2", "gemma2", "gemma3", "gpt_neox"}) {
     SCOPED_TRACE(name);
     const Path source = golden("families") / name;
     const ModelConfig model = model_of(source);
@@ -98,6 +98,34 @@ TEST_F(HuggingfaceTest, RoundTripsEveryFamily) {
     EXPECT_TRUE(read_text_file(folder_ / name / "hf/model.safetensors") ==
                 read_text_file(source / "model.safetensors"));
   }
+}
+
+/// Checkpoints of DeepSeek-V3 have layers for multi-token prediction after those of num_hidden_layers.
+TEST_F(HuggingfaceTest, SkipsLayersForMultiTokenPrediction) {
+  const Path source = golden("families/deepseek_v3"), copy = folder_ / "with_prediction";
+  mcpp::create_directories(copy);
+  auto config = nlohmann::json::parse(read_text_file(source / "config.json"));
+  const SafetensorsReader reader(source);
+  std::vector<SafeSpec> specs;
+  std::vector<std::string> names;
+  for (const SafeTensor& tensor : reader.tensors()) {
+    specs.push_back({tensor.name, DType::F32, tensor.shape});
+    names.push_back(tensor.name);
+  }
+  for (const char* name : {"model.layers.4.eh_proj.weight", "model.layers.4.enorm.weight"}) {
+    specs.push_back({name, DType::F32, {16}});
+    names.emplace_back("model.norm.weight");
+  }
+  write_safetensors(
+      copy, specs, [&](std::size_t i) { return reader.read(reader.at(names[i]), DType::F32, device_); }, i64{1} << 30);
+  const auto import_with = [&](i64 layers) {
+    config["num_nextn_predict_layers"] = layers;
+    write_file_atomic(copy / "config.json", config.dump());
+    return import_huggingface(copy, {}, device_).skipped_layers;
+  };
+  EXPECT_EQ(import_with(1), std::vector<std::string>{"model.layers.4."});
+  EXPECT_CONTAINS(error_of([&] { import_with(0); }), "model.layers.4.eh_proj.weight has no counterpart");
+  EXPECT_TRUE(import_huggingface(source, {}, device_).skipped_layers.empty());
 }
 
 /// If several model types can represent a model, the export uses the first, or the requested one.
