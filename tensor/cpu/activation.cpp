@@ -59,9 +59,18 @@ HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation,
   return evaluate(std::integral_constant<Activation, Activation::Gelu>(), d, x);
 }
 
+/// Quick GELU gate: x sigmoid(1.702 x).
+template <class D>
+HWY_INLINE ValueAndSlope<hn::Vec<D>> evaluate(std::integral_constant<Activation, Activation::QuickGeGlu>, D d,
+                                              hn::Vec<D> x) {
+  const auto scaled = hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<D>>(1.702)));
+  const auto s = logistic(d, scaled);
+  return {hn::Mul(x, s), hn::MulAdd(hn::NegMulAdd(s, s, s), scaled, s)};
+}
+
 /// Calls f.template operator()<T>(kind) with the element type and the activation as types.
 template <class F>
-void on_activation(DType dtype, Activation a, F&& f) {
+void on_function(DType dtype, Activation a, F&& f) {
   on_float(dtype, [&]<class T>() {
     switch (a) {
       case Activation::Gelu:
@@ -74,7 +83,57 @@ void on_activation(DType dtype, Activation a, F&& f) {
         return f.template operator()<T>(std::integral_constant<Activation, Activation::SwiGlu>());
       case Activation::GeGlu:
         return f.template operator()<T>(std::integral_constant<Activation, Activation::GeGlu>());
+      case Activation::QuickGeGlu:
+        return f.template operator()<T>(std::integral_constant<Activation, Activation::QuickGeGlu>());
     }
+  });
+}
+
+/// Limits of gate and up in a gated activation, and the offset of up. Comparisons preserve NaN.
+template <class D>
+struct Limits {
+  using V = hn::Vec<D>;
+
+  Limits(const ActivationRule& rule)
+      : clamp(rule.clamp > 0 ? static_cast<hn::TFromD<D>>(rule.clamp) : std::numeric_limits<hn::TFromD<D>>::infinity()),
+        offset(static_cast<hn::TFromD<D>>(rule.up_offset)) {}
+
+  HWY_INLINE auto exceeds(D d, V x) const { return hn::Gt(x, hn::Set(d, clamp)); }
+  HWY_INLINE V gate(D d, V x) const { return hn::IfThenElse(exceeds(d, x), hn::Set(d, clamp), x); }
+  HWY_INLINE V up(D d, V x) const {
+    const auto low = hn::Set(d, -clamp), from_above = gate(d, x);
+    return hn::Add(hn::IfThenElse(hn::Lt(x, low), low, from_above), hn::Set(d, offset));
+  }
+  /// Return the gradient of the unlimited value, given that of the limited one.
+  HWY_INLINE V gate_gradient(D d, V x, V gradient) const { return hn::IfThenZeroElse(exceeds(d, x), gradient); }
+  HWY_INLINE V up_gradient(D d, V x, V gradient) const {
+    return hn::IfThenZeroElse(hn::Or(exceeds(d, x), hn::Lt(x, hn::Set(d, -clamp))), gradient);
+  }
+
+  hn::TFromD<D> clamp, offset;
+};
+
+/// Limits of an activation without any.
+template <class D>
+struct NoLimits {
+  using V = hn::Vec<D>;
+
+  NoLimits(const ActivationRule&) {}
+
+  HWY_INLINE V gate(D, V x) const { return x; }
+  HWY_INLINE V up(D, V x) const { return x; }
+  HWY_INLINE V gate_gradient(D, V, V gradient) const { return gradient; }
+  HWY_INLINE V up_gradient(D, V, V gradient) const { return gradient; }
+};
+
+/// Calls f.template operator()<T>(kind, limits) with the element type, the activation and its limits as types.
+template <class F>
+void on_activation(DType dtype, const ActivationRule& rule, F&& f) {
+  on_function(dtype, rule.function, [&]<class T>(auto kind) {
+    if constexpr (is_gated(kind.value)) {
+      if (rule.is_limited()) return f.template operator()<T>(kind, Limits<LaneTag<T>>(rule));
+    }
+    return f.template operator()<T>(kind, NoLimits<LaneTag<T>>(rule));
   });
 }
 
@@ -85,8 +144,8 @@ HWY_INLINE hn::Vec<D> load_biased(D d, const T* x, const T* bias, i64 i, auto la
   return bias ? hn::Add(v, load(d, bias + i, lanes)) : v;
 }
 
-void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
-  on_activation(x.dtype(), a, [&]<class T>(auto kind) {
+void activation(const ActivationRule& a, const Tensor& x, const Tensor* bias, Tensor& y) {
+  on_activation(x.dtype(), a, [&]<class T>(auto kind, auto limits) {
     const LaneTag<T> d;
     const i64 f = is_gated(kind.value) ? x.dim(-1) / 2 : x.dim(-1), width = x.dim(-1);
     const T *xs = x.data<T>(), *b = bias ? bias->data<T>() : nullptr;
@@ -95,8 +154,9 @@ void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
       for (i64 r = begin; r < end; ++r) {
         const T* row = xs + r * width;
         sweep(d, 0, f, [=, to = ys + r * f](i64 i, auto lanes) {
-          auto value = evaluate(kind, d, load_biased(d, row, b, i, lanes)).value;
-          if constexpr (is_gated(kind.value)) value = hn::Mul(value, load_biased(d, row, b, f + i, lanes));
+          auto value = evaluate(kind, d, limits.gate(d, load_biased(d, row, b, i, lanes))).value;
+          if constexpr (is_gated(kind.value))
+            value = hn::Mul(value, limits.up(d, load_biased(d, row, b, f + i, lanes)));
           store(value, d, to + i, lanes);
         });
       }
@@ -104,8 +164,8 @@ void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
   });
 }
 
-void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx) {
-  on_activation(x.dtype(), a, [&]<class T>(auto kind) {
+void activation_backward(const ActivationRule& a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx) {
+  on_activation(x.dtype(), a, [&]<class T>(auto kind, auto limits) {
     const LaneTag<T> d;
     const i64 f = is_gated(kind.value) ? x.dim(-1) / 2 : x.dim(-1), width = x.dim(-1);
     const T *dys = dy.data<T>(), *xs = x.data<T>(), *b = bias ? bias->data<T>() : nullptr;
@@ -115,11 +175,13 @@ void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const 
         const T *row = xs + r * width, *from = dys + r * f;
         sweep(d, 0, f, [=, to = dxs + r * width](i64 i, auto lanes) {
           const auto gradient = load(d, from + i, lanes);
-          const auto gate = evaluate(kind, d, load_biased(d, row, b, i, lanes));
+          const auto input = load_biased(d, row, b, i, lanes);
+          const auto gate = evaluate(kind, d, limits.gate(d, input));
           if constexpr (is_gated(kind.value)) {
             const auto up = load_biased(d, row, b, f + i, lanes);
-            store(hn::Mul(hn::Mul(gradient, up), gate.slope), d, to + i, lanes);
-            store(hn::Mul(gradient, gate.value), d, to + f + i, lanes);
+            const auto d_gate = hn::Mul(hn::Mul(gradient, limits.up(d, up)), gate.slope);
+            store(limits.gate_gradient(d, input, d_gate), d, to + i, lanes);
+            store(limits.up_gradient(d, up, hn::Mul(gradient, gate.value)), d, to + f + i, lanes);
           } else {
             store(hn::Mul(gradient, gate.slope), d, to + i, lanes);
           }
@@ -170,13 +232,13 @@ HWY_EXPORT(sigmoid_gate);
 HWY_EXPORT(sigmoid_gate_backward);
 
 template <>
-void Kernels<DeviceType::Cpu>::activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
+void Kernels<DeviceType::Cpu>::activation(const ActivationRule& a, const Tensor& x, const Tensor* bias, Tensor& y) {
   HWY_DYNAMIC_DISPATCH(activation)(a, x, bias, y);
 }
 
 template <>
-void Kernels<DeviceType::Cpu>::activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias,
-                                                   Tensor& dx) {
+void Kernels<DeviceType::Cpu>::activation_backward(const ActivationRule& a, const Tensor& dy, const Tensor& x,
+                                                   const Tensor* bias, Tensor& dx) {
   HWY_DYNAMIC_DISPATCH(activation_backward)(a, dy, x, bias, dx);
 }
 

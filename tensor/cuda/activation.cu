@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "tensor/cuda/rows.cuh"
 #include "tensor/ops/kernels.h"
 
@@ -74,6 +76,34 @@ struct GeGlu : Gelu {
   static constexpr bool kIsGated = true;
 };
 
+/// Quick GELU gate: x sigmoid(1.702 x).
+struct QuickGeGlu {
+  static constexpr bool kIsGated = true;
+
+  template <class E, class W>
+  static __device__ __forceinline__ ValueAndSlope<W> evaluate(W x) {
+    const W scaled = x * static_cast<W>(1.702), s = logistic<E>(scaled);
+    return {x * s, fma(fma(-s, s, s), scaled, s)};
+  }
+};
+
+/// Limits of gate and up in a gated activation, and the offset of up. Comparisons preserve NaN.
+template <class W>
+struct Limits {
+  W clamp, offset;
+
+  __device__ __forceinline__ W gate(W x) const { return x > clamp ? clamp : x; }
+  __device__ __forceinline__ W up(W x) const { return (x < -clamp ? -clamp : gate(x)) + offset; }
+  /// Return the gradient of the unlimited value, given that of the limited one.
+  __device__ __forceinline__ W gate_gradient(W x, W gradient) const { return x > clamp ? W{0} : gradient; }
+  __device__ __forceinline__ W up_gradient(W x, W gradient) const { return x > clamp || x < -clamp ? W{0} : gradient; }
+};
+template <class W>
+Limits<W> limits_of(const ActivationRule& rule) {
+  return {rule.clamp > 0 ? static_cast<W>(rule.clamp) : std::numeric_limits<W>::infinity(),
+          static_cast<W>(rule.up_offset)};
+}
+
 /// A thread's columns of x, gate and up if gated, for several rows at once.
 template <class E, int kUnit, class Act>
 struct Inputs {
@@ -97,7 +127,7 @@ struct Inputs {
 
 /// Computes y [rows, f] = act(x + bias), times up + bias if gated.
 template <class E, int kUnit, class Act>
-__global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f) {
+__global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f, Limits<AccumulateType<E>> limits) {
   using In = Inputs<E, kUnit, Act>;
   const i64 i = first_column<kUnit>();
   if (i >= f) return;
@@ -109,8 +139,9 @@ __global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f) {
         Pack<E, kUnit> out;
 #pragma unroll
         for (int j = 0; j < kUnit; ++j) {
-          AccumulateType<E> value = Act::template evaluate<E>(in.biased(k, 0, j)).value;
-          if constexpr (Act::kIsGated) value *= in.biased(k, 1, j);
+          const AccumulateType<E> x0 = in.biased(k, 0, j);
+          AccumulateType<E> value = Act::template evaluate<E>(Act::kIsGated ? limits.gate(x0) : x0).value;
+          if constexpr (Act::kIsGated) value *= limits.up(in.biased(k, 1, j));
           out.values[j] = narrow<E>(value);
         }
         store_pack(y + row * f + i, out);
@@ -119,7 +150,8 @@ __global__ void activate(const E* x, const E* bias, E* y, i64 rows, i64 f) {
 
 /// A thread reads everything it overwrites before it writes, so dx may alias x.
 template <class E, int kUnit, class Act>
-__global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx, i64 rows, i64 f) {
+__global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx, i64 rows, i64 f,
+                                  Limits<AccumulateType<E>> limits) {
   using In = Inputs<E, kUnit, Act>;
   const i64 i = first_column<kUnit>(), width = In::kHalves * f;
   if (i >= f) return;
@@ -134,11 +166,13 @@ __global__ void activate_backward(const E* dy, const E* x, const E* bias, E* dx,
     Pack<E, kUnit> out[In::kHalves];
 #pragma unroll
     for (int j = 0; j < kUnit; ++j) {
-      const auto gate = Act::template evaluate<E>(in.biased(k, 0, j));
+      const AccumulateType<E> x0 = in.biased(k, 0, j);
+      const auto gate = Act::template evaluate<E>(Act::kIsGated ? limits.gate(x0) : x0);
       AccumulateType<E> g = widen(gradient[k].values[j]);
       if constexpr (Act::kIsGated) {
-        out[1].values[j] = narrow<E>(g * gate.value);
-        g *= in.biased(k, 1, j);
+        const AccumulateType<E> up = in.biased(k, 1, j);
+        out[1].values[j] = narrow<E>(limits.up_gradient(up, g * gate.value));
+        g = limits.gate_gradient(x0, g * limits.up(up));
       }
       out[0].values[j] = narrow<E>(g * gate.slope);
     }
@@ -207,6 +241,8 @@ void on_activation(DType dtype, Activation a, F&& f) {
         return f.template operator()<T, E, SwiGlu>();
       case Activation::GeGlu:
         return f.template operator()<T, E, GeGlu>();
+      case Activation::QuickGeGlu:
+        return f.template operator()<T, E, QuickGeGlu>();
     }
   });
 }
@@ -225,32 +261,34 @@ i64 output_width(Activation a, const Tensor& x) {
 }  // namespace
 
 template <>
-void Kernels<DeviceType::Cuda>::activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
+void Kernels<DeviceType::Cuda>::activation(const ActivationRule& a, const Tensor& x, const Tensor* bias, Tensor& y) {
   if (y.numel() == 0) return;
   CudaDevice& device = cuda(x);
-  const i64 rows = row_count(x), f = output_width(a, x);
-  on_activation(x.dtype(), a, [&]<class T, class E, class Act>() {
+  const i64 rows = row_count(x), f = output_width(a.function, x);
+  on_activation(x.dtype(), a.function, [&]<class T, class E, class Act>() {
     const E *from = elements<T>(x), *b = bias_elements<T>(bias);
     E* to = elements<T>(y);
     on_unit<E>(is_packable(f, from, b, to), [&]<int kUnit>() {
       const auto [grid, block] = columns_launch(f / kUnit, rows, device);
-      launch(activate<E, kUnit, Act>, grid, block, 0, device.stream(), from, b, to, rows, f);
+      launch(activate<E, kUnit, Act>, grid, block, 0, device.stream(), from, b, to, rows, f,
+             limits_of<AccumulateType<E>>(a));
     });
   });
 }
 
 template <>
-void Kernels<DeviceType::Cuda>::activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias,
-                                                    Tensor& dx) {
+void Kernels<DeviceType::Cuda>::activation_backward(const ActivationRule& a, const Tensor& dy, const Tensor& x,
+                                                    const Tensor* bias, Tensor& dx) {
   if (dy.numel() == 0) return;
   CudaDevice& device = cuda(x);
-  const i64 rows = row_count(x), f = output_width(a, x);
-  on_activation(x.dtype(), a, [&]<class T, class E, class Act>() {
+  const i64 rows = row_count(x), f = output_width(a.function, x);
+  on_activation(x.dtype(), a.function, [&]<class T, class E, class Act>() {
     const E *gradient = elements<T>(dy), *from = elements<T>(x), *b = bias_elements<T>(bias);
     E* to = elements<T>(dx);
     on_unit<E>(is_packable(f, gradient, from, b, to), [&]<int kUnit>() {
       const auto [grid, block] = columns_launch(f / kUnit, rows, device);
-      launch(activate_backward<E, kUnit, Act>, grid, block, 0, device.stream(), gradient, from, b, to, rows, f);
+      launch(activate_backward<E, kUnit, Act>, grid, block, 0, device.stream(), gradient, from, b, to, rows, f,
+             limits_of<AccumulateType<E>>(a));
     });
   });
 }

@@ -281,6 +281,47 @@ void merge_attention(const AttentionResult& part, AttentionResult& total) {
       [&]<DeviceType D>() { Kernels<D>::merge_attention(part, total); });
 }
 
+namespace {
+
+/// Checks shapes and types of a result, and of one value per head if `per_head` is not null.
+void check_sinks(const char* op, const AttentionResult& y, const Tensor* per_head) {
+  MCPP_CHECK(y.out.defined() && y.lse.defined() && y.out.rank() == 3 && y.lse.rank() == 3 &&
+                 y.lse.dim(0) == y.out.dim(1) && y.lse.dim(2) == y.out.dim(0) && y.lse.dim(1) > 0 &&
+                 y.out.dim(2) % y.lse.dim(1) == 0,
+             op, ": shapes of out and lse do not match");
+  check_accumulate_dtype(op, "lse", y.lse, y.out, y.lse.numel());
+  if (per_head) check_vector(op, "sinks", *per_head, y.out, y.lse.dim(1));
+}
+
+}  // namespace
+
+void attention_sink(const Tensor* sinks, AttentionResult& y) {
+  check_sinks("attention_sink", y, sinks);
+  on_device(y.out, [&]<DeviceType D>() { Kernels<D>::attention_sink(sinks, y); });
+}
+
+void attention_sink_backward(const Tensor& dout, const AttentionResult& y, const Tensor& sinks, Tensor& d_sinks,
+                             float beta) {
+  check_sinks("attention_sink_backward", y, &sinks);
+  const i64 seq = y.out.dim(0), batch = y.out.dim(1), heads = y.lse.dim(1), dim = y.out.dim(2) / heads;
+  check_shape("attention_sink_backward", "dout", dout, y.out.shape());
+  check_accumulate_dtype("attention_sink_backward", "d_sinks", d_sinks, y.out, heads);
+  const Shape rows{seq * batch * heads, dim};
+  Tensor dots = Tensor::empty({seq * batch * heads}, y.lse.dtype(), dout.device(), MemoryClass::Workspace);
+  row_dots(dout.view(rows), y.out.view(rows), nullptr, 0, dots);
+  dots = dots.view({seq, batch, heads});
+  on_device(dots, [&]<DeviceType D>() { Kernels<D>::scale_by_sinks(sinks, y.lse, dots); });
+  column_sum(dots.view({seq * batch, heads}), d_sinks, beta);
+}
+
+void chunk_starts(const PositionRanges& positions, i64 chunk, const Tensor* documents, Tensor& starts) {
+  MCPP_CHECK(chunk > 0, "chunk_starts: chunk must be positive, not ", chunk);
+  MCPP_CHECK(starts.defined() && starts.rank() == 2, "chunk_starts: starts must be [s, b]");
+  for (const Tensor* t : {documents, static_cast<const Tensor*>(&starts)})
+    if (t) check_positions("chunk_starts", {positions, *t}, starts.dim(0), starts.dim(1));
+  on_device(starts, [&]<DeviceType D>() { Kernels<D>::chunk_starts(positions, chunk, documents, starts); });
+}
+
 void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
   MCPP_CHECK(y.rank() == 3 && table.rank() == 2 && y.dim(2) == table.dim(1) && y.dtype() == table.dtype(),
              "add_positions: y ", y.shape(), " and table ", table.shape(), " do not match");

@@ -35,6 +35,10 @@ struct Kernels {
   static decltype(ops::attention_backward) attention_backward;
   static decltype(ops::copy_heads) copy_heads;
   static decltype(ops::merge_attention) merge_attention;
+  static decltype(ops::attention_sink) attention_sink;
+  /// Multiplies dots [s, b, heads], fp32 (fp64), by -exp(sinks[head] - lse), with lse [b, heads, s].
+  static void scale_by_sinks(const Tensor& sinks, const Tensor& lse, Tensor& dots);
+  static decltype(ops::chunk_starts) chunk_starts;
   static decltype(ops::embedding) embedding;
   static decltype(ops::embedding_backward) embedding_backward;
   static decltype(ops::add_positions) add_positions;

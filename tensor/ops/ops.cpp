@@ -148,18 +148,29 @@ void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_o
       [&]<DeviceType D>() { Kernels<D>::row_dots(a, b, w, weight_offset, dots); });
 }
 
-void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y) {
-  MCPP_CHECK(x.numel() == y.numel() * (is_gated(a) ? 2 : 1) && x.dtype() == y.dtype(), "activation: x ", x.shape(),
-             " and y ", y.shape(), " do not match");
+namespace {
+
+void check_rule(const char* op, const ActivationRule& rule) {
+  MCPP_CHECK(rule.clamp >= 0 && (is_gated(rule.function) || !rule.is_limited()), op,
+             ": only gated activations have a limit, at least 0, or an offset");
+}
+
+}  // namespace
+
+void activation(const ActivationRule& a, const Tensor& x, const Tensor* bias, Tensor& y) {
+  check_rule("activation", a);
+  MCPP_CHECK(x.numel() == y.numel() * (is_gated(a.function) ? 2 : 1) && x.dtype() == y.dtype(), "activation: x ",
+             x.shape(), " and y ", y.shape(), " do not match");
   if (bias) check_vector("activation", "bias", *bias, x, x.dim(-1));
   on_device(
       x, [&] { return element_record(OpKind::Activation, x.numel() + y.numel()); },
       [&]<DeviceType D>() { Kernels<D>::activation(a, x, bias, y); });
 }
 
-void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx) {
-  MCPP_CHECK(x.numel() == dy.numel() * (is_gated(a) ? 2 : 1) && x.dtype() == dy.dtype(), "activation_backward: x ",
-             x.shape(), " and dy ", dy.shape(), " do not match");
+void activation_backward(const ActivationRule& a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx) {
+  check_rule("activation_backward", a);
+  MCPP_CHECK(x.numel() == dy.numel() * (is_gated(a.function) ? 2 : 1) && x.dtype() == dy.dtype(),
+             "activation_backward: x ", x.shape(), " and dy ", dy.shape(), " do not match");
   check_same("activation_backward", "dx", dx, x);
   if (bias) check_vector("activation_backward", "bias", *bias, x, x.dim(-1));
   on_device(

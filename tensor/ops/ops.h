@@ -15,11 +15,24 @@
 
 namespace mcpp {
 
-/// Activation of the MLP. Gated: the input has two halves, gate and up; the output is act(gate) * up.
-enum class Activation : u8 { Gelu, GeluErf, SquaredRelu, SwiGlu, GeGlu };
+/// Activation of the MLP. Gated: the input has two halves, gate and up; the output is act(gate) * up. QuickGeGlu's
+/// act(x) is x sigmoid(1.702 x).
+enum class Activation : u8 { Gelu, GeluErf, SquaredRelu, SwiGlu, GeGlu, QuickGeGlu };
 constexpr bool is_gated(Activation a) {
-  return a == Activation::SwiGlu || a == Activation::GeGlu;
+  return a == Activation::SwiGlu || a == Activation::GeGlu || a == Activation::QuickGeGlu;
 }
+
+/// Activation with limits of a gated one: act(min(gate, clamp)) * (max(-clamp, min(up, clamp)) + up_offset).
+struct ActivationRule {
+  Activation function = Activation::Gelu;
+  double clamp = 0;  ///< 0 = no limit
+  double up_offset = 0;
+
+  constexpr ActivationRule(Activation f) : function(f) {}  // implicit conversion from the function
+  constexpr ActivationRule(Activation f, double clamp_value, double offset)
+      : function(f), clamp(clamp_value), up_offset(offset) {}
+  constexpr bool is_limited() const { return clamp > 0 || up_offset != 0; }
+};
 
 /// Dropout site. Its random numbers are independent of the layout: element j of the token at (sample, position) is kept
 /// if word j % 4 of Philox4x32-10(key, {low and high half of sample, position, j / 4}) is at least p * 2^32; kept
@@ -227,9 +240,9 @@ void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_o
 
 /// Computes y = act(x + bias). x [T, f] and y [T, f]; gated: x [T, 2f] = gate | up, y [T, f]. `bias` (of x's width) may
 /// be null.
-void activation(Activation a, const Tensor& x, const Tensor* bias, Tensor& y);
+void activation(const ActivationRule& a, const Tensor& x, const Tensor* bias, Tensor& y);
 /// Computes dx from dy and the forward pass's x (and bias); dx may alias x.
-void activation_backward(Activation a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx);
+void activation_backward(const ActivationRule& a, const Tensor& dy, const Tensor& x, const Tensor* bias, Tensor& dx);
 
 /// Computes y = x * sigmoid(gate), all of the same shape; y may alias x or gate.
 void sigmoid_gate(const Tensor& x, const Tensor& gate, Tensor& y);
@@ -265,6 +278,18 @@ void copy_heads(const Heads& from, Heads& to);
 /// Merges `part` into `total`, attention over disjoint keys. total.out is of part's dtype or of the accumulate dtype,
 /// which avoids rounding when merging many parts. Liu, Zaharia, Abbeel, "Ring Attention", 2023.
 void merge_attention(const AttentionResult& part, AttentionResult& total);
+/// Adds exp(sinks[head]) to the softmax denominators of y: lse becomes log(exp(lse) + exp(sink)), and out, of the
+/// operands' dtype, is scaled accordingly. sinks [heads], of out's dtype; null = 0 for every head. The gradients of q,
+/// k and v are those of attention_backward() with the new y. Xiao et al., "Efficient Streaming Language Models with
+/// Attention Sinks", 2023; OpenAI, "gpt-oss model card", 2025.
+void attention_sink(const Tensor* sinks, AttentionResult& y);
+/// Computes d_sinks = beta d_sinks + the gradient of `sinks`, given the result y of attention_sink(). d_sinks is fp32
+/// (fp64) [heads].
+void attention_sink_backward(const Tensor& dout, const AttentionResult& y, const Tensor& sinks, Tensor& d_sinks,
+                             float beta);
+/// Computes starts, int32 [s, b]: the first position of each token's chunk. Chunks have `chunk` positions and are
+/// counted from the begin of the token's document, `documents`, int32 [s, b]; null = 0.
+void chunk_starts(const PositionRanges& positions, i64 chunk, const Tensor* documents, Tensor& starts);
 
 /// Computes y[T, h] = table[token - first_row]; zeros if the token is not in the table's rows (another rank has it).
 /// tokens int32 [T].

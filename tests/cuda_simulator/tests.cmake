@@ -26,7 +26,8 @@ mcpp_simulate(cuda_simulator_clock_tests cuda-sim clock *OneRank*:*TensorParalle
 # Every op and type, in the default order, except tests with sizes for a real GPU.
 set(too_large *LongSequence*:*DeviceWaitTimer*)
 foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding GeluEpilogue Matmul Norm Optimizer Rope Step
-        Transfer AsyncCopy AttentionBlocks AttentionParts AttentionTest RowOps GroupedMatmul ExpertChoices Routing Fp8
+        Transfer AsyncCopy AttentionBlocks AttentionParts AttentionSink AttentionTest
+        ChunkStarts RowOps GroupedMatmul ExpertChoices Routing Fp8
         CompressedMessage ParamRemainders Quantize LowRank GatedScan ShortConv GatedNorm)
   mcpp_simulate(tensor_tests cuda-sim ops.${suite} *${suite}*cuda*-${too_large})
 endforeach()

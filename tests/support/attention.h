@@ -48,6 +48,7 @@ struct AttentionCall {
   AttentionResult y;
   Tensor dout;
   AttentionOptions options;
+  std::vector<double> sinks = {};  // of each query head, for the reference; empty: none
 
   AttentionCall(const AttentionCase& c, DType type, Device& device, i64 first = 1) {
     const AttentionSizes& n = c.size;
@@ -103,6 +104,7 @@ inline double keep_factor(const Dropout& d, i64 b, i64 head, i64 position, i64 k
 /// Reference attention of each (batch column, query head, query) in fp64.
 struct AttentionTruth {
   std::vector<double> out, lse, dq, dk, dv;  // in the layout of the dense tensors
+  std::vector<double> d_sinks;
 
   explicit AttentionTruth(const AttentionCall& c)
       : q_(c.x.q), k_(c.x.k), v_(c.x.v), dout_(to_doubles(c.dout)), starts_(starts_of(c)) {
@@ -113,6 +115,7 @@ struct AttentionTruth {
     lse.resize(static_cast<std::size_t>(q.seq * b * q.heads));
     dk.resize(static_cast<std::size_t>(k.seq * b * k.heads * dim));
     dv.resize(static_cast<std::size_t>(k.seq * b * k.heads * value_dim));
+    d_sinks.resize(c.sinks.size());
     for (i64 i = 0; i < q.seq * b * q.heads; ++i) add(c, i / q.heads / b, i / q.heads % b, i % q.heads);
   }
 
@@ -151,6 +154,9 @@ struct AttentionTruth {
       p.push_back(cap > 0 ? cap * t : scale * dot), dp.push_back(ddot), slopes.push_back(scale * (1 - t * t));
       largest = std::max(largest, p.back());
     }
+    const double sink = c.sinks.empty() ? -HUGE_VAL : c.sinks[static_cast<std::size_t>(head)];
+    largest = std::max(largest, sink);
+    if (!c.sinks.empty()) sum += std::exp(sink - largest);
     for (double& x : p) sum += x = std::exp(x - largest);
     lse[static_cast<std::size_t>((b * q.heads + head) * q.seq + s)] = largest + std::log(sum);
     for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -163,6 +169,7 @@ struct AttentionTruth {
         at(dv, row(v_heads, seen[i], b, kv_head) + d) += p[i] * keep * at(dout_, out_row + d);
       }
     }
+    if (!c.sinks.empty()) at(d_sinks, head) -= std::exp(sink - largest) / sum * mean;
     for (std::size_t i = 0; i < seen.size(); ++i) {
       const double ds = slopes[i] * p[i] * (dp[i] - mean);
       for (i64 d = 0; d < dim; ++d) {

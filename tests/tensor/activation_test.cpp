@@ -7,8 +7,10 @@ namespace {
 class ActivationOpsTest : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, ActivationOpsTest, every_type(), ops_name);
 
-constexpr Activation kActivations[]{Activation::Gelu, Activation::GeluErf, Activation::SquaredRelu, Activation::SwiGlu,
-                                    Activation::GeGlu};
+constexpr Activation kActivations[]{Activation::Gelu,   Activation::GeluErf, Activation::SquaredRelu,
+                                    Activation::SwiGlu, Activation::GeGlu,   Activation::QuickGeGlu};
+const ActivationRule kLimitedActivations[]{
+    {Activation::SwiGlu, 1.5, 0}, {Activation::GeGlu, 0, -0.75}, {Activation::QuickGeGlu, 2.125, 1}};
 
 /// Returns the value of the activation function at x.
 double value_of(Activation a, double x) {
@@ -22,6 +24,8 @@ double value_of(Activation a, double x) {
       return x > 0 ? x * x : 0;
     case Activation::SwiGlu:
       return x / (1 + std::exp(-x));
+    case Activation::QuickGeGlu:
+      return x / (1 + std::exp(-1.702 * x));
   }
   return 0;
 }
@@ -40,6 +44,10 @@ double slope_of(Activation a, double x) {
       const double s = 1 / (1 + std::exp(-x));
       return s + x * s * (1 - s);
     }
+    case Activation::QuickGeGlu: {
+      const double s = 1 / (1 + std::exp(-1.702 * x));
+      return s + 1.702 * x * s * (1 - s);
+    }
   }
   return 0;
 }
@@ -47,25 +55,32 @@ double slope_of(Activation a, double x) {
 struct Expected {
   Numbers y, dx;
 };
-Expected reference(Activation a, const Numbers& x, const Numbers& bias, const Numbers& dy, i64 rows, i64 f) {
+Expected reference(const ActivationRule& rule, const Numbers& x, const Numbers& bias, const Numbers& dy, i64 rows,
+                   i64 f) {
+  const Activation a = rule.function;
+  const double limit = rule.clamp > 0 ? rule.clamp : HUGE_VAL;
   const i64 width = is_gated(a) ? 2 * f : f;
   Expected result{Numbers(dy.size()), Numbers(x.size())};
   for (i64 r = 0; r < rows; ++r) {
     for (i64 i = 0; i < f; ++i) {
       const auto at = [&](i64 column) { return x[r * width + column] + (bias.empty() ? 0 : bias[column]); };
-      const double gate = at(i), up = is_gated(a) ? at(f + i) : 1, g = dy[r * f + i];
+      const double raw_up = is_gated(a) ? at(f + i) : 1, g = dy[r * f + i];
+      const double gate = is_gated(a) ? std::min(at(i), limit) : at(i);
+      const double up = is_gated(a) ? std::clamp(raw_up, -limit, limit) + rule.up_offset : 1;
       result.y[r * f + i] = value_of(a, gate) * up;
-      result.dx[r * width + i] = g * up * slope_of(a, gate);
-      if (is_gated(a)) result.dx[r * width + f + i] = g * value_of(a, gate);
+      result.dx[r * width + i] = gate == at(i) ? g * up * slope_of(a, gate) : 0;
+      if (is_gated(a)) result.dx[r * width + f + i] = std::abs(raw_up) <= limit ? g * value_of(a, gate) : 0;
     }
   }
   return result;
 }
 
 TEST_P(ActivationOpsTest, MatchesReferenceInForwardAndBackward) {
-  for (const Activation a : kActivations) {
+  std::vector<ActivationRule> rules(std::begin(kActivations), std::end(kActivations));
+  rules.insert(rules.end(), std::begin(kLimitedActivations), std::end(kLimitedActivations));
+  for (const ActivationRule& a : rules) {
     for (const auto [rows, f] : kSizes) {
-      const i64 width = is_gated(a) ? 2 * f : f;
+      const i64 width = is_gated(a.function) ? 2 * f : f;
       const Numbers x = normals(rows * width, 1, 3), bias = normals(width, 2), dy = normals(rows * f, 3);
       const auto outputs = run([&](Device& device) {
         const Tensor t = tensor_of(x, {rows, width}, dtype(), device), b = tensor_of(bias, {width}, dtype(), device),
@@ -78,7 +93,7 @@ TEST_P(ActivationOpsTest, MatchesReferenceInForwardAndBackward) {
         ops::activation_backward(a, g, in_place, &b, in_place);
         return std::vector{y, biased, dx, in_place};
       });
-      const std::string name = str("activation ", static_cast<int>(a));
+      const std::string name = str("activation ", static_cast<int>(a.function), a.is_limited() ? " with limits" : "");
       const Expected plain = reference(a, x, {}, dy, rows, f), biased = reference(a, x, bias, dy, rows, f);
       // In fp32 the slope is limited by the rounding of arguments around 10.
       const double factor = is_low_precision(dtype()) ? 1 : 8;
