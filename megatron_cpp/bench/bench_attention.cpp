@@ -110,14 +110,14 @@ class AttentionRun {
  private:
   void run_once() {
     world_.barrier();
-    const CoreAttentionOptions attention_options = attention_.make_options(options_, partition_);
+    const CoreAttentionOptions attention_options = attention_.make_options({options_, partition_});
     ContextAttention::SavedAttention kept;
     forwards_.push_back(seconds_of(device_, [&] {
       kept = attention_.forward(qkv_, attention_options);
       attention_.output(kept, attention_options);
     }));
     backwards_.push_back(
-        seconds_of(device_, [&] { attention_.backward(dout_, kept, attention_options, qkv_.like()); }));
+        seconds_of(device_, [&] { attention_.backward(dout_, kept, attention_options, qkv_.like(), {}); }));
   }
   double exposed() const {
     return state_.meters.at("cp_ring")->exposed_seconds + state_.meters.at("cp_heads")->exposed_seconds;

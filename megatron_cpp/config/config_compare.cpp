@@ -58,6 +58,7 @@ constexpr auto kTensorDefining = std::to_array<std::string_view>({"training.prec
                                                                   "model.qk_layernorm",
                                                                   "model.qk_layernorm_all_heads",
                                                                   "model.attention_output_gate",
+                                                                  "model.softmax_type",
                                                                   "model.multi_latent_attention",
                                                                   "model.q_lora_rank",
                                                                   "model.kv_lora_rank",
@@ -84,6 +85,7 @@ constexpr auto kTensorDefining = std::to_array<std::string_view>({"training.prec
                                                                   "model.moe_ffn_hidden_size",
                                                                   "model.moe_shared_expert_intermediate_size",
                                                                   "model.moe_shared_expert_gate",
+                                                                  "model.moe_router_add_bias",
                                                                   "model.moe_router_enable_expert_bias",
                                                                   "model.mtp_num_layers",
                                                                   "model.position_embedding_type"});

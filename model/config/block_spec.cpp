@@ -37,11 +37,17 @@ char branch_of(const ModelConfig& c, i64 layer) {
 
 AttentionSpec attention_spec(const ModelConfig& c, i64 layer) {
   const i64 window = window_of(c, layer);
+  const RotaryKind rope = rotary_kind(c, layer, window);
+  const bool has_rope = rope != RotaryKind::None;
   return {.num_heads = c.num_attention_heads.of_layer(layer),
           .num_query_groups = c.query_groups(layer),
           .head_dim = c.head_dim(),
           .window = window,
-          .rope = rotary_kind(c, layer, window),
+          .chunk = has_rope ? c.attention_chunk_size : 0,
+          .rope = rope,
+          .has_l2_norm = has_rope && c.qk_l2_norm,
+          .has_temperature = !has_rope && c.attn_temperature_tuning,
+          .softmax = c.softmax_type,
           .has_output_gate = is_selected(c.attention_output_gate, layer, /*is_nth=*/true, /*if_empty=*/false)};
 }
 
@@ -81,7 +87,11 @@ std::string describe(const AttentionSpec& attention, const ModelConfig& c) {
   if (c.position_embedding_type == PositionEmbedding::Rope && attention.rope == RotaryKind::None) text += " nope";
   if (attention.rope != RotaryKind::None) text += attention.rope == RotaryKind::Local ? " local rope" : " rope";
   if (attention.window > 0) text += str(" window ", attention.window);
+  if (attention.chunk > 0) text += str(" chunk ", attention.chunk);
   if (c.qk_layernorm) text += " qk norm";
+  if (attention.has_l2_norm) text += " qk l2 norm";
+  if (attention.has_temperature) text += " temperature";
+  if (attention.softmax != SoftmaxType::Vanilla) text += str(" softmax ", enum_name(attention.softmax));
   return text + (attention.has_output_gate ? " output gate" : "");
 }
 

@@ -1,7 +1,8 @@
 // Blocks of a model: a model is an embedding, a list of blocks, a final norm and an output matrix. block_spec() is the
 // only place that interprets the keys of the configuration that differ by layer (hybrid_layer_pattern, moe_layer_freq,
-// window_attn_skip_freq, no_rope_freq, attention_output_gate, linear_attention_freq, and sizes given as lists). Layers,
-// estimates, weight maps and the planner read the result.
+// window_attn_skip_freq, no_rope_freq and the keys that concern only layers with or without RoPE,
+// attention_output_gate, linear_attention_freq, and sizes given as lists). Layers, estimates, weight maps and the
+// planner read the result.
 #pragma once
 #include <compare>
 #include <optional>
@@ -22,7 +23,11 @@ enum class RotaryKind : u8 { None, Global, Local };
 struct AttentionSpec {
   i64 num_heads = 0, num_query_groups = 0, head_dim = 0;
   i64 window = 0;  ///< keys that a query attends to, including its own; 0: all
+  i64 chunk = 0;   ///< a query attends to keys of its own chunk of this many positions; 0: all
   RotaryKind rope = RotaryKind::None;
+  bool has_l2_norm = false;      ///< queries and keys are divided by their root mean square after rotation
+  bool has_temperature = false;  ///< queries are multiplied by a factor that grows with the position
+  SoftmaxType softmax = SoftmaxType::Vanilla;
   bool has_output_gate = false;  ///< the output is multiplied by sigmoid(x W), W [query_width(), h]
 
   i64 query_width() const { return num_heads * head_dim; }

@@ -114,6 +114,40 @@ void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& errors) 
   m.rope_scaling.add_conflicts(has_rope, errors);
 }
 
+/// Appends conflicts of keys of attention that concern only layers with or without RoPE.
+void add_attention_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  const ModelConfig defaults;
+  const bool has_rope = m.position_embedding_type == PositionEmbedding::Rope;
+  const auto only_with_rope = [&](bool is_set, const char* key) {
+    if (is_set && !has_rope)
+      errors.push_back(str("model.", key, ": only read when position_embedding_type is \"rope\""));
+  };
+  only_with_rope(m.attention_chunk_size > 0, "attention_chunk_size");
+  only_with_rope(m.qk_l2_norm, "qk_l2_norm");
+  if (m.attention_chunk_size > 0 && !m.window_size.empty())
+    errors.push_back("model.attention_chunk_size: excludes window_size; remove one of them");
+  if (m.attn_temperature_tuning && has_rope && m.no_rope_freq.empty())
+    errors.push_back("model.attn_temperature_tuning: only read in layers without RoPE; set no_rope_freq");
+  if (m.attn_temperature_tuning && m.head_dim() % 2 != 0)
+    errors.push_back(str("model.attn_temperature_tuning: needs an even head width, not ", m.head_dim()));
+  const auto only_with_tuning = [&](bool is_set, const char* key) {
+    if (is_set && !m.attn_temperature_tuning)
+      errors.push_back(str("model.", key, ": only read when attn_temperature_tuning is true"));
+  };
+  only_with_tuning(m.attn_temperature_floor_scale != defaults.attn_temperature_floor_scale,
+                   "attn_temperature_floor_scale");
+  only_with_tuning(m.attn_temperature_scale != defaults.attn_temperature_scale, "attn_temperature_scale");
+  add_selection_conflicts("attention_output_gate", m.attention_output_gate, m.num_layers, "1 (gate) or 0 (no gate)",
+                          errors);
+}
+
+void add_activation_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  if (m.is_gated()) return;
+  constexpr const char* kGated = ": only read when activation_func is \"swiglu\", \"geglu\" or \"quick_geglu\"";
+  if (m.activation_func_clamp_value > 0) errors.push_back(str("model.activation_func_clamp_value", kGated));
+  if (m.glu_linear_offset != 0) errors.push_back(str("model.glu_linear_offset", kGated));
+}
+
 void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
   if (!m.qk_layernorm_all_heads) return;
   if (!m.qk_layernorm) errors.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
@@ -150,6 +184,10 @@ void add_latent_conflicts(const ModelConfig& m, std::vector<std::string>& errors
          "each head has its own key; remove it");
   unless(!m.qk_layernorm, "qk_layernorm", "is not read: latents are always normalized; remove it");
   unless(m.attention_output_gate.empty(), "attention_output_gate", "must be []");
+  unless(m.softmax_type == SoftmaxType::Vanilla, "softmax_type", "must be \"vanilla\"");
+  unless(!m.qk_l2_norm, "qk_l2_norm", "must be false");
+  unless(!m.attn_temperature_tuning, "attn_temperature_tuning", "must be false");
+  unless(m.attention_chunk_size == 0, "attention_chunk_size", "must be 0");
   unless(!m.add_qkv_bias, "add_qkv_bias", "must be false: projections to queries, keys and values have no biases");
 }
 
@@ -185,12 +223,12 @@ std::vector<std::string> ModelConfig::conflicts() const {
   add_window_conflicts(*this, errors);
   add_norm_conflicts(*this, errors);
   add_latent_conflicts(*this, errors);
-  add_selection_conflicts("attention_output_gate", attention_output_gate, num_layers, "1 (gate) or 0 (no gate)",
-                          errors);
   add_mtp_conflicts(*this, errors);
   add_selection_conflicts("linear_attention_freq", recurrent.linear_attention_freq, num_layers,
                           "1 (Gated DeltaNet) or 0 (attention)", errors);
   recurrent.add_conflicts(hidden_size, hybrid_layer_pattern, errors);
+  add_attention_conflicts(*this, errors);
+  add_activation_conflicts(*this, errors);
   moe.add_conflicts(num_layers, errors);
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
     errors.push_back(

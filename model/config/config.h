@@ -8,8 +8,8 @@
 #include "base/fields.h"
 #include "base/integer_math.h"
 #include "model/config/moe.h"
-#include "model/config/recurrent.h"
 #include "model/config/multi_latent.h"
+#include "model/config/recurrent.h"
 #include "model/config/rope_scaling.h"
 
 namespace mcpp {
@@ -20,8 +20,11 @@ enum class Normalization { LayerNorm, RMSNorm };
 /// residual branch.
 enum class NormPosition { Pre, Post, Both };
 /// Gelu is the tanh approximation (GPT-2's gelu_new), GeluErf the exact one; SwiGLU is silu(gate) * up, GeGLU is
-/// Gelu(gate) * up.
-enum class ActivationFunction { Gelu, GeluErf, SwiGLU, SquaredReLU, GeGLU };
+/// Gelu(gate) * up, QuickGeGLU is gate * sigmoid(1.702 gate) * up.
+enum class ActivationFunction { Gelu, GeluErf, SwiGLU, SquaredReLU, GeGLU, QuickGeGLU };
+/// Additional term of the softmax denominator of attention: none, exp(0), or exp(a learned logit per head), which is an
+/// attention sink.
+enum class SoftmaxType : u8 { Vanilla, OffByOne, Learnable };
 
 template <>
 struct EnumNames<PositionEmbedding> {
@@ -37,7 +40,12 @@ struct EnumNames<NormPosition> {
 };
 template <>
 struct EnumNames<ActivationFunction> {
-  static constexpr std::array<std::string_view, 5> value{"gelu", "gelu_erf", "swiglu", "squared_relu", "geglu"};
+  static constexpr std::array<std::string_view, 6> value{"gelu",         "gelu_erf", "swiglu",
+                                                         "squared_relu", "geglu",    "quick_geglu"};
+};
+template <>
+struct EnumNames<SoftmaxType> {
+  static constexpr std::array<std::string_view, 3> value{"vanilla", "off-by-one", "learnable"};
 };
 
 struct ModelConfig {
@@ -60,16 +68,24 @@ struct ModelConfig {
   RopeScaling rope_scaling = {};
   std::vector<i64> window_size = {};
   std::vector<i64> window_attn_skip_freq = {};
+  i64 attention_chunk_size = 0;
   Normalization normalization = Normalization::LayerNorm;
   double norm_epsilon = 1e-5;
   NormPosition norm_position = NormPosition::Pre;
   bool apply_layernorm_1p = false;
   bool qk_layernorm = false;
   bool qk_layernorm_all_heads = false;
+  bool qk_l2_norm = false;
+  bool attn_temperature_tuning = false;
+  double attn_temperature_floor_scale = 8192;
+  double attn_temperature_scale = 0.1;
+  SoftmaxType softmax_type = SoftmaxType::Vanilla;
   std::vector<i64> attention_output_gate = {};
   MultiLatentConfig mla = {};
   bool use_parallel_residual = false;
   ActivationFunction activation_func = ActivationFunction::Gelu;
+  double activation_func_clamp_value = 0;
+  double glu_linear_offset = 0;
   double query_pre_attn_scalar = 0;
   double attn_logit_softcapping = 0;
   double final_logit_softcapping = 0;
@@ -91,6 +107,7 @@ struct ModelConfig {
   static void fields(Self& self, Visitor& visit) {
     size_fields(self, visit);
     position_fields(self, visit);
+    attention_fields(self, visit);
     layer_fields(self, visit);
     MultiLatentConfig::fields(self.mla, visit);
     MoeConfig::fields(self.moe, visit);
@@ -136,6 +153,35 @@ struct ModelConfig {
     visit("window_attn_skip_freq", self.window_attn_skip_freq,
           "layers with the window: [n] = all but every n-th, or a list of 1 (window) and 0 (all keys); [] = all layers",
           between(0, 1e5));
+    visit("attention_chunk_size", self.attention_chunk_size,
+          "layers with RoPE: a query sees the keys of its own chunk of this many positions; 0 = all keys",
+          between(0, 1e8));
+  }
+  template <class Self, class Visitor>
+  static void attention_fields(Self& self, Visitor& visit) {
+    visit("qk_layernorm", self.qk_layernorm, "normalize the queries and keys of each head separately");
+    visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads,
+          "with qk_layernorm: normalize over all heads of a token together");
+    visit("qk_l2_norm", self.qk_l2_norm,
+          "layers with RoPE: divide each query head and key head by its root mean square after rotation");
+    visit("attn_temperature_tuning", self.attn_temperature_tuning,
+          "layers without RoPE: multiply queries by 1 + attn_temperature_scale log(1 + floor((position + 1) / "
+          "attn_temperature_floor_scale))");
+    visit("attn_temperature_floor_scale", self.attn_temperature_floor_scale,
+          "positions after which the factor of attn_temperature_tuning changes", greater_than(0));
+    visit("attn_temperature_scale", self.attn_temperature_scale, "strength of attn_temperature_tuning", at_least(0));
+    visit(
+        "softmax_type", self.softmax_type,
+        "term added to the softmax denominator of attention: none, 1, or the exponential of a learned value per head");
+    visit(
+        "attention_output_gate", self.attention_output_gate,
+        "layers that multiply the output of core attention by the sigmoid of a projection of attention's input: [n] = "
+        "every n-th, or a list of 1 (gate) and 0 (no gate); [] = none",
+        between(0, 1e5));
+    visit("query_pre_attn_scalar", self.query_pre_attn_scalar,
+          "attention scores are divided by the square root of this value; 0 = width of a head", at_least(0));
+    visit("attn_logit_softcapping", self.attn_logit_softcapping, "replace attention scores x by c tanh(x / c); 0 = off",
+          at_least(0));
   }
   template <class Self, class Visitor>
   static void layer_fields(Self& self, Visitor& visit) {
@@ -143,21 +189,13 @@ struct ModelConfig {
     visit("norm_epsilon", self.norm_epsilon, "term added to the variance in a norm", greater_than(0));
     visit("norm_position", self.norm_position, "position of norms: before attention and MLP, after them, or both");
     visit("apply_layernorm_1p", self.apply_layernorm_1p, "norms multiply by 1 + weight; weights are initialized to 0");
-    visit("qk_layernorm", self.qk_layernorm, "normalize the queries and keys of each head separately");
-    visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads,
-          "with qk_layernorm: normalize over all heads of a token together");
-    visit(
-        "attention_output_gate", self.attention_output_gate,
-        "layers that multiply the output of core attention by the sigmoid of a projection of attention's input: [n] = "
-        "every n-th, or a list of 1 (gate) and 0 (no gate); [] = none",
-        between(0, 1e5));
     visit("use_parallel_residual", self.use_parallel_residual,
           "the MLP reads the input of attention instead of its output; both are added to the residual");
     visit("activation_func", self.activation_func, "activation of the MLP");
-    visit("query_pre_attn_scalar", self.query_pre_attn_scalar,
-          "attention scores are divided by the square root of this value; 0 = width of a head", at_least(0));
-    visit("attn_logit_softcapping", self.attn_logit_softcapping, "replace attention scores x by c tanh(x / c); 0 = off",
+    visit("activation_func_clamp_value", self.activation_func_clamp_value,
+          "gated activations: limit the gate to at most c and the linear part to between -c and c; 0 = no limit",
           at_least(0));
+    visit("glu_linear_offset", self.glu_linear_offset, "gated activations: term added to the linear part");
     visit("final_logit_softcapping", self.final_logit_softcapping,
           "replace logits x of the vocabulary by c tanh(x / c); 0 = off", at_least(0));
     visit("embedding_multiplier", self.embedding_multiplier, "factor of the word embeddings at the input",
@@ -205,7 +243,8 @@ struct ModelConfig {
   i64 max_positions() const { return max_position_embeddings > 0 ? max_position_embeddings : seq_length; }
   i64 padded_vocab_size() const { return round_up(vocab_size, make_vocab_size_divisible_by); }
   bool is_gated() const {
-    return activation_func == ActivationFunction::SwiGLU || activation_func == ActivationFunction::GeGLU;
+    return activation_func == ActivationFunction::SwiGLU || activation_func == ActivationFunction::GeGLU ||
+           activation_func == ActivationFunction::QuickGeGLU;
   }
   bool has_pre_norms() const { return norm_position != NormPosition::Post; }
   bool has_post_norms() const { return norm_position != NormPosition::Pre; }

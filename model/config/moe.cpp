@@ -89,6 +89,8 @@ void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& errors) 
     errors.push_back(
         "model.moe_router_pre_softmax: must be true with moe_router_topk = 1, as the softmax over one expert is always "
         "1 and the router would not be trained");
+  if (apply_probs_on_input && router_topk != 1)
+    errors.push_back(str("model.moe_apply_probs_on_input: needs moe_router_topk = 1, not ", router_topk));
   if (router_pre_softmax && !is_softmax)
     errors.push_back("model.moe_router_pre_softmax: only read when moe_router_score_function is \"softmax\"");
   if (router_enable_expert_bias && is_softmax)

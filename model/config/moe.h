@@ -42,6 +42,7 @@ struct MoeConfig {
   i64 router_group_topk = 0;
   i64 router_group_score_topk = 0;
   double router_topk_scaling_factor = 0;
+  bool router_add_bias = false;
   bool router_enable_expert_bias = false;
   double router_bias_update_rate = 1e-3;
   LoadBalancing router_load_balancing_type = LoadBalancing::AuxLoss;
@@ -52,6 +53,7 @@ struct MoeConfig {
   double expert_capacity_factor = 0;
   bool pad_expert_input_to_capacity = false;
   TokenDropPolicy token_drop_policy = TokenDropPolicy::Probs;
+  bool apply_probs_on_input = false;
   i64 shared_expert_intermediate_size = 0;
   bool shared_expert_gate = false;
 
@@ -76,6 +78,7 @@ struct MoeConfig {
           between(0, 1e5));
     visit("moe_router_topk_scaling_factor", self.router_topk_scaling_factor,
           "factor of the expert weights of a token; 0 = 1", at_least(0));
+    visit("moe_router_add_bias", self.router_add_bias, "add a learned bias to the router's logits");
     visit("moe_router_enable_expert_bias", self.router_enable_expert_bias,
           "sigmoid scores: balance by a bias per expert that affects selection only, without a loss");
     visit("moe_router_bias_update_rate", self.router_bias_update_rate, "change of the expert bias per step",
@@ -96,6 +99,8 @@ struct MoeConfig {
           "pad the input of each expert to its capacity, so that time and memory are constant");
     visit("moe_token_drop_policy", self.token_drop_policy,
           "tokens that an expert drops above its capacity: those with the lowest probability, or the last ones");
+    visit("moe_apply_probs_on_input", self.apply_probs_on_input,
+          "multiply the input of an expert by its weight, instead of its output; needs moe_router_topk = 1");
     visit("moe_shared_expert_intermediate_size", self.shared_expert_intermediate_size,
           "width of the shared expert, which processes every token; 0 = none", between(0, 1e7));
     visit("moe_shared_expert_gate", self.shared_expert_gate,

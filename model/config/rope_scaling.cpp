@@ -10,9 +10,10 @@ namespace mcpp {
 namespace {
 
 /// Returns how much a frequency is scaled (0 = not at all, 1 = divided by the factor). The unscaled share rises from 0
-/// at `low` to 1 at `high` turns within the original context.
+/// at `low` to 1 at `high` turns within the original context; it jumps if both are equal, as in Llama 4.
 double llama3_share(const RopeScaling& s, double frequency, double context) {
   const double turns = context * frequency / (2 * std::numbers::pi);
+  if (s.low_freq_factor == s.high_freq_factor) return turns < s.low_freq_factor ? 1 : 0;
   return 1 - std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
 }
 
@@ -92,9 +93,9 @@ void RopeScaling::add_conflicts(bool has_rope, std::vector<std::string>& errors)
   only_with(mscale_all_dim != 0, is_yarn, "mscale_all_dim", "\"yarn\"");
   only_with(attention_factor != 0, is_yarn, "attention_factor", "\"yarn\"");
   only_with(!truncate, is_yarn, "truncate", "\"yarn\"");
-  if (is_llama3 && low_freq_factor >= high_freq_factor)
+  if (is_llama3 && low_freq_factor > high_freq_factor)
     errors.push_back(str("model.rope_scaling_high_freq_factor: ", high_freq_factor,
-                         " must be above rope_scaling_low_freq_factor, which is ", low_freq_factor));
+                         " must be at least rope_scaling_low_freq_factor, which is ", low_freq_factor));
   if (is_yarn && beta_slow >= beta_fast)
     errors.push_back(str("model.rope_scaling_beta_fast: ", beta_fast,
                          " must be above rope_scaling_beta_slow, which is ", beta_slow));

@@ -1,9 +1,11 @@
 #include "model/layers/attention.h"
 
+#include <cmath>
 #include <optional>
 
 #include "model/layers/kv_cache.h"
 #include "tensor/dtype.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -141,6 +143,31 @@ void RotaryTable::rotate(Heads& x, const Positions& positions, bool is_inverse, 
   ops::rope(x, table.cos, table.sin, positions, is_inverse);
 }
 
+/// The sines are 0, so that a rotation only multiplies by the cosines.
+RotaryTable::Table RotaryTable::make_temperature_table() const {
+  const ModelConfig& config = context_.config;
+  const i64 positions = config.max_positions(), channels = config.head_dim() / 2;
+  const DType dtype = accumulate_dtype(context_.dtype);
+  Table table{.cos = Tensor::empty({positions, channels}, dtype, context_.device),
+              .sin = Tensor::zeros({positions, channels}, dtype, context_.device)};
+  if (context_.device.type() == DeviceType::Meta) return table;
+  on_float(dtype, [&]<class T>() {
+    std::vector<T> factors;
+    for (i64 p = 0; p < positions; ++p) {
+      const double chunks = std::floor(static_cast<double>(p + 1) / config.attn_temperature_floor_scale);
+      factors.insert(factors.end(), static_cast<std::size_t>(channels),
+                     from_double<T>(1 + config.attn_temperature_scale * std::log1p(chunks)));
+    }
+    write_values(factors, table.cos);
+  });
+  return table;
+}
+
+void RotaryTable::scale_queries(Heads& x, const Positions& positions) {
+  if (!temperature_.cos.defined()) temperature_ = make_temperature_table();
+  ops::rope(x, temperature_.cos, temperature_.sin, positions, false);
+}
+
 SelfAttention::SelfAttention(const std::string& name, i64 layer, const AttentionSpec& spec,
                              StoredRef<ModelContext> context, RotaryTable& rotary)
     : name_(name),
@@ -156,13 +183,19 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const Attention
                     .init_std = context_.output_init_std(),
                     .sequence_parallel = context_.sequence_parallel,
                     .fp8 = context_.fp8_recipe(layer)}) {
+  if (spec.softmax == SoftmaxType::Learnable)
+    softmax_offset_ =
+        std::make_unique<Param>(name + ".core_attention.softmax_offset", split_box({spec.num_heads}, 0, context_.tp),
+                                Init::Normal, context_.config.init_method_std);
+  if (spec.has_l2_norm)
+    q_l2_norm_ = std::make_unique<HeadL2Norm>(context_), k_l2_norm_ = std::make_unique<HeadL2Norm>(context_);
   if (!context_.config.qk_layernorm) return;
   q_layernorm_ = std::make_unique<HeadNorm>(name + ".q_layernorm", context_, spec.num_heads);
   k_layernorm_ = std::make_unique<HeadNorm>(name + ".k_layernorm", context_, spec.num_query_groups);
 }
 
-AttentionOptions SelfAttention::make_options(const MicrobatchContext& microbatch) const {
-  AttentionOptions options;
+CoreAttentionOptions SelfAttention::make_options(const MicrobatchContext& microbatch) const {
+  CoreAttentionOptions options;
   options.softmax_scale = context_.config.softmax_scale();
   options.soft_cap = context_.config.attn_logit_softcapping;
   options.queries = {microbatch.positions, microbatch.attention_starts};
@@ -171,19 +204,51 @@ AttentionOptions SelfAttention::make_options(const MicrobatchContext& microbatch
   options.dropout = context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention",
                                          microbatch.positions, microbatch);
   options.dropout.first_column = context_.tp.rank() * spec_.num_heads / context_.tp.size();
+  options.partition = microbatch.partition;
+  options.has_sinks = spec_.softmax != SoftmaxType::Vanilla;
+  if (softmax_offset_) options.sinks = &softmax_offset_->value;
   return options;
 }
 
-void SelfAttention::rotate(QkvHeads heads, const MicrobatchContext& microbatch, bool is_inverse) const {
+CoreAttentionOptions SelfAttention::make_core_options(const MicrobatchContext& microbatch, i64 s, i64 b) const {
+  CoreAttentionOptions options = core_attention_.make_options(make_options(microbatch));
+  limit_to_chunks(options, s * context_.cp.partition.heads, b);
+  return options;
+}
+
+/// Makes the document of each query begin no earlier than its chunk; s and b are the sizes of the queries.
+void SelfAttention::limit_to_chunks(CoreAttentionOptions& options, i64 s, i64 b) const {
+  if (spec_.chunk == 0) return;
+  Tensor starts = Tensor::empty({s, b}, DType::I32, context_.device);
+  const Tensor& documents = options.queries.starts;
+  ops::chunk_starts(options.queries.ranges, spec_.chunk, documents.defined() ? &documents : nullptr, starts);
+  options.queries.starts = starts;
+}
+
+void SelfAttention::transform(QkvHeads heads, MicrobatchContext& microbatch) const {
+  if (q_layernorm_) q_layernorm_->forward(heads.q, microbatch), k_layernorm_->forward(heads.k, microbatch);
   const Positions positions{microbatch.positions, microbatch.position_starts};
-  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, is_inverse, spec_.rope);
+  for (Heads* x : {&heads.q, &heads.k}) rotary_.rotate(*x, positions, false, spec_.rope);
+  if (q_l2_norm_) q_l2_norm_->forward(heads.q, microbatch), k_l2_norm_->forward(heads.k, microbatch);
+  if (spec_.has_temperature) rotary_.scale_queries(heads.q, positions);
+}
+
+void SelfAttention::transform_backward(QkvHeads gradient, MicrobatchContext& microbatch) const {
+  const Positions positions{microbatch.positions, microbatch.position_starts};
+  if (spec_.has_temperature) rotary_.scale_queries(gradient.q, positions);
+  if (q_l2_norm_) k_l2_norm_->backward(gradient.k, microbatch), q_l2_norm_->backward(gradient.q, microbatch);
+  for (Heads* x : {&gradient.q, &gradient.k}) rotary_.rotate(*x, positions, true, spec_.rope);
+  if (q_layernorm_) k_layernorm_->backward(gradient.k, microbatch), q_layernorm_->backward(gradient.q, microbatch);
 }
 
 Tensor SelfAttention::attend_cached(const QkvHeads& heads, MicrobatchContext& microbatch) {
   const KvCache::View cache = microbatch.kv_cache->append(layer_, heads.k, heads.v, microbatch.positions.first);
-  AttentionOptions cached_options = make_options(microbatch);
-  cached_options.keys = {};
-  return LocalAttention().forward({heads.q, cache.k, cache.v}, {cached_options, nullptr}).out;
+  CoreAttentionOptions options = make_options(microbatch);
+  options.keys = {};
+  limit_to_chunks(options, heads.q.seq, heads.q.batch);
+  AttentionResult result = LocalAttention().forward({heads.q, cache.k, cache.v}, options);
+  if (options.has_sinks) ops::attention_sink(options.sinks, result);
+  return result.out;
 }
 
 Tensor SelfAttention::apply_gate(const Tensor& output, const Tensor& gate, MicrobatchContext& microbatch) const {
@@ -220,13 +285,12 @@ ContextAttention::SavedAttention SelfAttention::take(MicrobatchContext& microbat
 
 Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& microbatch) {
   const auto [qkv, gate] = linear_qkv_.forward(x, microbatch);
-  if (q_layernorm_) q_layernorm_->forward(qkv.heads().q, microbatch), k_layernorm_->forward(qkv.heads().k, microbatch);
-  rotate(qkv.heads(), microbatch, false);
+  const QkvHeads heads = qkv.heads();
+  transform(heads, microbatch);
   if (microbatch.kv_cache)
-    return linear_proj_.forward(apply_gate(attend_cached(qkv.heads(), microbatch), gate, microbatch), microbatch);
+    return linear_proj_.forward(apply_gate(attend_cached(heads, microbatch), gate, microbatch), microbatch);
 
-  const CoreAttentionOptions core_options =
-      core_attention_.make_options(make_options(microbatch), microbatch.partition);
+  const CoreAttentionOptions core_options = make_core_options(microbatch, heads.q.seq, heads.q.batch);
   const ContextAttention::SavedAttention saved = core_attention_.forward(qkv, core_options);
   std::optional<MicrobatchContext::DiscardScope>
       discard;  // the output may also be the input of the gate or linear_proj, so one recomputation serves both
@@ -247,13 +311,17 @@ Tensor SelfAttention::backward(const Tensor& dy, MicrobatchContext& microbatch) 
   Tensor d_output = linear_proj_.backward(dy, microbatch);
   const Tensor d_gate = gate_backward(d_output, microbatch);
   const i64 s = d_output.dim(0), b = d_output.dim(1);
-  const CoreAttentionOptions core_options =
-      core_attention_.make_options(make_options(microbatch), microbatch.partition);
+  const CoreAttentionOptions core_options = make_core_options(microbatch, s, b);
   const Qkv empty = core_attention_.exchanges_heads() ? linear_qkv_.make_empty(s, b) : Qkv();
-  const Qkv gradient = core_attention_.backward(d_output, take(microbatch), core_options, empty);
-  rotate(gradient.heads(), microbatch, true);
-  if (q_layernorm_)
-    k_layernorm_->backward(gradient.heads().k, microbatch), q_layernorm_->backward(gradient.heads().q, microbatch);
+  Qkv gradient;
+  const auto core_backward = [&](const ContextAttention::SinkGradient& d_sinks) {
+    gradient = core_attention_.backward(d_output, take(microbatch), core_options, empty, d_sinks);
+  };
+  if (softmax_offset_)
+    softmax_offset_->add_grad([&](const Tensor& sum, float beta) { core_backward({sum, beta}); });
+  else
+    core_backward({});
+  transform_backward(gradient.heads(), microbatch);
   return linear_qkv_.backward({gradient, d_gate}, microbatch);
 }
 
@@ -261,6 +329,7 @@ ActivationPlacement SelfAttention::output_placement(ActivationPlacement x) const
   const ActivationPlacement heads = linear_qkv_.output_placement(x);
   for (const HeadNorm* norm : {q_layernorm_.get(), k_layernorm_.get()})
     if (norm) norm->check_placement(heads);
+  if (softmax_offset_) check_gradient_spread(*softmax_offset_, heads);
   return linear_proj_.output_placement(heads);
 }
 
@@ -268,6 +337,7 @@ void SelfAttention::visit(const ParamVisitor& f) {
   linear_qkv_.visit(f);
   for (HeadNorm* norm : {q_layernorm_.get(), k_layernorm_.get()})
     if (norm) norm->visit(f);
+  if (softmax_offset_) f(*softmax_offset_);
   linear_proj_.visit(f);
 }
 

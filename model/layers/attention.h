@@ -65,15 +65,18 @@ class RotaryTable {
   /// Rotates the heads of x in place to the positions of its tokens, or back if `is_inverse`; does nothing if `kind` is
   /// None.
   void rotate(Heads& x, const Positions& positions, bool is_inverse, RotaryKind kind);
+  /// Multiplies the queries x, or their gradient, by the factors of attn_temperature_tuning, in place.
+  void scale_queries(Heads& x, const Positions& positions);
 
  private:
   struct Table {
     Tensor cos, sin;  // [max_positions, rotary_dim / 2]
   };
   Table make_table(bool is_local) const;
+  Table make_temperature_table() const;
 
   const ModelContext& context_;
-  Table global_, local_;
+  Table global_, local_, temperature_;
 };
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
@@ -93,8 +96,14 @@ class SelfAttention final : public Branch {
   const Tensor* bias() const override { return linear_proj_.bias(); }
 
  private:
-  AttentionOptions make_options(const MicrobatchContext& microbatch) const;
-  void rotate(QkvHeads heads, const MicrobatchContext& microbatch, bool is_inverse) const;
+  CoreAttentionOptions make_options(const MicrobatchContext& microbatch) const;
+  /// Returns the options of core attention for s positions of b samples on this rank.
+  CoreAttentionOptions make_core_options(const MicrobatchContext& microbatch, i64 s, i64 b) const;
+  void limit_to_chunks(CoreAttentionOptions& options, i64 s, i64 b) const;
+  /// Normalizes, rotates and scales queries and keys, in place.
+  void transform(QkvHeads heads, MicrobatchContext& microbatch) const;
+  /// Replaces the gradient of the result of transform() by that of its input.
+  void transform_backward(QkvHeads gradient, MicrobatchContext& microbatch) const;
   Tensor attend_cached(const QkvHeads& heads, MicrobatchContext& microbatch);
   /// Returns sigmoid(gate) * output, or the output if the gate is undefined, and saves both.
   Tensor apply_gate(const Tensor& output, const Tensor& gate, MicrobatchContext& microbatch) const;
@@ -111,6 +120,8 @@ class SelfAttention final : public Branch {
   RotaryTable& rotary_;
   QkvProjection linear_qkv_;
   std::unique_ptr<HeadNorm> q_layernorm_, k_layernorm_;  // null if there are none
+  std::unique_ptr<HeadL2Norm> q_l2_norm_, k_l2_norm_;    // null if there are none
+  std::unique_ptr<Param> softmax_offset_;                // sinks [heads / tp]; null unless they are learned
   ContextAttention core_attention_;
   RowParallelLinear linear_proj_;
 };

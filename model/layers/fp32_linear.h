@@ -2,6 +2,7 @@
 // outputs.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "model/config/context.h"
@@ -9,10 +10,11 @@
 
 namespace mcpp {
 
-/// x [T, h] -> [T, n] fp32 (fp64). The weight [n, h] has the model's dtype and is replicated on every rank. No bias.
+/// x [T, h] -> [T, n] fp32 (fp64). The weight [n, h] and the bias [n], if there is one, have the model's dtype and are
+/// replicated on every rank.
 class Fp32Linear {
  public:
-  Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs);
+  Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs, bool has_bias = false);
 
   /// x may have the model's dtype or the accumulate dtype.
   Tensor forward(const Tensor& x) const;
@@ -21,11 +23,16 @@ class Fp32Linear {
   /// Accumulates the weight gradient, now or later if weight gradients are delayed. `x` returns forward()'s argument.
   void weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& microbatch);
 
+  /// Accumulates the bias gradient, the column sums of dy, if there is a bias.
+  void bias_gradient(const Tensor& dy);
+  void visit(const ParamVisitor& f);
+
   Param& weight() { return weight_; }
   const Param& weight() const { return weight_; }
 
  private:
   Param weight_;
+  std::unique_ptr<Param> bias_;
 };
 
 }  // namespace mcpp

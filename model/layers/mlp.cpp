@@ -16,8 +16,14 @@ Activation activation_of(ActivationFunction f) {
       return Activation::SwiGlu;
     case ActivationFunction::GeGLU:
       return Activation::GeGlu;
+    case ActivationFunction::QuickGeGLU:
+      return Activation::QuickGeGlu;
   }
   fail(ExitCode::Internal, "unknown activation");
+}
+
+ActivationRule activation_rule(const ModelConfig& config) {
+  return {activation_of(config.activation_func), config.activation_func_clamp_value, config.glu_linear_offset};
 }
 
 namespace {
@@ -39,7 +45,7 @@ std::vector<Box> up_matrices(const ModelConfig& config, i64 ffn) {
 
 Mlp::Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i64 ffn)
     : context_(context),
-      activation_(activation_of(context_.config.activation_func)),
+      activation_(activation_rule(context_.config)),
       linear_fc1_(name + ".linear_fc1", context_.config.hidden_size, up_shape(context_.config, ffn),
                   context_.config.is_gated() ? 1 : 0, context_.tp,
                   {.bias = context_.config.mlp_bias(),
@@ -56,7 +62,7 @@ Mlp::Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i6
                    .fp8 = context_.fp8_recipe(layer)}) {}
 
 Tensor Mlp::activate(const Tensor& up) const {
-  const i64 width = up.dim(-1) / (is_gated(activation_) ? 2 : 1);
+  const i64 width = up.dim(-1) / (is_gated(activation_.function) ? 2 : 1);
   Tensor y = Tensor::like(up, {up.dim(0), up.dim(1), width});
   ops::activation(activation_, up, linear_fc1_.bias(), y);
   return y;

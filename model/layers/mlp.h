@@ -11,6 +11,8 @@
 namespace mcpp {
 
 Activation activation_of(ActivationFunction f);
+/// Returns the activation of MLPs and experts with its limits.
+ActivationRule activation_rule(const ModelConfig& config);
 
 /// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
 /// caller adds with the residual. Besides the tensors of the projections (the activation's output is linear_fc2's
@@ -30,7 +32,7 @@ class Mlp final : public Branch {
   Tensor activate(const Tensor& up) const;
 
   const ModelContext& context_;
-  Activation activation_;
+  ActivationRule activation_;
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;
 };

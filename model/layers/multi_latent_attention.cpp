@@ -230,7 +230,7 @@ MultiLatentAttention::Parts MultiLatentAttention::assemble_backward(const Qkv& g
 }
 
 Tensor MultiLatentAttention::attend(const Qkv& qkv, MicrobatchContext& microbatch) {
-  const CoreAttentionOptions options = core_attention_.make_options(make_options(microbatch), microbatch.partition);
+  const CoreAttentionOptions options = core_attention_.make_options({make_options(microbatch), microbatch.partition});
   const ContextAttention::SavedAttention saved = core_attention_.forward(qkv, options);
   std::optional<MicrobatchContext::DiscardScope> discard;  // the output may also be the input of linear_proj
   if (context_.recompute.core_attn)
@@ -319,14 +319,14 @@ Tensor MultiLatentAttention::forward(const Tensor& x, MicrobatchContext& microba
 
 Tensor MultiLatentAttention::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   const Tensor d_output = linear_proj_.backward(dy, microbatch);
-  const CoreAttentionOptions options = core_attention_.make_options(make_options(microbatch), microbatch.partition);
+  const CoreAttentionOptions options = core_attention_.make_options({make_options(microbatch), microbatch.partition});
   ContextAttention::SavedAttention saved;
   saved.result.out = microbatch.take(this);
   saved.result.lse = microbatch.take(this);
   saved.qkv.queries = microbatch.take(this);
   const Shape local{d_output.dim(0), d_output.dim(1), local_heads(), 3, head_dim_};
   const Qkv buffer = core_attention_.exchanges_heads() ? Qkv{Tensor::like(d_output, local), {}} : Qkv();
-  const Parts parts = assemble_backward(core_attention_.backward(d_output, saved, options, buffer), microbatch);
+  const Parts parts = assemble_backward(core_attention_.backward(d_output, saved, options, buffer, {}), microbatch);
   const Tensor d_latent = keys_values_.project_up_backward(parts.keys_values, microbatch);
   Tensor dx = keys_values_.backward({d_latent, parts.rotary_key}, microbatch);
   ops::add_to(queries_.backward(parts.queries, microbatch), dx);

@@ -137,26 +137,58 @@ NormColumns head_columns(const ModelContext& context, i64 heads) {
   return columns;
 }
 
+/// Copies x to a dense tensor [s, b, heads, head_dim].
+Tensor dense_copy(const Heads& x) {
+  const Tensor rows = Tensor::like(x.base, {x.seq, x.batch, x.heads, x.head_dim});
+  Heads dense = dense_heads(rows, x.heads);
+  ops::copy_heads(x, dense);
+  return rows;
+}
+
+/// Returns weights relative to 1 that leave the last axis of x unchanged.
+Tensor no_weights(const Tensor& x) {
+  return Tensor::zeros({x.dim(-1)}, x.dtype(), x.device());
+}
+
 }  // namespace
 
 HeadNorm::HeadNorm(const std::string& name, StoredRef<ModelContext> context, i64 heads)
     : normalizes_all_heads_(context.get().config.qk_layernorm_all_heads),
       norm_(name, context, head_columns(context, heads)) {}
 
-/// Copies x to the dense rows that the norm operates on.
-Tensor HeadNorm::to_dense_rows(const Heads& x) const {
-  const Tensor rows = Tensor::like(x.base, {x.seq, x.batch, x.heads * x.head_dim});
-  Heads dense = dense_heads(rows, x.heads);
-  ops::copy_heads(x, dense);
-  return normalizes_all_heads_ ? rows : rows.view({x.seq, x.batch, x.heads, x.head_dim});
+/// Returns the dense rows that the norm operates on.
+Tensor HeadNorm::rows_of(const Heads& x) const {
+  const Tensor rows = dense_copy(x);
+  return normalizes_all_heads_ ? rows.view({x.seq, x.batch, x.heads * x.head_dim}) : rows;
 }
 
 void HeadNorm::forward(Heads x, MicrobatchContext& microbatch) {
-  ops::copy_heads(dense_heads(norm_.forward(to_dense_rows(x), microbatch), x.heads), x);
+  ops::copy_heads(dense_heads(norm_.forward(rows_of(x), microbatch), x.heads), x);
 }
 
 void HeadNorm::backward(Heads gradient, MicrobatchContext& microbatch) {
-  ops::copy_heads(dense_heads(norm_.backward(to_dense_rows(gradient), microbatch), gradient.heads), gradient);
+  ops::copy_heads(dense_heads(norm_.backward(rows_of(gradient), microbatch), gradient.heads), gradient);
+}
+
+void HeadL2Norm::forward(Heads x, MicrobatchContext& microbatch) {
+  const Tensor rows = dense_copy(x);
+  NormRule rule(eps_);
+  rule.weight_offset = 1;
+  Tensor y = Tensor::like(rows),
+         rstd = Tensor::empty({rows.numel() / x.head_dim}, accumulate_dtype(rows.dtype()), rows.device());
+  ops::rms_norm(rows, no_weights(rows), rule, y, rstd);
+  microbatch.save(this, rows);
+  microbatch.save(this, rstd);
+  ops::copy_heads(dense_heads(y, x.heads), x);
+}
+
+void HeadL2Norm::backward(Heads gradient, MicrobatchContext& microbatch) {
+  const Tensor dy = dense_copy(gradient), rstd = microbatch.take(this), x = microbatch.take(this);
+  NormForward y{.x = x, .w = no_weights(x), .mean = {}, .rstd = rstd, .weight_offset = 1};
+  NormGradients gradients{
+      .dx = Tensor::like(dy), .add_to_dx = false, .dw = Tensor::empty({gradient.head_dim}, rstd.dtype(), x.device())};
+  ops::rms_norm_backward(dy, y, gradients);
+  ops::copy_heads(dense_heads(gradients.dx, gradient.heads), gradient);
 }
 
 }  // namespace mcpp

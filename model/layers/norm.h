@@ -73,10 +73,25 @@ class HeadNorm {
   void visit(const ParamVisitor& f) { norm_.visit(f); }
 
  private:
-  Tensor to_dense_rows(const Heads& x) const;
+  Tensor rows_of(const Heads& x) const;
 
   bool normalizes_all_heads_;
   Norm norm_;
+};
+
+/// Division of each query head or key head by its root mean square, without a weight (Llama 4). Saves a dense copy of
+/// the input and 1 / root mean square.
+class HeadL2Norm {
+ public:
+  explicit HeadL2Norm(const ModelContext& context) : eps_(context.config.norm_epsilon) {}
+
+  /// Normalizes x in place.
+  void forward(Heads x, MicrobatchContext& microbatch);
+  /// Replaces the gradient of forward's result by the gradient of its input, in place.
+  void backward(Heads gradient, MicrobatchContext& microbatch);
+
+ private:
+  double eps_;
 };
 
 }  // namespace mcpp

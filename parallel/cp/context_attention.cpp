@@ -21,29 +21,48 @@ QkvHeads ContextAttention::views(const Qkv& x) const {
   return heads;
 }
 
-CoreAttentionOptions ContextAttention::make_options(const AttentionOptions& local,
-                                                    std::shared_ptr<const SamplePartition> partition) const {
-  MCPP_CHECK(partition || cp_.size() == 1, "context parallelism over ", cp_.size(),
+CoreAttentionOptions ContextAttention::make_options(const CoreAttentionOptions& local) const {
+  MCPP_CHECK(local.partition || cp_.size() == 1, "context parallelism over ", cp_.size(),
              " ranks needs a partition of the samples");
-  CoreAttentionOptions result{local, std::move(partition)};
+  CoreAttentionOptions result = local;
   if (!exchange_) return result;
   result.queries.ranges = result.keys = result.dropout.positions = result.partition->member_positions(cp_.member());
   result.dropout.first_column += exchange_->first_head(heads_);
   return result;
 }
 
+/// Returns the elements of x [heads] for this rank's heads after an exchange, if there is one.
+Tensor ContextAttention::own_heads(const Tensor& x) const {
+  if (!exchange_) return x;
+  const i64 first = exchange_->first_head(heads_);
+  return x.slice(first, first + heads_ / cp_.partition.heads);
+}
+
+AttentionResult ContextAttention::attend(const Qkv& qkv, const CoreAttentionOptions& options) {
+  AttentionResult result = core_->forward(views(qkv), options);
+  if (!options.has_sinks) return result;
+  const Tensor sinks = options.sinks ? own_heads(*options.sinks) : Tensor();
+  ops::attention_sink(options.sinks ? &sinks : nullptr, result);
+  return result;
+}
+
 ContextAttention::SavedAttention ContextAttention::forward(const Qkv& local, const CoreAttentionOptions& options) {
   SavedAttention saved{.qkv = exchange_ ? exchange_->to_heads(local, options.partition->runs()) : local, .result = {}};
-  saved.result = core_->forward(views(saved.qkv), options);
+  saved.result = attend(saved.qkv, options);
   return saved;
 }
 
 Qkv ContextAttention::backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options,
-                               Qkv buffer) {
+                               Qkv buffer, const SinkGradient& d_sinks) {
+  const Tensor dout = exchange_ ? exchange_->to_heads(d_output, options.partition->runs()) : d_output;
+  if (d_sinks.values.defined()) {
+    Tensor all = d_sinks.values, own = own_heads(all);
+    if (exchange_ && d_sinks.beta == 0) ops::fill_zero(all);
+    ops::attention_sink_backward(dout, saved.result, own_heads(*options.sinks), own, d_sinks.beta);
+  }
   Qkv gradient = exchange_ ? exchange_->gradient_of_heads(saved.qkv) : saved.qkv.like();
   QkvHeads heads = views(gradient);
-  core_->backward(exchange_ ? exchange_->to_heads(d_output, options.partition->runs()) : d_output, views(saved.qkv),
-                  saved.result, options, heads);
+  core_->backward(dout, views(saved.qkv), saved.result, options, heads);
   if (!exchange_) return gradient;
   exchange_->to_positions(gradient, buffer, options.partition->runs());
   return buffer;

@@ -20,23 +20,27 @@ class ContextAttention {
     AttentionResult result;
   };
 
-  /// Returns the options of core attention for a microbatch partitioned as `partition` (null without context
-  /// parallelism). The first head of `local`, which keys dropout, is the first head before an exchange; document starts
-  /// refer to the rows after the exchange (SamplePartition::member_positions).
-  CoreAttentionOptions make_options(const AttentionOptions& local,
-                                    std::shared_ptr<const SamplePartition> partition) const;
+  /// Gradient of the sinks of the heads before an exchange, fp32 (fp64) [heads], and the factor of its old value.
+  struct SinkGradient {
+    Tensor values;
+    float beta = 0;
+  };
+
+  /// Returns the options of core attention. The first head of `local`, which keys dropout, is the first head before an
+  /// exchange; document starts refer to the rows after the exchange (SamplePartition::member_positions).
+  CoreAttentionOptions make_options(const CoreAttentionOptions& local) const;
   SavedAttention forward(const Qkv& local, const CoreAttentionOptions& options);
   /// Recomputes result.out from the tensors saved by forward.
-  Tensor recompute_output(const Qkv& saved, const CoreAttentionOptions& options) {
-    return core_->forward(views(saved), options).out;
-  }
+  Tensor recompute_output(const Qkv& saved, const CoreAttentionOptions& options) { return attend(saved, options).out; }
   /// Returns result.out after the reverse exchange: all heads of this rank at its own positions.
   Tensor output(const SavedAttention& saved, const CoreAttentionOptions& options) {
     return exchange_ ? exchange_->to_positions(saved.result.out, options.partition->runs()) : saved.result.out;
   }
   /// Returns the gradient of `local` given the gradient of output(); unused channels have any value. With a head
-  /// exchange, `buffer`, shaped like `local`, is overwritten and returned.
-  Qkv backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options, Qkv buffer);
+  /// exchange, `buffer`, shaped like `local`, is overwritten and returned. Adds the gradient of the sinks to `d_sinks`,
+  /// unless it is undefined.
+  Qkv backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options, Qkv buffer,
+               const SinkGradient& d_sinks);
 
   /// Returns true if keys and values are stored separately from queries. `projection_shares_groups`: the projection
   /// already stores them separately.
@@ -48,6 +52,9 @@ class ContextAttention {
   QkvHeads views(const Qkv& x) const;
 
  private:
+  Tensor own_heads(const Tensor& x) const;
+  AttentionResult attend(const Qkv& qkv, const CoreAttentionOptions& options);
+
   std::unique_ptr<HeadExchange> exchange_;  // null without an exchange
   std::unique_ptr<CoreAttention> core_;
   ContextParallel cp_;

@@ -17,6 +17,10 @@ namespace mcpp {
 /// Options of core attention; options.queries and options.keys are the positions of this rank's queries and keys.
 struct CoreAttentionOptions : AttentionOptions {
   std::shared_ptr<const SamplePartition> partition;  ///< positions of all ranks; null without context parallelism
+  /// Attention sinks (ops::attention_sink), used by ContextAttention: logits of this rank's heads before an exchange,
+  /// [heads]; null = 0. They are read at each use, because ZeRO may move them between forward and backward.
+  bool has_sinks = false;
+  const Tensor* sinks = nullptr;
 };
 
 /// Attention of this rank's queries. Forward and backward must be called with the same options.

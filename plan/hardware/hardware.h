@@ -90,9 +90,11 @@ struct MeasuredRates {
     visit("residual_backward", self.residual_backward,
           "ns per element of the residual addition without and with dropout, backward", at_least(0));
     visit("activation_forward", self.activation_forward,
-          "ns per element read or written by gelu, gelu_erf, swiglu, squared_relu, geglu, forward", at_least(0));
+          "ns per element read or written by gelu, gelu_erf, swiglu, squared_relu, geglu, quick_geglu, forward",
+          at_least(0));
     visit("activation_backward", self.activation_backward,
-          "ns per element read or written by gelu, gelu_erf, swiglu, squared_relu, geglu, backward", at_least(0));
+          "ns per element read or written by gelu, gelu_erf, swiglu, squared_relu, geglu, quick_geglu, backward",
+          at_least(0));
     visit("dropped_score_forward", self.dropped_score_forward,
           "ns per visible query-key pair added by attention dropout, forward", at_least(0));
     visit("dropped_score_backward", self.dropped_score_backward,

@@ -156,6 +156,42 @@ TEST(BlockSpecTest, HasGateInLayersOfAttentionOutputGate) {
   EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.attention_output_gate: has 2 values; must have one")));
 }
 
+TEST(BlockSpecTest, DistinguishesLayersWithAndWithoutRope) {
+  ModelConfig config = small_model();
+  config.position_embedding_type = PositionEmbedding::Rope, config.no_rope_freq = {3};
+  config.attention_chunk_size = 8, config.qk_l2_norm = config.attn_temperature_tuning = true;
+  config.softmax_type = SoftmaxType::OffByOne;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_EQ(describe_blocks(config),
+            "2 x ([attention gqa 4/2 rope chunk 8 qk l2 norm softmax off-by-one | gelu 96] "
+            "[attention gqa 4/2 rope chunk 8 qk l2 norm softmax off-by-one | gelu 96] "
+            "[attention gqa 4/2 nope temperature softmax off-by-one | gelu 96])");
+  EXPECT_EQ(BlockKinds(config).kinds.size(), 2u);
+}
+
+TEST(BlockSpecTest, RejectsKeysThatNoLayerReads) {
+  ModelConfig config = small_model();
+  config.attention_chunk_size = 8, config.qk_l2_norm = true;
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre(HasSubstr("model.attention_chunk_size: only read when position_embedding_type is \"rope\""),
+                          HasSubstr("model.qk_l2_norm: only read when position_embedding_type is \"rope\"")));
+  config = small_model();
+  config.position_embedding_type = PositionEmbedding::Rope, config.attn_temperature_tuning = true;
+  config.attention_chunk_size = 8, config.window_size = {3, 0};
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre(HasSubstr("model.attention_chunk_size: excludes window_size"),
+                          HasSubstr("model.attn_temperature_tuning: only read in layers without RoPE")));
+  config = small_model();
+  config.attn_temperature_scale = 0.2, config.activation_func_clamp_value = 7, config.glu_linear_offset = 1;
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre(HasSubstr("model.attn_temperature_scale: only read when attn_temperature_tuning is true"),
+                          HasSubstr("model.activation_func_clamp_value: only read when activation_func is \"swiglu\""),
+                          HasSubstr("model.glu_linear_offset: only read when activation_func is \"swiglu\"")));
+  config = small_model();
+  config.moe.num_experts = 4, config.moe.apply_probs_on_input = true;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.moe_apply_probs_on_input: needs moe_router_topk = 1")));
+}
+
 TEST(BlockSpecTest, HasOneBranchPerCharacterOfPattern) {
   ModelConfig config = small_model();
   config.hybrid_layer_pattern = "*-E*-E", config.moe.num_experts = 4;

@@ -63,6 +63,15 @@ std::vector<NamedConfig> models() {
     moe.expert_capacity_factor = 0.75, moe.pad_expert_input_to_capacity = true;
     moe.shared_expert_intermediate_size = 16;
   });
+  add("router_bias", [](ModelConfig& config, MoeConfig& moe) {
+    config.add_mlp_bias = true, config.activation_func = ActivationFunction::QuickGeGLU;
+    config.activation_func_clamp_value = 0.2, config.glu_linear_offset = 1;
+    moe.router_add_bias = true, moe.aux_loss_coeff = 0.5, moe.z_loss_coeff = 0.3;
+  });
+  add("weighted_inputs", [](ModelConfig&, MoeConfig& moe) {
+    moe.router_topk = 1, moe.router_score_function = RouterScore::Sigmoid, moe.apply_probs_on_input = true;
+    moe.shared_expert_intermediate_size = 16, moe.layer_freq = {0, 1}, moe.expert_capacity_factor = 0.75;
+  });
   add("every_other_layer", [](ModelConfig&, MoeConfig& moe) {
     moe.layer_freq = {0, 1}, moe.expert_capacity_factor = 0.75, moe.token_drop_policy = TokenDropPolicy::Position;
     moe.shared_expert_intermediate_size = 8;

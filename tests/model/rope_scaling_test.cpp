@@ -131,8 +131,9 @@ TEST(RopeScalingTest, ReportsKeysWithoutEffect) {
   EXPECT_THAT(
       conflicts({.type = RopeScalingType::Linear, .factor = 2, .original_max_position_embeddings = 5, .beta_fast = 3}),
       ElementsAre(HasSubstr("original_max_position_embeddings: only read"), HasSubstr("rope_scaling_beta_fast")));
-  EXPECT_THAT(conflicts({.type = RopeScalingType::Llama3, .low_freq_factor = 4}),
-              ElementsAre(HasSubstr("model.rope_scaling_high_freq_factor: 4 must be above")));
+  EXPECT_THAT(conflicts({.type = RopeScalingType::Llama3, .low_freq_factor = 4}), IsEmpty());
+  EXPECT_THAT(conflicts({.type = RopeScalingType::Llama3, .low_freq_factor = 5}),
+              ElementsAre(HasSubstr("model.rope_scaling_high_freq_factor: 4 must be at least")));
   EXPECT_THAT(conflicts({.type = RopeScalingType::Yarn, .beta_slow = 32}),
               ElementsAre(HasSubstr("model.rope_scaling_beta_fast: 32 must be above")));
 }

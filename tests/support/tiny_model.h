@@ -69,6 +69,31 @@ inline ModelConfig tiny_mamba() {
   return config;
 }
 
+/// Attention sinks, limited activations and windows of gpt-oss, without experts.
+inline ModelConfig tiny_gpt_oss() {
+  ModelConfig config = tiny_llama();
+  config.softmax_type = SoftmaxType::Learnable;
+  config.activation_func = ActivationFunction::QuickGeGLU;
+  config.activation_func_clamp_value = 1.5;  // some values exceed it, few are close to it
+  config.glu_linear_offset = 1;
+  config.add_qkv_bias = config.add_attention_output_bias = config.add_mlp_bias = true;
+  config.window_size = {3, 0};
+  config.window_attn_skip_freq = {2};
+  return config;
+}
+
+/// Layers with and without RoPE of Llama 4, without experts.
+inline ModelConfig tiny_llama4() {
+  ModelConfig config = tiny_llama();
+  config.no_rope_freq = {2};
+  config.qk_l2_norm = config.attn_temperature_tuning = true;
+  config.attn_temperature_floor_scale = 3;
+  config.attn_temperature_scale = 0.5;
+  config.attention_chunk_size = 4;
+  config.softmax_type = SoftmaxType::OffByOne;
+  return config;
+}
+
 /// Sets the number of layers, and repeats or truncates what the model specifies for each layer.
 inline void set_num_layers(ModelConfig& config, i64 layers) {
   const auto count = static_cast<std::size_t>(layers);
@@ -178,7 +203,9 @@ inline std::vector<NamedModel> tiny_variants() {
           {"neox", neox},
           {"parallel_both_norms", mixed},
           {"hybrid", hybrid},
+          {"gpt_oss", tiny_gpt_oss()},
           {"heterogeneous", heterogeneous},
+          {"llama4", tiny_llama4()},
           {"deepseek", deepseek},
           {"latent_wide_values", wide_values},
           {"gated_deltanet", tiny_delta_net()},

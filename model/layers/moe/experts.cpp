@@ -99,7 +99,7 @@ Experts::Linear Experts::make_linear(const std::string& name, const Shape& shape
 
 Experts::Experts(const std::string& name, const MoeSpec& spec, StoredRef<ModelContext> context)
     : context_(context),
-      activation_(activation_of(context_.config.activation_func)),
+      activation_(activation_rule(context_.config)),
       fc1_(make_linear(name + ".linear_fc1", fc1_shape(spec, context_.config), context_.config.is_gated() ? 2 : 1,
                        context_.config.init_method_std)),
       fc2_(make_linear(name + ".linear_fc2", fc2_shape(spec, context_.config), 2, context_.output_init_std())) {}
@@ -164,20 +164,32 @@ void Experts::visit(const ParamVisitor& f) {
 
 namespace {
 
+/// Returns the numbers of all rows, int32 [rows, 1].
+Tensor row_numbers(i64 rows, Device& device) {
+  std::vector<i32> numbers(static_cast<std::size_t>(rows));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return integers(numbers, {rows, 1}, device);
+}
+
 /// The gate is a sigmoid, computed as the weight of the only expert.
 const RoutingRule kGate{.topk = 1, .score = RouterScore::Sigmoid};
 
-/// Row and only expert of each token.
-struct SelfRouting {
-  Tensor rows, experts;  // int32 [T, 1]
-};
-SelfRouting self_routing(i64 tokens, Device& device) {
-  std::vector<i32> rows(static_cast<std::size_t>(tokens)), zeros(static_cast<std::size_t>(tokens), 0);
-  std::iota(rows.begin(), rows.end(), 0);
-  return {.rows = integers(rows, {tokens, 1}, device), .experts = integers(zeros, {tokens, 1}, device)};
+/// Returns the only expert of each token, int32 [T, 1].
+Tensor only_expert(i64 tokens, Device& device) {
+  return integers(std::vector<i32>(static_cast<std::size_t>(tokens), 0), {tokens, 1}, device);
 }
 
 }  // namespace
+
+Tensor scale_rows(const Tensor& x, const Tensor& weights) {
+  Tensor y = Tensor::like(x);
+  ops::combine_rows(x, row_numbers(x.dim(0), x.device()), &weights, y);
+  return y;
+}
+
+void scale_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& d_weights) {
+  ops::combine_rows_backward(dy, x, row_numbers(x.dim(0), x.device()), weights, dx, d_weights);
+}
 
 SharedExpert::SharedExpert(const std::string& name, i64 layer, i64 ffn, StoredRef<ModelContext> context)
     : mlp_(name, layer, context, ffn) {
@@ -192,25 +204,21 @@ Tensor SharedExpert::forward(const Tensor& x, MicrobatchContext& microbatch) {
   if (!gate_) return y;
   const Tensor logits = gate_->forward(x.as_matrix());
   for (const Tensor& t : {x, logits, y}) microbatch.save(this, t);
-  const SelfRouting routing = self_routing(logits.dim(0), x.device());
   Tensor weights = Tensor::like(logits);
-  ops::routing_weights(logits, routing.experts, kGate, weights);
-  Tensor gated = Tensor::like(y);
-  Tensor out = gated.as_matrix();
-  ops::combine_rows(y.as_matrix(), routing.rows, &weights, out);
-  return gated;
+  ops::routing_weights(logits, only_expert(logits.dim(0), x.device()), kGate, weights);
+  return scale_rows(y.as_matrix(), weights).view(y.shape());
 }
 
 Tensor SharedExpert::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   if (!gate_) return mlp_.backward(dy, microbatch);
   const Tensor y = microbatch.take(this), logits = microbatch.take(this), x = microbatch.take(this);
-  const SelfRouting routing = self_routing(logits.dim(0), x.device());
+  const Tensor experts = only_expert(logits.dim(0), x.device());
   Tensor weights = Tensor::like(logits), d_weights = Tensor::like(logits), d_logits = Tensor::like(logits);
-  ops::routing_weights(logits, routing.experts, kGate, weights);
+  ops::routing_weights(logits, experts, kGate, weights);
   Tensor d_y = Tensor::like(y);
   Tensor d_rows = d_y.as_matrix();
-  ops::combine_rows_backward(dy.as_matrix(), y.as_matrix(), routing.rows, weights, d_rows, d_weights);
-  ops::routing_weights_backward(d_weights, logits, routing.experts, kGate, d_logits);
+  scale_rows_backward(dy.as_matrix(), y.as_matrix(), weights, d_rows, d_weights);
+  ops::routing_weights_backward(d_weights, logits, experts, kGate, d_logits);
   gate_->weight_gradient(
       d_logits, [x] { return x.as_matrix(); }, microbatch);
   Tensor dx = mlp_.backward(d_y, microbatch);

@@ -40,9 +40,14 @@ class Experts {
                            MicrobatchContext& microbatch);
 
   const ModelContext& context_;
-  Activation activation_;
+  ActivationRule activation_;
   Linear fc1_, fc2_;
 };
+
+/// Returns x [T, h] with row t multiplied by weights[t], fp32 (fp64) [T, 1].
+Tensor scale_rows(const Tensor& x, const Tensor& weights);
+/// Overwrites dx and d_weights, given the gradient of the result of scale_rows().
+void scale_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& weights, Tensor& dx, Tensor& d_weights);
 
 // Shared expert, which processes every token (Dai et al., "DeepSeekMoE", 2024), with a gate if the model has one
 // (Qwen2-MoE).

@@ -3,8 +3,21 @@
 #include <algorithm>
 
 #include "parallel/ep/capacity.h"
+#include "tensor/dtype.h"
+#include "tensor/transfer.h"
 
 namespace mcpp {
+namespace {
+
+Tensor ones_like(const Tensor& x) {
+  Tensor ones = Tensor::like(x);
+  on_float(x.dtype(), [&]<class T>() {
+    write_values(std::vector<T>(static_cast<std::size_t>(x.numel()), from_double<T>(1)), ones);
+  });
+  return ones;
+}
+
+}  // namespace
 
 MoELayer::MoELayer(const std::string& name, i64 layer, const MoeSpec& spec, StoredRef<ModelContext> context)
     : context_(context),
@@ -44,8 +57,11 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   const auto run_shared_expert = [&] {
     if (shared_) shared = shared_->forward(x, microbatch);
   };
-  const Tensor y = experts_.forward(dispatcher->dispatch(tokens, run_shared_expert), dispatcher->rows(), microbatch);
-  const TokenDispatcher::Combined combined = dispatcher->combine(y, routed.weights);
+  const bool scales_input = context_.config.moe.apply_probs_on_input;
+  const Tensor inputs = scales_input ? scale_rows(tokens, routed.weights) : tokens;
+  const Tensor y = experts_.forward(dispatcher->dispatch(inputs, run_shared_expert), dispatcher->rows(), microbatch);
+  const TokenDispatcher::Combined combined =
+      dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights);
   for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.kept})
     microbatch.save(this, t);
   Tensor out = shard_.gather(combined.out, x.numel() / x.dim(-1)).view(x.shape());
@@ -58,15 +74,22 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
                gathered_choices = microbatch.take(this), experts = microbatch.take(this);
   const auto dispatcher =
       make_dispatcher({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), microbatch);
-  const auto gradients = dispatcher->combine_backward(shard_.scatter(dy.as_matrix()), saved_outputs, weights);
+  const bool scales_input = context_.config.moe.apply_probs_on_input;
+  auto gradients = dispatcher->combine_backward(shard_.scatter(dy.as_matrix()), saved_outputs,
+                                                scales_input ? ones_like(weights) : weights);
   Tensor d_shared;  // overlaps the exchange of gradients
   const auto run_shared_expert = [&] {
     if (shared_) d_shared = shared_->backward(dy, microbatch);
   };
   Tensor d_tokens = dispatcher->dispatch_backward(experts_.backward(gradients.rows, dispatcher->rows(), microbatch),
                                                   run_shared_expert);
-  const Tensor x = microbatch.take(this).view(dy.shape());
-  router_.backward(gradients.weights, shard_.scatter(x.as_matrix()), token_rows(x, microbatch), d_tokens, microbatch);
+  const Tensor x = microbatch.take(this).view(dy.shape()), tokens = shard_.scatter(x.as_matrix());
+  if (scales_input) {
+    const Tensor d_inputs = d_tokens;
+    d_tokens = Tensor::like(d_inputs);
+    scale_rows_backward(d_inputs, tokens, weights, d_tokens, gradients.weights);
+  }
+  router_.backward(gradients.weights, tokens, token_rows(x, microbatch), d_tokens, microbatch);
   Tensor dx = shard_.gather(d_tokens, dy.numel() / dy.dim(-1)).view(dy.shape());
   if (shared_) ops::add_to(d_shared, dx);
   return dx;

@@ -47,9 +47,9 @@ Router::Router(const std::string& name, StoredRef<ModelContext> context)
       context_(context),
       config_(context_.config.moe),
       rule_(config_.routing()),
-      linear_(name, context_, config_.num_experts) {
+      linear_(name, context_, config_.num_experts, config_.router_add_bias) {
   // Each rank routes its own tokens.
-  linear_.weight().placement.tp = {gradient_spread(ActivationPlacement::SequenceSharded)};
+  linear_.visit([](Param& param) { param.placement.tp = {gradient_spread(ActivationPlacement::SequenceSharded)}; });
   clear_counts();
 }
 
@@ -238,6 +238,7 @@ void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows&
   const Dropout jitter = make_jitter(rows, microbatch);
   linear_.weight_gradient(
       d_logits, [this, x, jitter] { return router_input(x, jitter); }, microbatch);
+  linear_.bias_gradient(d_logits.slice(0, rows.count));  // without rows of padding
   Tensor d_input = linear_.input_gradient(d_logits);
   if (jitter.p > 0) ops::jitter(d_input, jitter, d_input);
   add_converted(d_input, dx);

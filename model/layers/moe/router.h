@@ -52,7 +52,7 @@ class Router {
   /// the arguments of forward().
   void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx,
                 MicrobatchContext& microbatch);
-  void visit(const ParamVisitor& f) { f(linear_.weight()); }
+  void visit(const ParamVisitor& f) { linear_.visit(f); }
   /// Returns the maximum number of tokens per expert for a microbatch of `batch` samples; 0 = unlimited. Capacity is
   /// unlimited outside of training, where the result of a token must not depend on other tokens of the batch.
   i64 capacity(i64 batch, const MicrobatchContext& microbatch) const;

@@ -96,6 +96,12 @@ class RandomTraining {
     m.activation_func = pick("activation_func", {ActivationFunction::Gelu, ActivationFunction::GeluErf,
                                                  ActivationFunction::SwiGLU, ActivationFunction::SquaredReLU});
     if (m.activation_func == ActivationFunction::SwiGLU && flip("geglu")) m.activation_func = ActivationFunction::GeGLU;
+    if (m.activation_func == ActivationFunction::SwiGLU && flip("quick_geglu"))
+      m.activation_func = ActivationFunction::QuickGeGLU;
+    if (m.is_gated()) {
+      m.activation_func_clamp_value = pick("activation_func_clamp_value", {0.0, 0.0, 2.0});
+      m.glu_linear_offset = pick("glu_linear_offset", {0.0, 0.0, 1.0});
+    }
     m.add_bias_linear = flip("add_bias_linear");
     m.add_qkv_bias = flip("add_qkv_bias");
     m.untie_embeddings_and_output_weights = flip("untie_embeddings_and_output_weights");
@@ -139,6 +145,8 @@ class RandomTraining {
     if (const i64 freq = pick<i64>("attention_output_gate", {0, 0, 1, 2}); freq > 0) m.attention_output_gate = {freq};
     if (m.position_embedding_type != PositionEmbedding::LearnedAbsolute)
       m.mtp_num_layers = pick<i64>("mtp_num_layers", {0, 0, 1, 2});
+    m.softmax_type = pick("softmax_type",
+                          {SoftmaxType::Vanilla, SoftmaxType::Vanilla, SoftmaxType::OffByOne, SoftmaxType::Learnable});
     m.use_parallel_residual = flip("use_parallel_residual");
     m.query_pre_attn_scalar = pick("query_pre_attn_scalar", {0.0, 0.0, 2.0});
     m.attn_logit_softcapping = pick("attn_logit_softcapping", {0.0, 0.0, 1.0});
@@ -154,6 +162,7 @@ class RandomTraining {
     if (m.position_embedding_type != PositionEmbedding::Rope || !pick("multi_latent_attention", {false, false, true}))
       return;
     m.mla.is_used = true;
+    m.softmax_type = SoftmaxType::Vanilla;
     m.mla.q_lora_rank = pick<i64>("q_lora_rank", {0, 12, 24});
     m.mla.kv_lora_rank = pick<i64>("kv_lora_rank", {10, 16});
     m.mla.qk_head_dim = pick<i64>("qk_head_dim", {4, 8});
@@ -178,6 +187,14 @@ class RandomTraining {
     if (!m.mla.is_used && flip("num_query_groups_list")) m.num_query_groups = list(m.query_groups(0), 4);
     if (m.position_embedding_type == PositionEmbedding::Rope && m.normalization == Normalization::RMSNorm)
       if (const i64 freq = pick<i64>("no_rope_freq", {0, 2, 3}); freq > 0) m.no_rope_freq = {freq};
+    if (!m.mla.is_used && !m.no_rope_freq.empty() && flip("attn_temperature_tuning")) {
+      m.attn_temperature_tuning = true;
+      m.attn_temperature_floor_scale = 4, m.attn_temperature_scale = 0.5;
+    }
+    if (!m.mla.is_used && m.position_embedding_type == PositionEmbedding::Rope) {
+      m.qk_l2_norm = flip("qk_l2_norm");
+      if (m.window_size.empty()) m.attention_chunk_size = pick<i64>("attention_chunk_size", {0, 0, 3, 8});
+    }
     if (m.use_parallel_residual || pick<i64>("hybrid_layer_pattern", {0, 1, 2}) > 0) {
       if (const i64 freq = pick<i64>("linear_attention_freq", {0, 0, 2, 3}); freq > 0)
         m.recurrent.linear_attention_freq = {freq}, draw_delta_net();
@@ -222,6 +239,8 @@ class RandomTraining {
     m.moe.router_enable_expert_bias = sigmoid && flip("moe_router_enable_expert_bias");
     if (m.moe.router_topk > 1 && flip("moe_router_num_groups")) m.moe.router_num_groups = m.moe.router_group_topk = 2;
     m.moe.layer_freq = {pick<i64>("moe_layer_freq", {1, 1, 2})};
+    m.moe.router_add_bias = flip("moe_router_add_bias");
+    m.moe.apply_probs_on_input = m.moe.router_topk == 1 && flip("moe_apply_probs_on_input");
     m.moe.ffn_hidden_size = pick<i64>("moe_ffn_hidden_size", {0, 24});
     m.moe.router_load_balancing_type =
         pick("moe_router_load_balancing_type",
@@ -279,7 +298,9 @@ class RandomTraining {
     };
     o.exp_avg_dtype = form("exp_avg_dtype");
     if (o.optimizer != OptimizerKind::Sgd) o.exp_avg_sq_dtype = form("exp_avg_sq_dtype");
-    if (config_.parallel.zero_stage >= 2 && o.can_round_gradients())
+    // Norms after branches amplify the rounding of bf16 gradients, too.
+    const bool may_round = config_.model.norm_position == NormPosition::Pre && o.can_round_gradients();
+    if (config_.parallel.zero_stage >= 2 && may_round)
       o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
   }
 
