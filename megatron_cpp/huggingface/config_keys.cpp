@@ -65,9 +65,9 @@ std::optional<ConfigJson> rope_of_all_layers(const ConfigJson& rope, const Llama
 }
 
 /// Returns which layers have a window in the absence of layer_types.
-std::vector<bool> default_windows(const ConfigJson& config, const LlamaTraits& traits, i64 num_layers,
+std::vector<bool> default_windows(const ConfigJson& config, const LlamaTraits& traits, const ModelConfig& model,
                                   bool has_window) {
-  const auto layers = static_cast<std::size_t>(num_layers);
+  const auto layers = static_cast<std::size_t>(model.num_layers);
   std::vector<bool> windows(layers, has_window);
   if (traits.windows == WindowKeys::FromLayer || traits.windows == WindowKeys::FromLayerIfUsed) {
     const bool is_used = traits.windows == WindowKeys::FromLayer || config.flag("use_sliding_window", false);
@@ -79,6 +79,10 @@ std::vector<bool> default_windows(const ConfigJson& config, const LlamaTraits& t
   } else if (traits.windows == WindowKeys::AllButEveryNth) {
     const auto pattern = static_cast<std::size_t>(config.integer("sliding_window_pattern", traits.window_pattern));
     for (std::size_t layer = 0; layer < layers; ++layer) windows[layer] = has_window && (layer + 1) % pattern != 0;
+  } else if (traits.windows == WindowKeys::NopeIfUsed) {
+    const bool is_used = config.flag("use_sliding_window", false);
+    for (std::size_t layer = 0; layer < layers; ++layer)
+      windows[layer] = has_window && is_used && !has_rope(model, static_cast<i64>(layer));
   }
   return windows;
 }
@@ -152,6 +156,41 @@ OrderedJson rope_scaling_json(const ModelConfig& m) {
   return json;
 }
 
+bool has_rope(const ModelConfig& model, i64 layer) {
+  return block_spec(model, layer).core_attention()->rope != RotaryKind::None;
+}
+
+void parse_no_rope_layers(const ConfigJson& config, ModelConfig& model) {
+  if (model.num_layers > kMaxLayers) return;  // rejected later with other values out of range
+  const auto layers = static_cast<std::size_t>(model.num_layers);
+  std::vector<bool> ropes;
+  if (config.find("no_rope_layers")) {
+    for (const Json& layer : config.array("no_rope_layers")) {
+      config.require(layer == 0 || layer == 1, "no_rope_layers", layer.dump(), "a list of 1 (RoPE) and 0 (no RoPE)");
+      ropes.push_back(layer == 1);
+    }
+    config.require(ropes.size() >= layers, "no_rope_layers", str("of ", ropes.size(), " layers"),
+                   "one value for each of num_hidden_layers");
+    ropes.resize(layers);
+  } else {
+    const auto interval = static_cast<std::size_t>(config.integer("no_rope_layer_interval", 4));
+    for (std::size_t layer = 0; layer < layers; ++layer) ropes.push_back((layer + 1) % interval != 0);
+  }
+  if (std::ranges::count(ropes, false) == 0) return;
+  const std::vector<i64> freq = skip_freq_of(ropes);
+  if (freq.size() == 1 && layers > 1) {
+    model.no_rope_freq = freq;
+  } else {
+    for (const bool rope : ropes) model.no_rope_freq.push_back(rope ? 0 : 1);
+  }
+}
+
+void add_no_rope_layers(const ModelConfig& model, OrderedJson& json) {
+  OrderedJson layers = OrderedJson::array();
+  for (i64 layer = 0; layer < model.num_layers; ++layer) layers.push_back(has_rope(model, layer) ? 1 : 0);
+  json["no_rope_layers"] = layers;
+}
+
 void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
   const bool is_stated = config.has_key("sliding_window");
   const i64 window = is_stated ? config.count("sliding_window", 0) : traits.sliding_window;  // 0: none
@@ -160,7 +199,7 @@ void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelCon
     return;
   }
   if (model.num_layers > kMaxLayers) return;  // rejected later with other values out of range
-  std::vector<bool> windows = default_windows(config, traits, model.num_layers, window > 0);
+  std::vector<bool> windows = default_windows(config, traits, model, window > 0);
   const bool has_types = traits.windows != WindowKeys::AllIfUsed;
   if (has_types)
     if (const std::vector<bool> types = parse_layer_types(config, model.num_layers); !types.empty()) windows = types;
@@ -193,7 +232,8 @@ void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json) {
     for (i64 layer = 0; layer < model.num_layers; ++layer) types.push_back(has_window(model, layer) ? kSliding : kFull);
     json["layer_types"] = types;
   }
-  if (keys == WindowKeys::FromLayerIfUsed || keys == WindowKeys::AllIfUsed) json["use_sliding_window"] = has_windows;
+  if (keys == WindowKeys::FromLayerIfUsed || keys == WindowKeys::AllIfUsed || keys == WindowKeys::NopeIfUsed)
+    json["use_sliding_window"] = has_windows;
 }
 
 namespace {
@@ -229,10 +269,14 @@ void parse_qwen(const ConfigJson& config, bool has_shared_expert, ModelConfig& m
   moe.shared_expert_gate = true;
 }
 
+bool has_own_functions(ExpertKeys keys) {
+  return keys == ExpertKeys::GptOss || keys == ExpertKeys::Llama4;
+}
+
 }  // namespace
 
 void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model) {
-  if (keys == ExpertKeys::None || model.num_layers > kMaxLayers) return;
+  if (keys == ExpertKeys::None || has_own_functions(keys) || model.num_layers > kMaxLayers) return;
   if (has_deepseek_keys(keys)) return parse_deepseek_experts(config, keys, model);
   const bool is_mixtral = keys == ExpertKeys::Mixtral;
   is_mixtral ? parse_mixtral(config, model) : parse_qwen(config, keys == ExpertKeys::Qwen2, model);
@@ -246,11 +290,16 @@ std::vector<std::string> unsupported_expert_options(const ModelConfig& m, Expert
   std::vector<std::string> unsupported;
   if (has_shared && (shared == 0 || (has_deepseek_keys(keys) && shared % m.moe_ffn() != 0)))
     unsupported.emplace_back("model.moe_shared_expert_intermediate_size");
+  if ((keys == ExpertKeys::GptOss && m.moe.router_topk == 1) || (keys == ExpertKeys::Llama4 && m.moe.router_topk != 1))
+    unsupported.emplace_back("model.moe_router_topk");
+  if (keys == ExpertKeys::GptOss && m.activation_func_clamp_value == 0)
+    unsupported.emplace_back("model.activation_func_clamp_value");
+  if (keys == ExpertKeys::Llama4 && m.head_dim() % 2 != 0) unsupported.emplace_back("model.kv_channels");
   return unsupported;
 }
 
 void add_experts(const ModelConfig& m, ExpertKeys keys, OrderedJson& json) {
-  if (keys == ExpertKeys::None) return;
+  if (keys == ExpertKeys::None || has_own_functions(keys)) return;
   json["num_experts_per_tok"] = m.moe.router_topk;
   if (has_deepseek_keys(keys)) return add_deepseek_experts(m, keys, json);
   json["router_aux_loss_coef"] = m.moe.aux_loss_coeff;

@@ -18,7 +18,16 @@ void parse_rope(const ConfigJson& config, const Family& family, ModelConfig& mod
 /// scaling.
 OrderedJson rope_scaling_json(const ModelConfig& model);
 
-/// Sets the window of each layer as transformers does for Llama-like model types. Call it after parse_rope().
+/// Sets the layers without RoPE from no_rope_layers or no_rope_layer_interval; model.num_layers must be set.
+void parse_no_rope_layers(const ConfigJson& config, ModelConfig& model);
+/// Adds no_rope_layers, which has 1 for layers with RoPE and 0 for the others.
+void add_no_rope_layers(const ModelConfig& model, OrderedJson& json);
+
+/// Returns true if a layer rotates queries and keys.
+bool has_rope(const ModelConfig& model, i64 layer);
+
+/// Sets the window of each layer as transformers does for Llama-like model types. Call it after parse_rope() and
+/// parse_no_rope_layers().
 /// model.num_layers must be set.
 void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model);
 /// Adds the keys that parse_windows() reads.

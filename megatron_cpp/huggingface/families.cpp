@@ -34,6 +34,12 @@ constexpr Family deepseek_like(F family, std::string_view model_type, std::strin
   return row;
 }
 
+/// Returns a llama-like family with its own functions.
+constexpr Family with_functions(Family family, decltype(Family::parse) parse, decltype(Family::write) write) {
+  family.parse = parse, family.write = write;
+  return family;
+}
+
 constexpr Family kFamilies[]{
     {F::Gpt2, "gpt2", "GPT2LMHeadModel", "transformer.", "h.", "lm_head", parse_gpt2, write_gpt2},
     llama_like(F::Llama, "llama", "LlamaForCausalLM", {.biases = BiasKeys::AttentionMlp}),
@@ -121,6 +127,37 @@ constexpr Family kFamilies[]{
                 .head_norms = HeadNormKind::EachHead,
                 .norms = NormPosition::Both,
                 .is_gemma = true}),
+    with_functions(llama_like(F::SmolLm3, "smollm3", "SmolLM3ForCausalLM",
+                              {.max_position_embeddings = 32768,
+                               .num_key_value_heads = 4,
+                               .rope_theta = 2e6,
+                               .biases = BiasKeys::AttentionMlp,
+                               .windows = WindowKeys::NopeIfUsed,
+                               .sliding_window = 0,
+                               .has_no_rope_layers = true}),
+                   parse_smollm3, write_llama),
+    with_functions(llama_like(F::GptOss, "gpt_oss", "GptOssForCausalLM",
+                              {.max_position_embeddings = 131072,
+                               .num_key_value_heads = 8,
+                               .head_dim = 64,
+                               .rms_norm_eps = 1e-5,
+                               .rope_theta = 150000,
+                               .biases = BiasKeys::Attention,
+                               .windows = WindowKeys::AllButEveryNth,
+                               .sliding_window = 128,
+                               .window_pattern = 2,
+                               .experts = ExpertKeys::GptOss}),
+                   parse_gpt_oss, write_gpt_oss),
+    with_functions(llama_like(F::Llama4, "llama4_text", "Llama4ForCausalLM",
+                              {.max_position_embeddings = 131072,
+                               .num_key_value_heads = 8,
+                               .head_dim = 128,
+                               .rms_norm_eps = 1e-5,
+                               .rope_theta = 500000,
+                               .biases = BiasKeys::Attention,
+                               .experts = ExpertKeys::Llama4,
+                               .has_no_rope_layers = true}),
+                   parse_llama4, write_llama4),
     {F::GptNeox, "gpt_neox", "GPTNeoXForCausalLM", "gpt_neox.", "layers.", "embed_out", parse_gpt_neox, write_gpt_neox},
 };
 
@@ -354,6 +391,7 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
   model.position_embedding_type = PositionEmbedding::Rope;
   parse_rope(config, family, model);
   parse_partial_rotary(config, family, model);
+  if (traits.has_no_rope_layers) parse_no_rope_layers(config, model);
   parse_windows(config, traits, model);
   parse_experts(config, traits.experts, model);
   parse_norms(config, traits, model);
@@ -382,6 +420,7 @@ OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   if (traits.biases == BiasKeys::Attention || traits.biases == BiasKeys::AttentionMlp)
     json["attention_bias"] = m.qkv_bias();
   if (traits.biases == BiasKeys::AttentionMlp) json["mlp_bias"] = m.mlp_bias();
+  if (traits.has_no_rope_layers) add_no_rope_layers(m, json);
   add_windows(m, traits.windows, json);
   add_experts(m, traits.experts, json);
   if (traits.is_gemma) add_gemma(m, json);

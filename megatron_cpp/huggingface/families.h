@@ -34,6 +34,9 @@ enum class HuggingfaceFamily : u8 {
   Olmo2,
   Gemma2,
   Gemma3,
+  SmolLm3,
+  GptOss,
+  Llama4,
   GptNeox
 };
 
@@ -45,7 +48,8 @@ enum class WindowKeys : u8 {
   FromLayer,        ///< those of layer_types, or those from max_window_layers on
   FromLayerIfUsed,  ///< those of layer_types, or with use_sliding_window those from max_window_layers on
   AllIfUsed,        ///< all layers, if use_sliding_window is set
-  AllButEveryNth    ///< those of layer_types, or all but every sliding_window_pattern-th
+  AllButEveryNth,   ///< those of layer_types, or all but every sliding_window_pattern-th
+  NopeIfUsed        ///< those of layer_types, or with use_sliding_window those without RoPE
 };
 enum class BiasKeys : u8 {
   None,
@@ -53,7 +57,19 @@ enum class BiasKeys : u8 {
   Attention,     ///< on queries, keys, values and attention's output: attention_bias
   AttentionMlp,  ///< additionally on the MLP: mlp_bias
 };
-enum class ExpertKeys : u8 { None, Mixtral, Qwen2, Qwen3, Dots1, DeepSeekV2, DeepSeekV3, Glm4MoeLite };
+enum class ExpertKeys : u8 {
+  None,
+  Mixtral,
+  Qwen2,
+  Qwen3,
+  Dots1,
+  DeepSeekV2,
+  DeepSeekV3,
+  Glm4MoeLite,
+  // Read and written by the functions of their families.
+  GptOss,
+  Llama4
+};
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
 
 /// Differences of a type from llama. Values are defaults for absent keys.
@@ -74,6 +90,7 @@ struct LlamaTraits {
   bool supports_rope_scaling = true;       ///< supports our kinds of scaled RoPE
   bool has_partial_rotary_factor = false;  ///< partial_rotary_factor
   bool has_resid_pdrop = false;            ///< resid_pdrop and embd_pdrop
+  bool has_no_rope_layers = false;         ///< no_rope_layers, or no_rope_layer_interval
   /// GeGLU, norms that multiply by 1 + weight, scaled embeddings (tied by default), query_pre_attn_scalar
   /// and soft caps.
   bool is_gemma = false;
@@ -119,5 +136,10 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family);
 OrderedJson write_llama(const ModelConfig& model, const Family& family);
 ModelConfig parse_deepseek(const ConfigJson& config, const Family& family);
 OrderedJson write_deepseek(const ModelConfig& model, const Family& family);
+ModelConfig parse_smollm3(const ConfigJson& config, const Family& family);
+ModelConfig parse_gpt_oss(const ConfigJson& config, const Family& family);
+OrderedJson write_gpt_oss(const ModelConfig& model, const Family& family);
+ModelConfig parse_llama4(const ConfigJson& config, const Family& family);
+OrderedJson write_llama4(const ModelConfig& model, const Family& family);
 
 }  // namespace mcpp

@@ -231,6 +231,16 @@ ModelConfig canonical_form(ModelConfig m) {
   if (scales) m.rope_scaling.original_max_position_embeddings = m.rope_scaling.original_context(m.max_positions());
   if (m.rope_local_base_freq == m.rotary_base && m.rope_scaling.type == RopeScalingType::None)
     m.rope_local_base_freq = 0;
+  const auto lacks_rope = [&](i64 layer) {
+    return block_spec(given, layer).core_attention()->rope == RotaryKind::None;
+  };
+  if (m.position_embedding_type == PositionEmbedding::Rope) m.no_rope_freq = layers_with(m, lacks_rope);
+  if (!m.no_rope_freq.empty() && std::ranges::count(m.no_rope_freq, 0) == 0)  // no layer has RoPE
+    m.attention_chunk_size = 0, m.qk_l2_norm = false;
+  m.attention_output_gate = layers_with(m, [&](i64 layer) {
+    const BlockSpec block = block_spec(given, layer);
+    return block.attention() && block.attention()->has_output_gate;
+  });
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
   m.moe.router_bias_update_rate = m.moe.aux_loss_coeff = m.moe.z_loss_coeff = m.moe.input_jitter_eps = 0;

@@ -135,6 +135,34 @@ Names gemma() {
   return with(olmo2(), {{"pre_mlp_layernorm", WeightConversion::AsIs, {"pre_feedforward_layernorm"}}});
 }
 
+Names gpt_oss() {
+  return with(llama(),
+              {
+                  {"self_attention.core_attention.softmax_offset", WeightConversion::AsIs, {"self_attn.sinks"}},
+                  {"mlp.router", WeightConversion::AsIs, {"mlp.router"}},
+                  {"mlp.experts.linear_fc1", WeightConversion::ExpertsInterleaved, {"mlp.experts.gate_up_proj"}},
+                  {"mlp.experts.linear_fc2", WeightConversion::Experts, {"mlp.experts.down_proj"}},
+              });
+}
+
+Names llama4() {
+  return with(llama(),
+              {
+                  {"self_attention.linear_qkv",
+                   WeightConversion::QkvPairs,
+                   {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+                  {"mlp.linear_fc1", WeightConversion::Stacked, {"feed_forward.gate_proj", "feed_forward.up_proj"}},
+                  {"mlp.linear_fc2", WeightConversion::AsIs, {"feed_forward.down_proj"}},
+                  {"mlp.router", WeightConversion::AsIs, {"feed_forward.router"}},
+                  {"mlp.experts.linear_fc1", WeightConversion::Experts, {"feed_forward.experts.gate_up_proj"}},
+                  {"mlp.experts.linear_fc2", WeightConversion::Experts, {"feed_forward.experts.down_proj"}},
+                  {"mlp.shared_experts.linear_fc1",
+                   WeightConversion::Stacked,
+                   {"feed_forward.shared_expert.gate_proj", "feed_forward.shared_expert.up_proj"}},
+                  {"mlp.shared_experts.linear_fc2", WeightConversion::AsIs, {"feed_forward.shared_expert.down_proj"}},
+              });
+}
+
 }  // namespace
 
 std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
@@ -154,6 +182,10 @@ std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
     case HuggingfaceFamily::DeepSeekV3:
     case HuggingfaceFamily::Glm4MoeLite:
       return deepseek();
+    case HuggingfaceFamily::GptOss:
+      return gpt_oss();
+    case HuggingfaceFamily::Llama4:
+      return llama4();
     case HuggingfaceFamily::Phi3:
       return phi3();
     case HuggingfaceFamily::Olmo2:
@@ -199,6 +231,23 @@ Shape merged(Shape shape) {
   return shape;
 }
 
+/// Adds the row moves of queries, keys and values in three tensors. Ours has the channels that RoPE rotates together
+/// half a head apart.
+void add_paired_heads(WeightRule& rule, i64 dim) {
+  const i64 groups = rule.shape[0], heads = rule.shape[1] / dim;  // of a group, including its key and its value
+  for (i64 i = 0; i < groups * heads; ++i) {
+    const i64 group = i / heads, head = i % heads, row = i * dim;
+    if (head == heads - 1) {
+      rule.moves.push_back({2, group * dim, row, dim});
+      continue;
+    }
+    const bool is_key = head == heads - 2;
+    const i64 first = (is_key ? group : group * (heads - 2) + head) * dim;
+    for (const i64 half : {0, 1})
+      rule.moves.push_back({is_key ? 1u : 0u, first + half, row + half * (dim / 2), dim / 2, 2});
+  }
+}
+
 /// Adds the row moves of linear_qkv; ours is [groups, (query heads of a group + 2) * head_dim, ...].
 void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
   const i64 groups = rule.shape[0], rows = rule.shape[1], queries = rows / dim - 2;
@@ -217,6 +266,7 @@ void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
     rule.foreign[1].shape = rule.foreign[2].shape = shape(groups);
   }
   const i64 key_begin = is_fused ? groups * queries * dim : 0, value_begin = is_fused ? key_begin + groups * dim : 0;
+  if (conversion == WeightConversion::QkvPairs) return add_paired_heads(rule, dim);
   for (i64 g = 0; g < groups; ++g) {
     const i64 row = g * rows;
     rule.moves.push_back({0, g * queries * dim, row, queries * dim});
@@ -260,6 +310,22 @@ void make_experts(WeightRule& rule) {
       rule.moves.push_back({index, 0, static_cast<i64>(index) * shape[0], shape[0]});
       rule.foreign.push_back(std::move(tensor));
     }
+  }
+}
+
+/// Adds the row moves of experts that are one tensor in both models. Ours is [experts, out, ...] or, with gate and up,
+/// [experts, 2, out, ...].
+void make_stored_experts(WeightRule& rule, bool is_bias, bool is_gated, bool is_interleaved) {
+  ForeignTensor& theirs = rule.foreign[0];
+  const i64 experts = rule.shape[0], halves = is_gated ? 2 : 1, out = rule.shape[is_gated ? 2 : 1];
+  theirs.shape = is_bias ? Shape{experts, halves * out} : Shape{experts, rule.shape.back(), halves * out};
+  theirs.is_vector = is_bias, theirs.is_transposed = !is_bias;
+  for (i64 part = 0; part < experts * halves; ++part) {
+    const i64 first = part / halves * halves * out, half = part % halves;
+    if (is_interleaved)
+      rule.moves.push_back({0, first + half, part * out, out, halves});
+    else
+      rule.moves.push_back({0, first + half * out, part * out, out});
   }
 }
 
@@ -308,9 +374,17 @@ std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& famil
     MCPP_CHECK(it != names.end(), ours, " has no counterpart");
     WeightRule rule{.name = ours, .shape = shape, .foreign = {}, .moves = {}, .dtype = dtype};
     const std::string where = name.layer.empty() ? std::string(base) : layers + name.layer + ".";
-    for (const std::string_view theirs : it->theirs) rule.foreign.push_back({str(where, theirs, name.suffix), {}});
+    const bool is_stored_experts = it->conversion == WeightConversion::Experts ||
+                                   it->conversion == WeightConversion::ExpertsInterleaved,
+               is_bias = name.suffix == ".bias";
+    const std::string suffix = !is_stored_experts ? name.suffix : is_bias ? "_bias" : "";
+    for (const std::string_view theirs : it->theirs) rule.foreign.push_back({str(where, theirs, suffix), {}});
     if (name.module == "output_layer") rule.foreign.push_back({str(family.output, name.suffix), {}});
-    if (it->conversion == WeightConversion::Qkv || it->conversion == WeightConversion::QkvTransposed)
+    if (is_stored_experts)
+      make_stored_experts(rule, is_bias, name.module.ends_with("linear_fc1") && model.is_gated(),
+                          it->conversion == WeightConversion::ExpertsInterleaved);
+    else if (it->conversion == WeightConversion::Qkv || it->conversion == WeightConversion::QkvTransposed ||
+             it->conversion == WeightConversion::QkvPairs)
       make_qkv(rule, it->conversion, model.head_dim());
     else if (it->conversion == WeightConversion::LatentQueries)
       make_interleaved(rule, shape[0], model.mla.qk_head_dim, model.mla.qk_pos_emb_head_dim);
@@ -340,9 +414,10 @@ Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign) {
   on_bits(ours.dtype(), [&]<class T>() {
     for (const RowMove& move : rule.moves) {
       const ForeignTensor& tensor = rule.foreign[move.foreign];
-      const T* from = static_cast<const T*>(foreign[move.foreign].raw()) + move.foreign_row * tensor.row_stride();
+      const T* from = static_cast<const T*>(foreign[move.foreign].raw()) + tensor.offset(move.foreign_row);
       T* to = static_cast<T*>(ours.raw()) + move.our_row * columns;
-      move_block(from, tensor.row_stride(), tensor.column_stride(), to, columns, 1, move.count, columns);
+      move_block(from, tensor.row_stride() * move.foreign_step, tensor.column_stride(), to, columns, 1, move.count,
+                 columns);
     }
   });
   return ours;
@@ -356,8 +431,9 @@ Tensor scatter_rows(const WeightRule& rule, std::size_t index, const Tensor& our
     for (const RowMove& move : rule.moves) {
       if (move.foreign != index) continue;
       const T* from = static_cast<const T*>(ours.raw()) + move.our_row * columns;
-      T* to = static_cast<T*>(foreign.raw()) + move.foreign_row * tensor.row_stride();
-      move_block(from, columns, 1, to, tensor.row_stride(), tensor.column_stride(), move.count, columns);
+      T* to = static_cast<T*>(foreign.raw()) + tensor.offset(move.foreign_row);
+      move_block(from, columns, 1, to, tensor.row_stride() * move.foreign_step, tensor.column_stride(), move.count,
+                 columns);
     }
   });
   return foreign;

@@ -26,6 +26,12 @@ enum class WeightConversion : u8 {
   PerExpert,      ///< the tensors of expert 0, then of expert 1, ...
   LatentQueries,  ///< queries of multi-latent attention by heads, each with interleaved rotary rows at its end
   Latents,        ///< the latent of keys and values, then interleaved rows of the rotary key
+  /// Qkv in three tensors, where the channels of a query or key head that RoPE rotates together are adjacent.
+  QkvPairs,
+  // One tensor with the matrices of all experts, [experts, in, out]. Its name has no ".weight"; that of biases,
+  // [experts, out], ends in "_bias" instead of ".bias".
+  Experts,             ///< gate and up, if gated, are the halves of `out`
+  ExpertsInterleaved,  ///< gate and up alternate in `out`
 };
 
 /// Corresponding names, without ".weight" or ".bias" and, in a layer, without "decoder.layers.3." or its counterpart. #
@@ -38,23 +44,35 @@ struct Counterpart {
 
 std::vector<Counterpart> counterparts(HuggingfaceFamily family);
 
-/// Hugging Face tensor as a matrix whose rows are output features: [rows, columns].
+/// Hugging Face tensor as a matrix whose rows are output features: [rows, columns]. A tensor with a matrix per expert
+/// has the rows of expert 0, then those of expert 1, ...
 struct ForeignTensor {
   std::string name;
   Shape shape;                 ///< shape as stored
-  bool is_transposed = false;  ///< stored as [columns, rows]
+  bool is_transposed = false;  ///< stored as [columns, rows], or a matrix per expert as [experts, columns, rows]
+  bool is_vector = false;      ///< each element is a row
 
-  i64 columns() const { return shape.size() == 1 ? 1 : shape[is_transposed ? 0 : 1]; }
-  i64 row_stride() const { return is_transposed ? 1 : columns(); }  ///< stride in elements
-  i64 column_stride() const { return is_transposed ? shape[1] : 1; }
+  i64 columns() const {
+    if (is_vector || shape.size() == 1) return 1;
+    return is_transposed ? shape[shape.size() - 2] : shape[1];
+  }
+  // Strides and offsets in elements.
+  i64 row_stride() const { return is_transposed ? 1 : columns(); }
+  i64 column_stride() const { return is_transposed ? shape.back() : 1; }
+  i64 offset(i64 row) const {
+    if (!is_transposed) return row * columns();
+    return row / shape.back() * columns() * shape.back() + row % shape.back();
+  }
 };
 
-/// Range of rows: `count` rows from `foreign_row` of foreign tensor number `foreign` are our rows from `our_row`.
+/// Range of rows: the `count` rows foreign_row, foreign_row + foreign_step, ... of foreign tensor number `foreign`,
+/// all of one expert if it is transposed, are our rows from `our_row`.
 struct RowMove {
   std::size_t foreign = 0;
   i64 foreign_row = 0;
   i64 our_row = 0;
   i64 count = 0;
+  i64 foreign_step = 1;
 };
 
 struct WeightRule {

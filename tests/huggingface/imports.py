@@ -6,6 +6,7 @@ With GOLDEN_FOLDER (tests/golden/imports), writes the models for golden_imports_
 Exit code 77, with the reason, if transformers, torch or sentencepiece is not installed.
 """
 
+import functools
 import json
 import pathlib
 import random
@@ -135,9 +136,8 @@ FAMILIES = {
 }
 
 
-def latent_options(family, seed):
+def random_latent(family, draw):
     """Returns a random configuration with multi-latent attention and experts."""
-    draw = random.Random(f"{family} {seed}")
     heads, rope = draw.choice([1, 2, 4]), draw.choice([2, 4, 8])
     groups, best = draw.choice([(1, 1), (4, 2), (2, 1)])
     options = dict(
@@ -160,8 +160,44 @@ def latent_options(family, seed):
     return options
 
 
-LATENT_FAMILIES = ["DeepseekV2", "DeepseekV3", "Glm4MoeLite"]
-LATENT_MODELS = 12  # random configurations of each
+def layer_lists(rng, layers):
+    """Returns the layers with RoPE of a model type that has no_rope_layers."""
+    return rng.choice([{}, dict(no_rope_layer_interval=2), dict(no_rope_layers=[rng.randrange(2) for _ in range(layers)])])
+
+
+def random_smollm3(rng):
+    layers = rng.randint(1, 5)
+    return dict(layer_lists(rng, layers), num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=rng.choice([1, 2, 4]),
+                use_sliding_window=rng.random() < 0.5, sliding_window=rng.randint(2, 12), attention_bias=rng.random() < 0.5,
+                mlp_bias=rng.random() < 0.5, tie_word_embeddings=rng.random() < 0.5)
+
+
+def random_gpt_oss(rng):
+    layers, experts = rng.randint(1, 4), rng.randint(2, 6)
+    kinds = [None, [rng.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]]
+    rope = rng.choice([dict(rope_type="default"), dict(rope_type="yarn", factor=rng.choice([4.0, 32.0]), beta_fast=32.0, beta_slow=1.0,
+                                                          truncate=rng.random() < 0.5, original_max_position_embeddings=16)])
+    return dict(num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=rng.choice([1, 2, 4]), head_dim=rng.choice([8, 12, 16]),
+                num_local_experts=experts, num_experts_per_tok=rng.randint(2, experts), sliding_window=rng.randint(2, 12),
+                layer_types=rng.choice(kinds), attention_bias=rng.random() < 0.8, swiglu_limit=rng.choice([0.3, 1.0, 7.0]),
+                rope_parameters=dict(rope, rope_theta=rng.choice([1000.0, 150000.0])), tie_word_embeddings=rng.random() < 0.3)
+
+
+def random_llama4(rng):
+    layers = rng.randint(2, 5)
+    sparse = rng.choice([dict(interleave_moe_layer_step=rng.randint(1, 2)),
+                            dict(moe_layers=sorted(rng.sample(range(layers), rng.randint(1, layers))))])
+    return dict(layer_lists(rng, layers), **sparse, num_hidden_layers=layers, num_attention_heads=4,
+                num_key_value_heads=rng.choice([1, 2, 4]), head_dim=rng.choice([8, 12, 16]), intermediate_size_mlp=40,
+                num_local_experts=rng.randint(2, 5), use_qk_norm=rng.random() < 0.7, attention_bias=rng.random() < 0.3,
+                attention_chunk_size=rng.choice([None, rng.randint(3, 12)]), attn_temperature_tuning=rng.random() < 0.7,
+                floor_scale=rng.randint(2, 9), attn_scale=rng.choice([0.1, 0.7]), tie_word_embeddings=rng.random() < 0.3)
+
+
+# Families of which random configurations are checked.
+RANDOM_FAMILIES = {"SmolLM3": random_smollm3, "GptOss": random_gpt_oss, "Llama4Text": random_llama4,
+                   **{family: functools.partial(random_latent, family) for family in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")}}
+RANDOM_MODELS = 12
 
 
 def families_of(folder):
@@ -171,7 +207,7 @@ def families_of(folder):
     return ["Llama", "Mistral", "Phi3" if (folder / "tokenizer.model").exists() else "Qwen2", "Gemma2", "GPTNeoX", "Olmo2"]
 
 
-def make_model(folder, tokenizer_folder, family, seed):
+def make_model(folder, tokenizer_folder, family, seed, options):
     """Writes a random model whose second stop token is one that it generates after some others."""
     shutil.copytree(tokenizer_folder, folder)
     configuration = getattr(transformers, f"{family}Config")
@@ -180,9 +216,9 @@ def make_model(folder, tokenizer_folder, family, seed):
     torch.manual_seed(seed)
     sizes = {} if family == "GPT2" else dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
                                              max_position_embeddings=64)
-    options = latent_options(family, seed) if family in LATENT_FAMILIES else FAMILIES[family]
     config = configuration(
-        vocab_size=len(tokenizer), **{**sizes, **options}, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=None)
+        vocab_size=len(tokenizer), **dict(sizes, **options), bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=None)
     model = transformers.AutoModelForCausalLM.from_config(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
@@ -294,14 +330,22 @@ class Check:
             self.expect(tokenizer(prompt)["input_ids"] == original(prompt)["input_ids"], name, repr(prompt), "exported ids",
                         tokenizer(prompt)["input_ids"], original(prompt)["input_ids"])
 
-    def check(self, name, tokenizer_folder, family, seed):
+    def check_weights(self, name, folder):
+        """Checks that an export of the same model type has the imported weights, byte for byte."""
+        model_type = json.loads((folder / "config.json").read_text())["model_type"]
+        self.run("checkpoint", "export-hf", folder / "run", folder / "same", f"--model_type={model_type}")
+        self.expect((folder / "same" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes(), name,
+                    "exports other weights")
+
+    def check(self, name, tokenizer_folder, family, seed, options):
         folder = self.scratch / "models" / name
         try:
-            model, tokenizer = make_model(folder, tokenizer_folder, family, seed)
+            model, tokenizer = make_model(folder, tokenizer_folder, family, seed, options)
             expected = self.answers(folder, model, tokenizer)
             self.run("checkpoint", "import-hf", folder, f"--save={folder}/run")
             self.compare(name, folder / "run", expected)
             self.check_export(name, folder, folder / "run", expected)
+            self.check_weights(name, folder)
         except RuntimeError as error:
             self.expect(False, name, error)
         print(name, "done", flush=True)
@@ -333,14 +377,17 @@ def main():
         folders = make_tokenizers(scratch / "tokenizers", corpus)
         golden = {"llama_chat_Llama", "gemma_Gemma2", "pair_GPT2"}
         models = [(tokenizer, family) for tokenizer in folders for family in families_of(folders[tokenizer])]
-        models += [("qwen", family) for family in LATENT_FAMILIES for _ in range(LATENT_MODELS)]
         for seed, (tokenizer, family) in enumerate(models):
-            name = f"{tokenizer}_{family}" if family in FAMILIES else f"{family}_{seed}"
+            name = f"{tokenizer}_{family}"
             if len(sys.argv) > 3 and name not in golden:
                 continue
-            folder = check.check(name, folders[tokenizer], family, seed)
+            folder = check.check(name, folders[tokenizer], family, seed, FAMILIES[family])
             if len(sys.argv) > 3:
                 write_golden(check, folder, pathlib.Path(sys.argv[3]) / name)
+        for family, draw in RANDOM_FAMILIES.items() if len(sys.argv) <= 3 else ():
+            for seed in range(RANDOM_MODELS):
+                options = draw(random.Random(f"{family} {seed}"))
+                check.check(f"{family}_{seed}", folders["qwen"], family, seed, options)
     print(check.failures, "failures")
     sys.exit(1 if check.failures else 0)
 

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 LENGTH, PROMPT = 48, 8
+GRADIENTS, STEP = 64, 7919  # elements of each gradient, and their distance
 SIZES = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
              num_key_value_heads=1, head_dim=16, max_position_embeddings=128, bos_token_id=None, eos_token_id=None,
              attn_implementation="eager")
@@ -77,6 +78,19 @@ MODELS = {
                                            rope_parameters=dict(
                                                sliding_attention=dict(rope_type="default", rope_theta=100.0),
                                                full_attention=dict(rope_type="linear", rope_theta=10000.0, factor=4.0)))),
+    "families/smollm3": ("SmolLM3", dict(num_hidden_layers=4, use_sliding_window=True, sliding_window=6, attention_bias=True,
+                                         no_rope_layers=[1, 0, 0, 1], pad_token_id=None, tie_word_embeddings=False)),
+    "families/gpt_oss": ("GptOss", dict(num_hidden_layers=3, sliding_window=6, num_local_experts=4, num_experts_per_tok=2,
+                                        swiglu_limit=0.8, experts_implementation="eager",
+                                        rope_parameters=dict(
+                                            rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0,
+                                            beta_slow=1.0, truncate=False, original_max_position_embeddings=32))),
+    "families/llama4": ("Llama4Text", dict(num_hidden_layers=4, num_local_experts=4, intermediate_size_mlp=20,
+                                           interleave_moe_layer_step=2, no_rope_layer_interval=3,
+                                           attention_chunk_size=7, floor_scale=5, attn_scale=0.4,
+                                           rope_parameters=dict(
+                                               rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+                                               high_freq_factor=1.0, original_max_position_embeddings=64))),
     "families/gpt_neox": ("GPTNeoX", dict(rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
 }
@@ -131,7 +145,7 @@ def parts_of(name, value):
 
 def answer(folder, model, tokens):
     model = model.double().eval()
-    base = model.base_model
+    base = model.base_model if model.base_model is not model else model.model  # Llama 4 has no member of its prefix
     base.rotary_emb = type(base.rotary_emb)(model.config)  # again, in double precision
     with torch.no_grad(), h5py.File(folder / "expected.h5", "w") as file:
         file["tokens"] = tokens.to(torch.int32).numpy()
@@ -141,6 +155,12 @@ def answer(folder, model, tokens):
         file["generated"] = model.generate(
             tokens[:, :PROMPT], attention_mask=torch.ones(2, PROMPT), do_sample=False, use_cache=True, pad_token_id=0,
             min_new_tokens=LENGTH - PROMPT, max_new_tokens=LENGTH - PROMPT).to(torch.int32).numpy()
+        with torch.enable_grad():
+            logits = model(tokens).logits[:, :-1]
+            torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum").backward()
+        for name, parameter in model.named_parameters():
+            gradient = parameter.grad.flatten()
+            file[f"gradients/{name}"] = gradient[torch.arange(GRADIENTS) * STEP % len(gradient)].numpy()
 
 
 def main():

@@ -143,6 +143,23 @@ inline std::pair<ModelConfig, ModelConfig> tiny_latent_models() {
   return {deepseek, wide_values};
 }
 
+/// Norms on both sides of branches, soft caps, windows and two kinds of RoPE of Gemma.
+inline ModelConfig tiny_gemma() {
+  ModelConfig config = tiny_llama();
+  config.activation_func = ActivationFunction::GeGLU;
+  config.norm_position = NormPosition::Both;
+  config.apply_layernorm_1p = config.qk_layernorm = true;
+  config.query_pre_attn_scalar = 3;
+  config.attn_logit_softcapping = 0.5;
+  config.final_logit_softcapping = 0.7;
+  config.embedding_multiplier = 5;
+  config.window_size = {3, 0};
+  config.window_attn_skip_freq = {2};
+  config.rope_local_base_freq = 100;
+  config.untie_embeddings_and_output_weights = false;
+  return config;
+}
+
 /// Model with features of families other than GPT-2 and Llama; together these models cover all features.
 struct NamedModel {
   const char* name;
@@ -158,18 +175,7 @@ inline std::vector<NamedModel> tiny_variants() {
   olmo2.qk_layernorm = olmo2.qk_layernorm_all_heads = true;
   olmo2.norm_position = NormPosition::Post;
   olmo2.add_bias_linear = true;
-  ModelConfig gemma = tiny_llama();
-  gemma.activation_func = ActivationFunction::GeGLU;
-  gemma.norm_position = NormPosition::Both;
-  gemma.apply_layernorm_1p = gemma.qk_layernorm = true;
-  gemma.query_pre_attn_scalar = 3;
-  gemma.attn_logit_softcapping = 0.5;
-  gemma.final_logit_softcapping = 0.7;
-  gemma.embedding_multiplier = 5;
-  gemma.window_size = {3, 0};
-  gemma.window_attn_skip_freq = {2};
-  gemma.rope_local_base_freq = 100;
-  gemma.untie_embeddings_and_output_weights = false;
+  const ModelConfig gemma = tiny_gemma();
   ModelConfig neox = tiny_llama();
   neox.use_parallel_residual = true;
   neox.normalization = Normalization::LayerNorm;

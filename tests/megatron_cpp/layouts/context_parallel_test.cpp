@@ -69,8 +69,8 @@ const RunLayout kLayouts[]{
 };
 
 /// GPT-2 with dropout, tied embeddings and learned positions; Llama with grouped queries, where some layouts have fewer
-/// groups than ranks; Llama with windows that reach into the shards of other ranks; layers with recurrent mixers; multi-latent
-/// attention.
+/// groups than ranks; Llama with windows that reach into the shards of other ranks; layers with recurrent mixers;
+/// multi-latent attention.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
   config.num_layers = 4;

@@ -20,11 +20,18 @@ namespace {
 using test::Numbers;
 using test::TinyModel;
 
+/// Imports a model without the losses that routers add, which the results of transformers do not include.
+ImportedModel import_without_losses(const Path& folder, Device& host) {
+  ImportedModel imported = import_huggingface(folder, DType::F64, host);
+  imported.model.moe.aux_loss_coeff = 0;
+  return imported;
+}
+
 struct GoldenAttentionTest : testing::TestWithParam<const char*> {
   Path folder = test::source_folder() / "tests/golden" / GetParam();
   test::Hdf5File expected{folder / "expected.h5"};
   CpuDevice host;
-  ImportedModel imported = import_huggingface(folder, DType::F64, host);
+  ImportedModel imported = import_without_losses(folder, host);
   TinyModel m{imported.model, DType::F64};
 
   void SetUp() override {
@@ -55,7 +62,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttentionTest,
                                          "attention/mistral", "attention/ministral", "attention/qwen2",
                                          "families/qwen3", "families/qwen3_moe", "families/qwen2_moe", "families/dots1",
                                          "families/deepseek_v2", "families/deepseek_v2_lite", "families/deepseek_v3",
-                                         "families/glm4_moe_lite", "families/phi3", "families/olmo2", "families/gemma2",
+                                         "families/glm4_moe_lite", "families/smollm3", "families/gpt_oss",
+                                         "families/llama4", "families/phi3", "families/olmo2", "families/gemma2",
                                          "families/gemma3", "families/gpt_neox"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
@@ -133,6 +141,38 @@ TEST_P(GoldenAttentionTest, GeneratesLikeTransformers) {
     }
     done = end;
   }
+}
+
+/// Compares elements of the gradient of the sum of all losses in every tensor of transformers, as stored by
+/// make_golden.py.
+struct GoldenGradientSampleTest : GoldenAttentionTest {};
+INSTANTIATE_TEST_SUITE_P(Models, GoldenGradientSampleTest,
+                         testing::Values("families/smollm3", "families/gpt_oss", "families/llama4"),
+                         [](const auto& p) { return Path(p.param).filename().string(); });
+
+TEST_P(GoldenGradientSampleTest, MatchesAutograd) {
+  constexpr std::size_t kStep = 7919;
+  const auto tokens = expected.read<i32>("tokens");
+  const i64 batch = tokens.shape[0], seq = tokens.shape[1];
+  m.tokens = rows(tokens, 0, seq);
+  std::vector<i32> targets = read_values<i32>(rows(tokens, 1, seq));
+  targets.resize(static_cast<std::size_t>(seq * batch), -1);
+  m.targets = test::integers_of(targets, m.device).view({seq, batch});
+  m.samples = {0, 1};
+  m.step();
+  std::map<std::string, Tensor> gradients;
+  m.model.visit([&](Param& param, int) { gradients[param.name] = param.main_grad; });
+  std::size_t compared = 0;
+  for (const WeightRule& rule : weight_map(imported.model, exporting_family(imported.model, ""))) {
+    for (std::size_t i = 0; i < rule.foreign.size(); ++i, ++compared) {
+      const Numbers all = test::to_doubles(scatter_rows(rule, i, gradients.at(rule.name)));
+      const Numbers golden_values = expected.read<double>("gradients/" + rule.foreign[i].name).values;
+      for (std::size_t k = 0; k < golden_values.size(); ++k)
+        ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], 1e-9 * std::max(1.0, std::abs(golden_values[k])))
+            << rule.foreign[i].name << ", element " << k * kStep % all.size();
+    }
+  }
+  EXPECT_GT(compared, 20u);
 }
 
 }  // namespace

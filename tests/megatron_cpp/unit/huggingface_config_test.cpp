@@ -217,6 +217,111 @@ TEST(HuggingfaceConfigTest, ModelsWithLatentAttentionNeedSuchFamily) {
                   "deepseek_v3 requires different values of model.moe_router_enable_expert_bias");
 }
 
+TEST(HuggingfaceConfigTest, RejectsUnsupportedKeysOfGptOssByName) {
+  using Json = nlohmann::json;
+  const auto error = [](const std::function<void(Json&)>& change) { return config_error("families/gpt_oss", change); };
+  EXPECT_EQ(error([](Json&) {}), "");
+  EXPECT_CONTAINS(error([](Json& j) {
+                    j["quantization_config"] = {{"quant_method", "mxfp4"}};
+                  }),
+                  "'quantization_config' is mxfp4, which is not supported; allowed: weights in bf16 or fp32. Load the "
+                  "model in transformers");
+  EXPECT_CONTAINS(error([](Json& j) { j["swiglu_alpha"] = 1; }), "'swiglu_alpha' is 1, which is not supported");
+  EXPECT_CONTAINS(error([](Json& j) { j["swiglu_limit"] = 0; }), "'swiglu_limit' is 0");
+  EXPECT_CONTAINS(error([](Json& j) { j["num_experts_per_tok"] = 1; }), "'num_experts_per_tok' is 1");
+  EXPECT_CONTAINS(error([](Json& j) { j["num_experts_per_tok"] = 5; }), "model.moe_router_topk: 5 is more than");
+}
+
+/// Without rope_scaling, transformers scales RoPE.
+TEST(HuggingfaceConfigTest, GptOssStatesUnscaledRope) {
+  ModelConfig model = model_of(golden("families/gpt_oss"));
+  model.rope_scaling = {};
+  model.rotary_base = 5000;
+  const ModelConfig again = parse_huggingface_config(huggingface_config(model, DType::F32), "config.json");
+  EXPECT_EQ(again.rope_scaling.type, RopeScalingType::None);
+  EXPECT_EQ(again.rotary_base, 5000);
+}
+
+/// Families are tried in order; values that one of them cannot express do not prevent an export to another.
+TEST(HuggingfaceConfigTest, NamesKeysThatGptOssAndLlama4CannotExpress) {
+  ModelConfig gpt_oss = model_of(golden("families/gpt_oss")), llama4 = model_of(golden("families/llama4"));
+  EXPECT_EQ(exporting_family(gpt_oss).model_type, "gpt_oss");
+  EXPECT_EQ(exporting_family(llama4).model_type, "llama4_text");
+  const auto error = [](const ModelConfig& m, const char* type) {
+    return error_of([&] { exporting_family(m, type); });
+  };
+  EXPECT_CONTAINS(error(gpt_oss, "llama4_text"), "llama4_text requires different values of model.moe_router_topk");
+  EXPECT_CONTAINS(error(llama4, "gpt_oss"), "model.moe_router_topk, model.activation_func_clamp_value");
+  gpt_oss.softmax_type = SoftmaxType::OffByOne;
+  EXPECT_CONTAINS(error(gpt_oss, "gpt_oss"), "gpt_oss requires different values of model.softmax_type");
+  llama4.moe.apply_probs_on_input = false;
+  EXPECT_CONTAINS(error(llama4, "llama4_text"), "model.moe_apply_probs_on_input");
+}
+
+/// Missing keys get transformers' defaults, which are those of the largest model.
+TEST(HuggingfaceConfigTest, GptOssHasDefaultsOfTransformers) {
+  auto json = nlohmann::json::parse(read_text_file(golden("families/gpt_oss") / "config.json"));
+  for (const char* key : {"rope_parameters", "attention_bias", "swiglu_limit", "swiglu_alpha", "layer_types",
+                          "num_local_experts", "num_experts_per_tok", "head_dim", "num_key_value_heads"})
+    json.erase(key);
+  json["num_attention_heads"] = 8, json["sliding_window"] = 128, json["max_position_embeddings"] = 131072;
+  const ModelConfig m = parse_huggingface_config(json.dump(), "config.json");
+  EXPECT_EQ(m.rope_scaling.type, RopeScalingType::Yarn);
+  EXPECT_EQ(m.rope_scaling.factor, 32);
+  EXPECT_EQ(m.rope_scaling.original_max_position_embeddings, 4096);
+  EXPECT_FALSE(m.rope_scaling.truncate);
+  EXPECT_EQ(m.rotary_base, 150000);
+  EXPECT_TRUE(m.add_qkv_bias && m.add_attention_output_bias && m.add_mlp_bias && m.moe.router_add_bias);
+  EXPECT_EQ(m.activation_func_clamp_value, 7);
+  EXPECT_EQ(m.moe.num_experts, 128);
+  EXPECT_EQ(m.moe.router_topk, 4);
+  EXPECT_EQ(m.head_dim(), 64);
+  EXPECT_EQ(m.query_groups(0), 8);
+  EXPECT_EQ(block_spec(m, 0).attention()->window, 128);
+  EXPECT_EQ(block_spec(m, 1).attention()->window, 0);
+}
+
+TEST(HuggingfaceConfigTest, ReadsLayersWithoutRopeLikeTransformers) {
+  const auto model = [](const std::function<void(nlohmann::json&)>& change) {
+    auto json = nlohmann::json::parse(read_text_file(golden("families/smollm3") / "config.json"));
+    for (const char* key : {"no_rope_layers", "layer_types"}) json.erase(key);
+    change(json);
+    return parse_huggingface_config(json.dump(), "config.json");
+  };
+  EXPECT_EQ(model([](auto&) {}).no_rope_freq, std::vector<i64>{4});
+  EXPECT_EQ(model([](auto& j) { j["no_rope_layer_interval"] = 2; }).no_rope_freq, std::vector<i64>{2});
+  EXPECT_EQ(model([](auto& j) { j["no_rope_layer_interval"] = 7; }).no_rope_freq, std::vector<i64>{});
+  EXPECT_EQ(model([](auto& j) { j["no_rope_layers"] = {0, 1, 1, 1, 0}; }).no_rope_freq, (std::vector<i64>{1, 0, 0, 0}));
+  const ModelConfig windows = model([](auto& j) { j["no_rope_layer_interval"] = 2; });
+  EXPECT_EQ(block_spec(windows, 0).attention()->window, 0);
+  EXPECT_EQ(block_spec(windows, 1).attention()->window, 6);
+  EXPECT_CONTAINS(config_error("families/smollm3",
+                               [](auto& j) {
+                                 j["no_rope_layers"] = {0, 1};
+                               }),
+                  "'no_rope_layers' is of 2 layers");
+  EXPECT_CONTAINS(config_error("families/smollm3",
+                               [](auto& j) {
+                                 j["no_rope_layers"] = {0, 1, 2, 1};
+                               }),
+                  "'no_rope_layers' is 2");
+}
+
+TEST(HuggingfaceConfigTest, RejectsUnsupportedKeysOfLlama4ByName) {
+  using Json = nlohmann::json;
+  const auto error = [](const std::function<void(Json&)>& change) { return config_error("families/llama4", change); };
+  EXPECT_EQ(error([](Json&) {}), "");
+  EXPECT_EQ(error([](Json& j) { j["layer_types"] = nullptr, j["attention_chunk_size"] = nullptr; }), "");
+  EXPECT_EQ(error([](Json& j) { j["moe_layers"] = nullptr, j["interleave_moe_layer_step"] = 1; }), "");
+  EXPECT_CONTAINS(error([](Json& j) { j["num_experts_per_tok"] = 2; }), "'num_experts_per_tok' is 2");
+  EXPECT_CONTAINS(error([](Json& j) { j["moe_layers"] = Json::array({4}); }), "'moe_layers' is 4");
+  EXPECT_CONTAINS(error([](Json& j) { j["moe_layers"] = Json::array(); }), "'moe_layers' is empty");
+  EXPECT_CONTAINS(error([](Json& j) { j["layer_types"][2] = "chunked_attention"; }),
+                  "'layer_types' is \"chunked_attention\", which is not supported; allowed: chunked_attention in the "
+                  "layers with RoPE");
+  EXPECT_CONTAINS(error([](Json& j) { j["floor_scale"] = 0; }), "model.attn_temperature_floor_scale would be 0");
+}
+
 TEST(HuggingfaceConfigTest, TrainingOptionsDoNotPreventExport) {
   ModelConfig model = parse_huggingface_config(read_text_file(golden("mixtral") / "config.json"), "config.json");
   const Family& family = exporting_family(model, "");
