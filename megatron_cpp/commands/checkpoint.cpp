@@ -354,7 +354,11 @@ ExitCode export_hf(Arguments args, Log& log) {
   const Path checkpoint = find_checkpoint(options.load, log);
   CheckpointReader reader(checkpoint);
   reader.set_listener(make_progress_listener(log, "exporting"));
-  const Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
+  Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
+  if (config.model.mtp_num_layers > 0) {
+    log.info("the layers of multi-token prediction are not exported, because transformers does not use them");
+    config.model.remove_mtp();
+  }
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
                       .model_type = options.model_type,

@@ -24,8 +24,7 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   // fp8 is used for training only. Its scales depend on all tokens of a pass, and no result may depend on others in its
   // batch.
   config.training.fp8 = Fp8::None;
-  config.model.mtp_num_layers = 0;  // used in training only
-  config.model.mtp_loss_scaling_factor = ModelConfig().mtp_loss_scaling_factor;
+  config.model.remove_mtp();
   config.device = {};
   config.device.device = options.device;
   config.device.num_threads = options.num_threads;

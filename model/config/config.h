@@ -223,6 +223,11 @@ struct ModelConfig {
 
   /// Returns the number of layers, including those of multi-token prediction, which follow the others.
   i64 num_blocks() const { return num_layers + mtp_num_layers; }
+  /// Removes multi-token prediction, which only training uses.
+  void remove_mtp() {
+    mtp_num_layers = 0;
+    mtp_loss_scaling_factor = ModelConfig().mtp_loss_scaling_factor;
+  }
   /// Returns true if the stage with the output uses the word embeddings: as the output matrix, or as the input of
   /// multi-token prediction.
   bool output_uses_embeddings() const { return !untie_embeddings_and_output_weights || mtp_num_layers > 0; }

@@ -43,6 +43,20 @@ TEST_F(MtpEndToEndTest, EvaluationAndGenerationDoNotUseIt) {
   run_ok({"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=5"});
 }
 
+TEST_F(MtpEndToEndTest, ExportsModelWithoutIt) {
+  train("run",
+        with_mtp({"--model.add_bias_linear=false", "--model.normalization=RMSNorm", "--model.activation_func=swiglu"}));
+  run_ok({"checkpoint", "export-hf", at("run"), at("exported")});
+  run_ok({"checkpoint", "import-hf", at("exported"), str("--save=", at("imported"))});
+  const auto perplexity = [&](const std::string& name) {
+    return run_ok({"evaluate", str("--load=", at(name)), str("--text=", (root() / "held_out.txt").string()), "--json"});
+  };
+  const auto nll = [](const std::string& out) {
+    return nlohmann::json::parse(out.substr(out.find('{')))["nll"].get<double>();
+  };
+  EXPECT_NEAR(nll(perplexity("imported")) / nll(perplexity("run")), 1, 1e-9);
+}
+
 TEST_F(MtpEndToEndTest, RejectsResumeWithoutIt) {
   train("run", with_mtp());
   const Outcome outcome = run(pretrain("run", {"--model.position_embedding_type=rope"}));
