@@ -148,7 +148,7 @@ void add_offloaded_params(const ChunkParameters& chunk, OffloadTier tier, i64 el
 }
 
 /// Temporaries of an asynchronous save while it writes. Values whose copy is encoded or on disk are converted one
-/// tensor at a time to the file format, from pieces of the copy.
+/// tensor at a time to the file format, from chunks of the copy.
 double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& states, const RankMemorySpec& share,
                          const RankParameters& parameters) {
   const bool is_encoded = states.has_param_remainders || states.has_encoded_moments;
@@ -161,8 +161,8 @@ double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& st
   }
   const i64 part = largest / share.save_copy_ranks, element = size_of(accumulate_dtype(setup.dtype));
   // bf16 weights, remainders and master weights; or moments and their encoded form.
-  const i64 piece = states.has_param_remainders ? 2 + 2 + 4 : is_encoded ? element + 2 : 0;
-  return tensor_bytes(part, element) + tensor_bytes(std::min(part, StoredArray::kPiece), piece);
+  const i64 chunk = states.has_param_remainders ? 2 + 2 + 4 : is_encoded ? element + 2 : 0;
+  return tensor_bytes(part, element) + tensor_bytes(std::min(part, StoredArray::kChunk), chunk);
 }
 
 /// Persistent bytes of the parameters of the chunks on one grid, sharded across `shards` ranks according to the ZeRO

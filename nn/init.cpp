@@ -70,16 +70,16 @@ void draw(const Param& param, u64 seed, i64 first, Tensor& values) {
   });
 }
 
-/// Initializes values of other devices on the host, so that they are bitwise identical on every device; in pieces to
+/// Initializes values of other devices on the host, so that they are bitwise identical on every device; in chunks to
 /// bound host memory.
 void draw_on_host(const Param& param, u64 seed, i64 first, Tensor& values) {
-  constexpr i64 kPiece = i64{1} << 24;
+  constexpr i64 kChunk = i64{1} << 24;
   CpuDevice host({.threads = omp_get_max_threads()});
-  for (i64 begin = 0; begin < values.numel(); begin += kPiece) {
-    Tensor piece = values.flat(begin, std::min(kPiece, values.numel() - begin));
-    Tensor drawn = Tensor::empty(piece.shape(), piece.dtype(), host, MemoryClass::Workspace);
+  for (i64 begin = 0; begin < values.numel(); begin += kChunk) {
+    Tensor chunk = values.flat(begin, std::min(kChunk, values.numel() - begin));
+    Tensor drawn = Tensor::empty(chunk.shape(), chunk.dtype(), host, MemoryClass::Workspace);
     draw(param, seed, first + begin, drawn);
-    write_bytes(drawn.raw(), piece);
+    write_bytes(drawn.raw(), chunk);
   }
 }
 

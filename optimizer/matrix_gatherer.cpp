@@ -17,14 +17,14 @@ double newton_schulz_flops(i64 rows, i64 columns) {
   return 2 * n * n * m + n * n * n;
 }
 
-enum class Side { Piece, Matrix };
+enum class Side { Chunk, Matrix };
 
 /// Calls f(at, count) for each contiguous span on one side, in message order.
 template <class F>
-void for_each_span(const Region& piece, const Region& matrix, Side side, F&& f) {
+void for_each_span(const Region& chunk, const Region& matrix, Side side, F&& f) {
   i64 begin = 0, count = 0;
-  for_each_run(piece, matrix, [&](i64 in_piece, i64 in_matrix, i64 length) {
-    const i64 offset = side == Side::Piece ? in_piece : in_matrix;
+  for_each_run(chunk, matrix, [&](i64 in_chunk, i64 in_matrix, i64 length) {
+    const i64 offset = side == Side::Chunk ? in_chunk : in_matrix;
     if (count > 0 && offset != begin + count) f(begin, count), count = 0;
     if (count == 0) begin = offset;
     count += length;
@@ -34,9 +34,9 @@ void for_each_span(const Region& piece, const Region& matrix, Side side, F&& f) 
 
 /// Copies the intersection of both regions from `values`, those of one side, into the message, or back.
 template <bool kIntoMessage>
-void copy_part(const Region& piece, const Region& matrix, Side side, const Tensor& values, const Tensor& message) {
+void copy_part(const Region& chunk, const Region& matrix, Side side, const Tensor& values, const Tensor& message) {
   i64 offset = 0;
-  for_each_span(piece, matrix, side, [&](i64 begin, i64 count) {
+  for_each_span(chunk, matrix, side, [&](i64 begin, i64 count) {
     Tensor span = values.flat(begin, count), own = message.flat(offset, count);
     kIntoMessage ? ops::copy(span, own) : ops::copy(own, span);
     offset += count;
@@ -48,7 +48,7 @@ bool is_same_region(const Region& a, const Region& b) {
          a.flat_end == b.flat_end;
 }
 
-/// Encodes a piece as integers: parameter, offset and shape of the box, begin and end of the range; then -1.
+/// Encodes a chunk as integers: parameter, offset and shape of the box, begin and end of the range; then -1.
 void encode(i64 param, const Region& region, std::vector<i64>& encoded) {
   encoded.push_back(param);
   for (const Shape* shape : {&region.box.offset, &region.box.shape})
@@ -65,10 +65,10 @@ MatrixGatherer::MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, con
       ranks_(holders ? holders->size() : 1),
       device_(buffers.front()->device()),
       type_(accumulate_dtype(buffers.front()->dtype())),
-      pieces_(static_cast<std::size_t>(ranks_)),
+      chunks_(static_cast<std::size_t>(ranks_)),
       owned_(static_cast<std::size_t>(ranks_)) {
   add_params(buffers, filter);
-  if (ranks_ > 1) exchange_pieces();
+  if (ranks_ > 1) exchange_chunks();
   for (Matrix& matrix : matrices_) find_parts(matrix);
   choose_owners();
 }
@@ -83,20 +83,20 @@ void MatrixGatherer::add_params(std::span<ParamAndGradBuffer* const> buffers, co
     }
     buffer->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
       if (!filter(param)) return;
-      pieces_[static_cast<std::size_t>(rank_)].push_back(
+      chunks_[static_cast<std::size_t>(rank_)].push_back(
           {params_.at(param.name), {param.box, first, first + values.numel()}, values});
     });
   }
 }
 
-void MatrixGatherer::exchange_pieces() {
+void MatrixGatherer::exchange_chunks() {
   std::vector<int> others(static_cast<std::size_t>(ranks_));
   std::iota(others.begin(), others.end(), 0);
   std::erase(others, rank_);
   holders_->connect(others);
 
   std::vector<i64> encoded;
-  for (const Piece& piece : pieces_[static_cast<std::size_t>(rank_)]) encode(piece.param, piece.region, encoded);
+  for (const Chunk& chunk : chunks_[static_cast<std::size_t>(rank_)]) encode(chunk.param, chunk.region, encoded);
   const double longest = reduce_scalar(static_cast<double>(encoded.size() + 1), ReduceOp::Max, *holders_, device_);
   encoded.resize(static_cast<std::size_t>(longest), -1);
   const auto length = static_cast<i64>(encoded.size());
@@ -113,7 +113,7 @@ void MatrixGatherer::exchange_pieces() {
       const auto axes = static_cast<i64>(global.size());
       const Box box{global, Shape(next, next + axes), Shape(next + axes, next + 2 * axes)};
       next += 2 * axes;
-      pieces_[static_cast<std::size_t>(rank)].push_back({param, {box, next[0], next[1]}, {}});
+      chunks_[static_cast<std::size_t>(rank)].push_back({param, {box, next[0], next[1]}, {}});
       next += 2;
     }
   }
@@ -121,13 +121,13 @@ void MatrixGatherer::exchange_pieces() {
 
 void MatrixGatherer::find_parts(Matrix& matrix) const {
   for (int rank = 0; rank < ranks_; ++rank) {
-    for (const Piece& piece : pieces_[static_cast<std::size_t>(rank)]) {
-      const i64 count = piece.param == matrix.param ? overlap(piece.region, matrix.region) : 0;
+    for (const Chunk& chunk : chunks_[static_cast<std::size_t>(rank)]) {
+      const i64 count = chunk.param == matrix.param ? overlap(chunk.region, matrix.region) : 0;
       if (count == 0) continue;
       const bool is_copy = std::ranges::any_of(matrix.parts, [&](const Part& other) {
-        return other.rank < rank && is_same_region(other.piece->region, piece.region);
+        return other.rank < rank && is_same_region(other.chunk->region, chunk.region);
       });
-      matrix.parts.push_back({.rank = rank, .piece = &piece, .count = count, .is_copy = is_copy});
+      matrix.parts.push_back({.rank = rank, .chunk = &chunk, .count = count, .is_copy = is_copy});
     }
   }
 }
@@ -190,7 +190,7 @@ void MatrixGatherer::send_parts(const Matrix& matrix) {
   i64 offset = 0;
   for_each_part(matrix, rank_, [&](const Part& part) {
     if (part.is_copy) return;
-    copy_part<true>(part.piece->region, matrix.region, Side::Piece, part.piece->values, out.flat(offset, part.count));
+    copy_part<true>(part.chunk->region, matrix.region, Side::Chunk, part.chunk->values, out.flat(offset, part.count));
     offset += part.count;
   });
   holders_->send(out, matrix.owner).wait();
@@ -202,7 +202,7 @@ void MatrixGatherer::receive_parts(const Matrix& matrix) {
   holders_->recv(in, matrix.owner).wait();
   i64 offset = 0;
   for_each_part(matrix, rank_, [&](const Part& part) {
-    copy_part<false>(part.piece->region, matrix.region, Side::Piece, part.piece->values, in.flat(offset, part.count));
+    copy_part<false>(part.chunk->region, matrix.region, Side::Chunk, part.chunk->values, in.flat(offset, part.count));
     offset += part.count;
   });
 }
@@ -212,8 +212,8 @@ Tensor MatrixGatherer::contiguous_view(const Matrix& matrix) const {
   if (matrix.parts.size() != 1 || matrix.parts.front().rank != rank_) return {};
   const Part& part = matrix.parts.front();
   Tensor view;
-  for_each_span(part.piece->region, matrix.region, Side::Piece, [&](i64 begin, i64 count) {
-    if (count == matrix.region.numel()) view = part.piece->values.flat(begin, count);
+  for_each_span(part.chunk->region, matrix.region, Side::Chunk, [&](i64 begin, i64 count) {
+    if (count == matrix.region.numel()) view = part.chunk->values.flat(begin, count);
   });
   return view;
 }
@@ -230,8 +230,8 @@ Tensor MatrixGatherer::gather(const Matrix& matrix) {
     for_each_part(matrix, rank, [&](const Part& part) {
       if (part.is_copy) return;
       const Tensor values = in.flat(offset, part.count);
-      if (rank == rank_) copy_part<true>(part.piece->region, matrix.region, Side::Piece, part.piece->values, values);
-      copy_part<false>(part.piece->region, matrix.region, Side::Matrix, full, values);
+      if (rank == rank_) copy_part<true>(part.chunk->region, matrix.region, Side::Chunk, part.chunk->values, values);
+      copy_part<false>(part.chunk->region, matrix.region, Side::Matrix, full, values);
       offset += part.count;
     });
   }
@@ -246,8 +246,8 @@ void MatrixGatherer::scatter(const Matrix& matrix, const Tensor& full) {
     i64 offset = 0;
     for_each_part(matrix, rank, [&](const Part& part) {
       const Tensor values = out.flat(offset, part.count);
-      copy_part<true>(part.piece->region, matrix.region, Side::Matrix, full, values);
-      if (rank == rank_) copy_part<false>(part.piece->region, matrix.region, Side::Piece, part.piece->values, values);
+      copy_part<true>(part.chunk->region, matrix.region, Side::Matrix, full, values);
+      if (rank == rank_) copy_part<false>(part.chunk->region, matrix.region, Side::Chunk, part.chunk->values, values);
       offset += part.count;
     });
     if (rank != rank_) holders_->send(out, rank).wait();

@@ -30,15 +30,15 @@ class MatrixGatherer {
 
  private:
   /// One rank's part of a parameter.
-  struct Piece {
+  struct Chunk {
     i64 param;
     Region region;
-    Tensor values;  // gradient; undefined for pieces of other ranks
+    Tensor values;  // gradient; undefined for chunks of other ranks
   };
-  /// Piece that overlaps a matrix.
+  /// Chunk that overlaps a matrix.
   struct Part {
     int rank;
-    const Piece* piece;
+    const Chunk* chunk;
     i64 count;
     bool is_copy;  // an earlier rank has the same values
   };
@@ -53,7 +53,7 @@ class MatrixGatherer {
   };
 
   void add_params(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter);
-  void exchange_pieces();
+  void exchange_chunks();
   void find_parts(Matrix& matrix) const;
   void choose_owners();
 
@@ -77,7 +77,7 @@ class MatrixGatherer {
   DType type_;                              // accumulate dtype of gradients
   std::map<std::string, i64> params_;       // index of each parameter, identical on all ranks
   std::vector<Shape> globals_;              // global shape by index
-  std::vector<std::vector<Piece>> pieces_;  // by rank
+  std::vector<std::vector<Chunk>> chunks_;  // by rank
   std::vector<Matrix> matrices_;
   std::vector<std::vector<const Matrix*>> owned_;  // by rank
 };

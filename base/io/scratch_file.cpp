@@ -164,10 +164,10 @@ FileRegion::FileRegion(std::shared_ptr<const ScratchFile> file, i64 offset, i64 
       offset_(offset),
       bytes_(bytes),
       name_(std::move(name)),
-      sums_(static_cast<std::size_t>(ceil_div(bytes, kPiece))) {}
+      sums_(static_cast<std::size_t>(ceil_div(bytes, kChunk))) {}
 
-i64 FileRegion::piece_bytes(std::size_t piece) const {
-  return std::min(kPiece, offset_ + bytes_ - offset_of(piece));
+i64 FileRegion::chunk_bytes(std::size_t chunk) const {
+  return std::min(kChunk, offset_ + bytes_ - offset_of(chunk));
 }
 
 bool FileRegion::is_blank() const {
@@ -176,12 +176,12 @@ bool FileRegion::is_blank() const {
 
 void FileRegion::record_checksums(std::span<const std::byte> bytes) {
   MCPP_CHECK(static_cast<i64>(bytes.size()) == bytes_, name_);
-  for (std::size_t p = 0; p < pieces(); ++p)
-    sums_[p] = checksum_hex(bytes.subspan(p * kPiece, static_cast<std::size_t>(piece_bytes(p))));
+  for (std::size_t p = 0; p < chunks(); ++p)
+    sums_[p] = checksum_hex(bytes.subspan(p * kChunk, static_cast<std::size_t>(chunk_bytes(p))));
 }
 
-void FileRegion::check_piece(std::size_t piece, std::span<const std::byte> bytes) const {
-  if (checksum_hex(bytes) == sums_[piece]) return;
+void FileRegion::check_chunk(std::size_t chunk, std::span<const std::byte> bytes) const {
+  if (checksum_hex(bytes) == sums_[chunk]) return;
   fail(ExitCode::PeerLost, file_->name(), ": ", name_, " differs from its checksum: the disk or the memory of this ",
        "node is unreliable. Exclude the node or choose a different folder, and restart; the run resumes from its "
        "last checkpoint");
@@ -189,56 +189,56 @@ void FileRegion::check_piece(std::size_t piece, std::span<const std::byte> bytes
 
 void FileRegion::verify(std::span<std::byte> bytes) const {
   MCPP_CHECK(static_cast<i64>(bytes.size()) == bytes_, name_);
-  for (std::size_t p = 0; p < pieces(); ++p) {
-    const auto piece = bytes.subspan(p * kPiece, static_cast<std::size_t>(piece_bytes(p)));
+  for (std::size_t p = 0; p < chunks(); ++p) {
+    const auto chunk = bytes.subspan(p * kChunk, static_cast<std::size_t>(chunk_bytes(p)));
     if (sums_[p].empty())
-      std::memset(piece.data(), 0, piece.size());
+      std::memset(chunk.data(), 0, chunk.size());
     else
-      check_piece(p, piece);
+      check_chunk(p, chunk);
   }
 }
 
-void FileRegion::read_piece(std::size_t piece, std::span<std::byte> to) const {
-  if (sums_[piece].empty()) {
+void FileRegion::read_chunk(std::size_t chunk, std::span<std::byte> to) const {
+  if (sums_[chunk].empty()) {
     std::memset(to.data(), 0, to.size());
     return;
   }
-  const int error = transfer_now(file_->transfer(FileTransfer::Kind::Read, offset_of(piece), to));
+  const int error = transfer_now(file_->transfer(FileTransfer::Kind::Read, offset_of(chunk), to));
   if (error != 0) file_->throw_transfer_error("read", error, name_);
-  check_piece(piece, to);
+  check_chunk(chunk, to);
 }
 
 template <class F>
-void FileRegion::for_each_piece(i64 begin, i64 end, const F& f) const {
-  const AlignedBytes buffer(std::min(kPiece, bytes_));
+void FileRegion::for_each_chunk(i64 begin, i64 end, const F& f) const {
+  const AlignedBytes buffer(std::min(kChunk, bytes_));
   MCPP_CHECK(begin >= 0 && end <= bytes_, name_);
   for (i64 at = begin; at < end;) {
-    const auto piece = static_cast<std::size_t>(at / kPiece);
-    const i64 first = at % kPiece, count = std::min(end - at, piece_bytes(piece) - first);
-    const std::span<std::byte> all = buffer.bytes().first(static_cast<std::size_t>(piece_bytes(piece)));
-    f(piece, all, all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    const auto chunk = static_cast<std::size_t>(at / kChunk);
+    const i64 first = at % kChunk, count = std::min(end - at, chunk_bytes(chunk) - first);
+    const std::span<std::byte> all = buffer.bytes().first(static_cast<std::size_t>(chunk_bytes(chunk)));
+    f(chunk, all, all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
     at += count;
   }
 }
 
 void FileRegion::read(i64 begin, std::span<std::byte> to) const {
-  for_each_piece(begin, begin + static_cast<i64>(to.size()),
-                 [&](std::size_t piece, std::span<std::byte> all, std::span<const std::byte> wanted) {
-                   read_piece(piece, all);
+  for_each_chunk(begin, begin + static_cast<i64>(to.size()),
+                 [&](std::size_t chunk, std::span<std::byte> all, std::span<const std::byte> wanted) {
+                   read_chunk(chunk, all);
                    std::ranges::copy(wanted, to.begin());
                    to = to.subspan(wanted.size());
                  });
 }
 
 void FileRegion::write(i64 begin, std::span<const std::byte> from) {
-  for_each_piece(begin, begin + static_cast<i64>(from.size()),
-                 [&](std::size_t piece, std::span<std::byte> all, std::span<std::byte> changed) {
-                   if (changed.size() < all.size()) read_piece(piece, all);
+  for_each_chunk(begin, begin + static_cast<i64>(from.size()),
+                 [&](std::size_t chunk, std::span<std::byte> all, std::span<std::byte> changed) {
+                   if (changed.size() < all.size()) read_chunk(chunk, all);
                    std::ranges::copy(from.first(changed.size()), changed.begin());
                    from = from.subspan(changed.size());
-                   const int error = transfer_now(file_->transfer(FileTransfer::Kind::Write, offset_of(piece), all));
+                   const int error = transfer_now(file_->transfer(FileTransfer::Kind::Write, offset_of(chunk), all));
                    if (error != 0) file_->throw_transfer_error("write", error, name_);
-                   sums_[piece] = checksum_hex(all);
+                   sums_[chunk] = checksum_hex(all);
                  });
 }
 

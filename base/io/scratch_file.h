@@ -92,11 +92,11 @@ class StoredBytes {
 
 // Checksummed vector of values in a scratch file, which detects corruption by the disk.
 
-/// Byte range [offset, offset + bytes) of a file, divided into pieces with one checksum each. Pieces never written read
+/// Byte range [offset, offset + bytes) of a file, divided into chunks with one checksum each. Chunks never written read
 /// as zeros.
 class FileRegion final : public StoredBytes, public std::enable_shared_from_this<FileRegion> {
  public:
-  static constexpr i64 kPiece = i64{512} << 10;
+  static constexpr i64 kChunk = i64{512} << 10;
 
   /// `name` identifies the data in error messages. offset and bytes must be aligned.
   FileRegion(std::shared_ptr<const ScratchFile> file, i64 offset, i64 bytes, std::string name);
@@ -111,7 +111,7 @@ class FileRegion final : public StoredBytes, public std::enable_shared_from_this
 
   /// Records the checksums of `bytes`, the complete contents about to be written to the region.
   void record_checksums(std::span<const std::byte> bytes);
-  /// Verifies the contents of the region after a read, and zeroes the pieces that were never written. Throws PeerLost
+  /// Verifies the contents of the region after a read, and zeroes the chunks that were never written. Throws PeerLost
   /// if a checksum differs, so that the launcher restarts the run from its last checkpoint.
   void verify(std::span<std::byte> bytes) const;
 
@@ -122,20 +122,20 @@ class FileRegion final : public StoredBytes, public std::enable_shared_from_this
   std::shared_ptr<StoredBytes> snapshot() override { return shared_from_this(); }
 
  private:
-  std::size_t pieces() const { return sums_.size(); }
-  i64 offset_of(std::size_t piece) const { return offset_ + static_cast<i64>(piece) * kPiece; }
-  i64 piece_bytes(std::size_t piece) const;
-  /// Calls f(piece, buffer of the entire piece, its bytes in the range) for each piece that contains bytes of
+  std::size_t chunks() const { return sums_.size(); }
+  i64 offset_of(std::size_t chunk) const { return offset_ + static_cast<i64>(chunk) * kChunk; }
+  i64 chunk_bytes(std::size_t chunk) const;
+  /// Calls f(chunk, buffer of the entire chunk, its bytes in the range) for each chunk that contains bytes of
   /// [begin, end).
   template <class F>
-  void for_each_piece(i64 begin, i64 end, const F& f) const;
-  void check_piece(std::size_t piece, std::span<const std::byte> bytes) const;
-  void read_piece(std::size_t piece, std::span<std::byte> to) const;
+  void for_each_chunk(i64 begin, i64 end, const F& f) const;
+  void check_chunk(std::size_t chunk, std::span<const std::byte> bytes) const;
+  void read_chunk(std::size_t chunk, std::span<std::byte> to) const;
 
   std::shared_ptr<const ScratchFile> file_;
   i64 offset_, bytes_;
   std::string name_;
-  std::vector<std::string> sums_;  // one per piece; empty if never written
+  std::vector<std::string> sums_;  // one per chunk; empty if never written
 };
 
 }  // namespace mcpp

@@ -17,19 +17,19 @@ namespace mcpp {
 namespace {
 
 template <class F>
-void for_each_piece(const FileTransfer& transfer, const F& f) {
-  for (i64 at = 0; at < transfer.bytes; at += TransferQueue::kPiece) {
-    FileTransfer piece = transfer;
-    piece.offset += at, piece.data += at, piece.bytes = std::min(TransferQueue::kPiece, transfer.bytes - at);
-    f(piece);
+void for_each_chunk(const FileTransfer& transfer, const F& f) {
+  for (i64 at = 0; at < transfer.bytes; at += TransferQueue::kChunk) {
+    FileTransfer chunk = transfer;
+    chunk.offset += at, chunk.data += at, chunk.bytes = std::min(TransferQueue::kChunk, transfer.bytes - at);
+    f(chunk);
   }
 }
 
-constexpr unsigned kDepth = 256;  // maximum number of pieces in flight
+constexpr unsigned kDepth = 256;  // maximum number of chunks in flight
 
 class RingQueue final : public TransferQueue {
  public:
-  explicit RingQueue(const io_uring& ring) : ring_(ring), pieces_(kDepth) {
+  explicit RingQueue(const io_uring& ring) : ring_(ring), chunks_(kDepth) {
     for (unsigned i = 0; i < kDepth; ++i) free_.push_back(i);
   }
   ~RingQueue() override {
@@ -42,11 +42,11 @@ class RingQueue final : public TransferQueue {
   Ticket start(const FileTransfer& transfer) override {
     const Ticket ticket = next_++;
     Progress& progress = progress_[ticket];
-    for_each_piece(transfer, [&](const FileTransfer& piece) {
+    for_each_chunk(transfer, [&](const FileTransfer& chunk) {
       if (free_.empty()) finish_one();
       const unsigned slot = free_.back();
       free_.pop_back();
-      pieces_[slot] = {piece, ticket};
+      chunks_[slot] = {chunk, ticket};
       ++progress.pending;
       queue(slot);
     });
@@ -66,7 +66,7 @@ class RingQueue final : public TransferQueue {
   std::string_view name() const override { return "io_uring"; }
 
  private:
-  struct Piece {
+  struct Chunk {
     FileTransfer rest;  // the part not yet transferred
     Ticket ticket = 0;
   };
@@ -75,7 +75,7 @@ class RingQueue final : public TransferQueue {
   };
 
   void queue(unsigned slot) {
-    const FileTransfer& t = pieces_[slot].rest;
+    const FileTransfer& t = chunks_[slot].rest;
     io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);
     if (!entry) {
       submit();
@@ -114,7 +114,7 @@ class RingQueue final : public TransferQueue {
 
   /// Handles a completion. `done` is the number of bytes, or a negative errno.
   void finish(unsigned slot, int done) {
-    FileTransfer& rest = pieces_[slot].rest;
+    FileTransfer& rest = chunks_[slot].rest;
     const bool should_retry = done == -EINTR || done == -EAGAIN;
     if (done > 0) rest.offset += done, rest.data += done, rest.bytes -= done;
     if (should_retry || (done > 0 && rest.bytes > 0)) {
@@ -122,7 +122,7 @@ class RingQueue final : public TransferQueue {
       submit();
       return;
     }
-    Progress& progress = progress_.at(pieces_[slot].ticket);
+    Progress& progress = progress_.at(chunks_[slot].ticket);
     if (done < 0) progress.error = -done;
     if (done == 0) progress.error = rest.kind == FileTransfer::Kind::Write ? ENOSPC : EIO;  // disk full, or end of file
     --progress.pending;
@@ -130,7 +130,7 @@ class RingQueue final : public TransferQueue {
   }
 
   io_uring ring_;
-  std::vector<Piece> pieces_;
+  std::vector<Chunk> chunks_;
   std::vector<unsigned> free_;
   std::map<Ticket, Progress> progress_;
   Ticket next_ = 1;
@@ -178,27 +178,27 @@ class ThreadQueue final : public TransferQueue {
  public:
   ThreadQueue() = default;
   ~ThreadQueue() override {
-    for (const auto& [ticket, pieces] : pieces_) {
-      for (const std::future<int>& piece : pieces) piece.wait();
+    for (const auto& [ticket, chunks] : chunks_) {
+      for (const std::future<int>& chunk : chunks) chunk.wait();
     }
   }
   ThreadQueue(const ThreadQueue&) = delete;
   ThreadQueue& operator=(const ThreadQueue&) = delete;
 
   Ticket start(const FileTransfer& transfer) override {
-    std::vector<std::future<int>>& pieces = pieces_[next_];
-    for_each_piece(transfer, [&](const FileTransfer& piece) {
-      pieces.push_back(threads_.submit([piece] { return transfer_now(piece); }));
+    std::vector<std::future<int>>& chunks = chunks_[next_];
+    for_each_chunk(transfer, [&](const FileTransfer& chunk) {
+      chunks.push_back(threads_.submit([chunk] { return transfer_now(chunk); }));
     });
     return next_++;
   }
 
   int wait(Ticket ticket) override {
-    auto found = pieces_.extract(ticket);
+    auto found = chunks_.extract(ticket);
     MCPP_CHECK(found, "no transfer has ticket ", ticket);
     int error = 0;
-    for (std::future<int>& piece : found.mapped()) {
-      if (const int result = piece.get(); result != 0) error = result;
+    for (std::future<int>& chunk : found.mapped()) {
+      if (const int result = chunk.get(); result != 0) error = result;
     }
     return error;
   }
@@ -206,9 +206,9 @@ class ThreadQueue final : public TransferQueue {
   std::string_view name() const override { return "threads"; }
 
  private:
-  static constexpr i64 kThreads = 4;  // pieces the disk works on concurrently
+  static constexpr i64 kThreads = 4;  // chunks the disk works on concurrently
 
-  std::map<Ticket, std::vector<std::future<int>>> pieces_;
+  std::map<Ticket, std::vector<std::future<int>>> chunks_;
   Ticket next_ = 1;
   ThreadPool threads_{kThreads};
 };

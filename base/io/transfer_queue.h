@@ -29,7 +29,7 @@ class TransferQueue {
   using Ticket = u64;
 
   virtual ~TransferQueue() = default;  ///< waits for all transfers
-  /// Starts a transfer, split into pieces of kPiece bytes so that the disk works on several concurrently. Blocks only
+  /// Starts a transfer, split into chunks of kChunk bytes so that the disk works on several concurrently. Blocks only
   /// while the queue is full.
   virtual Ticket start(const FileTransfer& transfer) = 0;
   /// Waits for the transfer. Returns 0 or an errno. Must be called once per ticket.
@@ -39,7 +39,7 @@ class TransferQueue {
   /// Name of the implementation, for the log.
   virtual std::string_view name() const = 0;
 
-  static constexpr i64 kPiece = i64{1} << 20;
+  static constexpr i64 kChunk = i64{1} << 20;
 };
 
 /// Returns an io_uring queue, or null if the system does not permit it, as in many containers.

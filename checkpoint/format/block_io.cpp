@@ -94,21 +94,21 @@ void OutputFile::reserve(i64 bytes) {
                    " that are free for ", path_.string());
 }
 
-OutputFile::Piece OutputFile::next_piece(i64 offset, std::span<const std::byte> bytes) const {
-  constexpr std::size_t kPiece = std::size_t{1} << 18;  // larger pieces need contiguous pages that are hard to allocate
+OutputFile::Chunk OutputFile::next_chunk(i64 offset, std::span<const std::byte> bytes) const {
+  constexpr std::size_t kChunk = std::size_t{1} << 18;  // larger chunks need contiguous pages that are hard to allocate
   const std::size_t aligned = bytes.size() / BlockMemory::kAlignment * BlockMemory::kAlignment;
   if (direct_ >= 0 && aligned > 0 && is_aligned(offset, bytes.data())) return {bytes.first(aligned), true};
-  return {bytes.first(std::min(kPiece, bytes.size())), false};
+  return {bytes.first(std::min(kChunk, bytes.size())), false};
 }
 
 void OutputFile::write(i64 offset, std::span<const std::byte> bytes) {
   const i64 begin = offset;
   while (!bytes.empty()) {
-    const Piece piece = next_piece(offset, bytes);
-    const ssize_t done = files_.pwrite(piece.is_direct ? direct_ : descriptor_, piece.bytes, offset);
+    const Chunk chunk = next_chunk(offset, bytes);
+    const ssize_t done = files_.pwrite(chunk.is_direct ? direct_ : descriptor_, chunk.bytes, offset);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0 && errno == EINVAL &&
-        piece.is_direct) {  // some file systems open a file for direct I/O but cannot write it
+        chunk.is_direct) {  // some file systems open a file for direct I/O but cannot write it
       ::close(std::exchange(direct_, -1));
       continue;
     }
@@ -264,10 +264,10 @@ std::string file_checksum(const InputFile& file, const BytesListener& read) {
   blocks.declare(file, 0, size, ReadMode::Direct);
   Checksum sum;
   for (i64 offset = 0; offset < size;) {
-    const std::span<const std::byte> piece = blocks.at(file, offset, BlockReader::kPieceBytes);
-    sum.update(piece);
-    offset += static_cast<i64>(piece.size());
-    if (read) read(static_cast<i64>(piece.size()));
+    const std::span<const std::byte> chunk = blocks.at(file, offset, BlockReader::kChunkBytes);
+    sum.update(chunk);
+    offset += static_cast<i64>(chunk.size());
+    if (read) read(static_cast<i64>(chunk.size()));
   }
   return sum.hex();
 }

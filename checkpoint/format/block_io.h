@@ -63,12 +63,12 @@ class OutputFile {
   void flush();
 
  private:
-  /// Data of the next write call: the aligned beginning of `bytes`, or a piece that is written through the page cache.
-  struct Piece {
+  /// Data of the next write call: the aligned beginning of `bytes`, or a chunk that is written through the page cache.
+  struct Chunk {
     std::span<const std::byte> bytes;
     bool is_direct;
   };
-  Piece next_piece(i64 offset, std::span<const std::byte> bytes) const;
+  Chunk next_chunk(i64 offset, std::span<const std::byte> bytes) const;
 
   Path path_;
   const FileSystem& files_;
@@ -110,7 +110,7 @@ enum class ReadMode : u8 {
 class BlockReader {
  public:
   /// Recommended number of bytes per request: stays in the CPU's cache between the read, the checksum and the copy.
-  static constexpr i64 kPieceBytes = i64{1} << 19;
+  static constexpr i64 kChunkBytes = i64{1} << 19;
 
   BlockReader();
   ~BlockReader();
@@ -146,7 +146,7 @@ class BlockReader {
   std::optional<ThreadPool> thread_;            // last: uses all members above
 };
 
-/// Returns the XXH3-128 of an entire file, as 32 hexadecimal digits. `read` is called for each piece.
+/// Returns the XXH3-128 of an entire file, as 32 hexadecimal digits. `read` is called for each chunk.
 std::string file_checksum(const InputFile& file, const BytesListener& read = {});
 
 /// Writes a file from its beginning. A thread writes block after block while the caller fills the next ones, so that

@@ -205,7 +205,7 @@ i64 Hdf5File::offset_of(const std::string& name, DType dtype, i64 numel) const {
   const haddr_t offset = H5Dget_offset(dataset);
   check_input(
       H5Pget_layout(creation) == H5D_CONTIGUOUS && offset != HADDR_UNDEF && H5Pget_external_count(creation) == 0, where,
-      " is not stored in one piece");
+      " is not stored in one chunk");
   const u64 size = static_cast<u64>(numel * size_of(dtype)), end = std::filesystem::file_size(path_);
   check_input(size <= end && offset <= end - size, where, " reaches beyond the end of the file");
   return static_cast<i64>(offset);

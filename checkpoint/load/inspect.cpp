@@ -44,21 +44,21 @@ void compare(const Tensor& a, const Tensor& b, TensorDifference& difference) {
   }
 }
 
-/// Compares a tensor piece by piece, in bounded memory.
+/// Compares a tensor chunk by chunk, in bounded memory.
 TensorDifference compare(const TensorEntry& tensor, CheckpointReader& a, CheckpointReader& b, Device& device) {
-  constexpr i64 kPiece = i64{1} << 22;
+  constexpr i64 kChunk = i64{1} << 22;
   TensorDifference difference{.name = tensor.name};
   const Box box{tensor.global, Shape(tensor.global.size(), 0), tensor.global};
   const i64 all = numel(tensor.global);
-  for (i64 begin = 0; begin < all; begin += kPiece) {
-    const i64 end = std::min(all, begin + kPiece);
-    const auto piece = [&](CheckpointReader& reader) {
+  for (i64 begin = 0; begin < all; begin += kChunk) {
+    const i64 end = std::min(all, begin + kChunk);
+    const auto chunk = [&](CheckpointReader& reader) {
       NamedShard shard(tensor.name, box, begin, end,
                        Tensor::empty({end - begin}, tensor.dtype, device, MemoryClass::Other));
       reader.read(shard);
       return shard.data;
     };
-    on_type(tensor.dtype, [&]<class T>() { compare<T>(piece(a), piece(b), difference); });
+    on_type(tensor.dtype, [&]<class T>() { compare<T>(chunk(a), chunk(b), difference); });
   }
   return difference;
 }

@@ -367,27 +367,27 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
                                   std::span<Destination> destinations, Check check) {
   const bool should_verify = check != Check::Done;
   const InputFile& file = open(shard.file).file;
-  const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype), step = BlockReader::kPieceBytes / size;
+  const i64 offset = offset_of(tensor, shard), size = size_of(tensor.dtype), step = BlockReader::kChunkBytes / size;
   Checksum sum;
   for (i64 first = 0, last = 0; first < shard.numel(); first = last) {
     last = std::min(first + step, shard.numel());
-    std::span<const std::byte> piece;
+    std::span<const std::byte> chunk;
     if (is_read_in_blocks(check, offset, size)) {
-      piece = with_damage_errors([&] { return blocks_->at(file, offset + first * size, (last - first) * size, size); });
-      last = first + static_cast<i64>(piece.size()) / size;
+      chunk = with_damage_errors([&] { return blocks_->at(file, offset + first * size, (last - first) * size, size); });
+      last = first + static_cast<i64>(chunk.size()) / size;
     }
     i64 num_needing = 0;
     for (Destination& destination : destinations) num_needing += destination.needs(first, last);
     if (num_needing == 0 && !should_verify) continue;
     std::byte* destination = nullptr;
-    if (piece.empty()) {
+    if (chunk.empty()) {
       if (num_needing == 1 && destinations.size() == 1) destination = destinations[0].direct_address(first, last);
-      piece = read_piece(file, offset + first * size, (last - first) * size, destination);
+      chunk = read_chunk(file, offset + first * size, (last - first) * size, destination);
     }
-    if (should_verify) sum.update(piece);
-    if (listener_) listener_(static_cast<i64>(piece.size()), load_bytes_);
+    if (should_verify) sum.update(chunk);
+    if (listener_) listener_(static_cast<i64>(chunk.size()), load_bytes_);
     for (std::size_t i = 0; !destination && i < destinations.size(); ++i)
-      destinations[i].copy_from(first, last, piece.data());
+      destinations[i].copy_from(first, last, chunk.data());
   }
   if (should_verify && sum.hex() != shard.checksum) {
     throw DamagedFile(
@@ -395,12 +395,12 @@ void CheckpointReader::read_shard(const TensorEntry& tensor, const ShardEntry& s
   }
 }
 
-std::span<const std::byte> CheckpointReader::read_piece(const InputFile& file, i64 offset, i64 bytes,
+std::span<const std::byte> CheckpointReader::read_chunk(const InputFile& file, i64 offset, i64 bytes,
                                                         std::byte* destination) {
-  piece_.resize(BlockReader::kPieceBytes);
-  const std::span piece(destination ? destination : piece_.data(), static_cast<std::size_t>(bytes));
-  with_damage_errors([&] { file.read(offset, piece); });
-  return piece;
+  chunk_.resize(BlockReader::kChunkBytes);
+  const std::span chunk(destination ? destination : chunk_.data(), static_cast<std::size_t>(bytes));
+  with_damage_errors([&] { file.read(offset, chunk); });
+  return chunk;
 }
 
 const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory) {

@@ -134,8 +134,8 @@ class CheckpointReader {
   void declare(const Job& job, ReadMode unshared_mode);
   void fill(const Job& job);
   void read_shard(const TensorEntry& tensor, const ShardEntry& shard, std::span<Destination> destinations, Check check);
-  /// Reads to `destination`, or to piece_ if it is nullptr.
-  std::span<const std::byte> read_piece(const InputFile& file, i64 offset, i64 bytes, std::byte* destination);
+  /// Reads to `destination`, or to chunk_ if it is nullptr.
+  std::span<const std::byte> read_chunk(const InputFile& file, i64 offset, i64 bytes, std::byte* destination);
 
   Path directory_;
   Manifest manifest_;
@@ -145,7 +145,7 @@ class CheckpointReader {
   std::vector<Check> checks_;                     // by shard
   std::vector<bool> is_needed_by_others_;         // by shard: another rank of the node needs it in the current load
   std::vector<i64> offsets_;                      // by shard: byte offset in its file, cached
-  std::vector<std::byte> piece_;                  // buffer for a part of a shard
+  std::vector<std::byte> chunk_;                  // buffer for a part of a shard
   ReadListener listener_;
   i64 load_bytes_ = 0;
   std::unique_ptr<BlockReader> blocks_;  // shards verified by this rank in the current load

@@ -55,16 +55,16 @@ class InOrderWriter {
     file_.reserve(size_);
   }
 
-  /// Returns the checksum of these bytes. Processes them in pieces, so that both checksums and the copy find them in
+  /// Returns the checksum of these bytes. Processes them in chunks, so that both checksums and the copy find them in
   /// the cache.
   std::string write(i64 offset, std::span<const std::byte> bytes) {
-    constexpr std::size_t kPiece = std::size_t{1} << 17;
+    constexpr std::size_t kChunk = std::size_t{1} << 17;
     add_existing(offset);
     Checksum own;
-    for (; !bytes.empty(); bytes = bytes.subspan(std::min(kPiece, bytes.size()))) {
-      const std::span<const std::byte> piece = bytes.first(std::min(kPiece, bytes.size()));
-      own.update(piece);
-      add(piece);
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(kChunk, bytes.size()))) {
+      const std::span<const std::byte> chunk = bytes.first(std::min(kChunk, bytes.size()));
+      own.update(chunk);
+      add(chunk);
     }
     return own.hex();
   }

@@ -8,39 +8,39 @@
 
 namespace mcpp {
 
-PieceChain::PieceChain(const MpiComm& comm, ChainPosition position, int tag, const WaitPolicy& wait_policy)
+ChunkChain::ChunkChain(const MpiComm& comm, ChainPosition position, int tag, const WaitPolicy& wait_policy)
     : comm_(comm.get()), me_(comm.rank()), tag_(tag), position_(position), wait_policy_(wait_policy) {}
 
-void PieceChain::submit_to_all(std::span<std::byte> piece) {
+void ChunkChain::submit_to_all(std::span<std::byte> chunk) {
   if (me_ != position_.first) {
-    pieces_.push_back(piece);
-    receive(piece, position_.source, arrived_.emplace_back());
+    chunks_.push_back(chunk);
+    receive(chunk, position_.source, arrived_.emplace_back());
   } else if (position_.next >= 0) {
-    send(piece, position_.next);
+    send(chunk, position_.next);
   }
 }
 
-void PieceChain::submit_to(int rank, std::span<std::byte> piece) {
-  if (rank == position_.first || piece.empty()) return;
+void ChunkChain::submit_to(int rank, std::span<std::byte> chunk) {
+  if (rank == position_.first || chunk.empty()) return;
   if (me_ == position_.first)
-    send(piece, rank);
+    send(chunk, rank);
   else if (me_ == rank)
-    receive(piece, position_.first, others_.emplace_back());
+    receive(chunk, position_.first, others_.emplace_back());
 }
 
-bool PieceChain::forward_received() {
+bool ChunkChain::forward_received() {
   if (position_.next < 0) return true;
-  for (; num_forwarded_ < pieces_.size(); ++num_forwarded_) {
+  for (; num_forwarded_ < chunks_.size(); ++num_forwarded_) {
     int has_arrived = 0;
     check_mpi(MPI_Test(&arrived_[num_forwarded_], &has_arrived, MPI_STATUS_IGNORE), "MPI_Test");
     if (!has_arrived) return false;
-    send(pieces_[num_forwarded_], position_.next);
+    send(chunks_[num_forwarded_], position_.next);
   }
   return true;
 }
 
-void PieceChain::finish() {
-  while (position_.next >= 0 && num_forwarded_ < pieces_.size()) {
+void ChunkChain::finish() {
+  while (position_.next >= 0 && num_forwarded_ < chunks_.size()) {
     wait_all({&arrived_[num_forwarded_], 1}, wait_policy_);
     forward_received();
   }
@@ -48,24 +48,24 @@ void PieceChain::finish() {
   wait_all(others_, wait_policy_);
 }
 
-void PieceChain::send(std::span<std::byte> piece, int rank) {
+void ChunkChain::send(std::span<std::byte> chunk, int rank) {
   check_mpi(
-      MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, rank, tag_, comm_, &others_.emplace_back()),
+      MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, rank, tag_, comm_, &others_.emplace_back()),
       "MPI_Isend");
 }
 
-void PieceChain::receive(std::span<std::byte> piece, int rank, MPI_Request& request) const {
-  check_mpi(MPI_Irecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, rank, tag_, comm_, &request),
+void ChunkChain::receive(std::span<std::byte> chunk, int rank, MPI_Request& request) const {
+  check_mpi(MPI_Irecv(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, rank, tag_, comm_, &request),
             "MPI_Irecv");
 }
 
 namespace {
 
-/// Piece sizes of broadcasts: large enough that MPI does not send eagerly, which would make receivers buffer pieces.
+/// Chunk sizes of broadcasts: large enough that MPI does not send eagerly, which would make receivers buffer chunks.
 constexpr i64 kMinBroadcastBytes = 512 << 10, kMaxBroadcastBytes = i64{8} << 20;
-/// Maximum number of pieces of a part, so that early pieces are forwarded while later ones arrive, and the piece sizes;
-/// smaller pieces would not use the full bandwidth.
-constexpr i64 kPieces = 16, kMinPieceBytes = i64{1} << 20, kMaxPieceBytes = i64{1} << 30;
+/// Maximum number of chunks of a part, so that early chunks are forwarded while later ones arrive, and the chunk sizes;
+/// smaller chunks would not use the full bandwidth.
+constexpr i64 kChunks = 16, kMinChunkBytes = i64{1} << 20, kMaxChunkBytes = i64{1} << 30;
 
 }  // namespace
 
@@ -112,19 +112,19 @@ void NodeGather::start(const std::vector<Message>& messages, bool is_sent, std::
 }
 
 void NodeGather::all_gather(std::byte* full, i64 bytes) {
-  const i64 piece = std::clamp(bytes / kPieces, kMinPieceBytes, kMaxPieceBytes);
-  std::vector<std::vector<MPI_Request>> receives;  // inter-node, by piece
+  const i64 chunk = std::clamp(bytes / kChunks, kMinChunkBytes, kMaxChunkBytes);
+  std::vector<std::vector<MPI_Request>> receives;  // inter-node, by chunk
   std::vector<MPI_Request> others;
-  const auto for_each_piece = [&](const auto& f) {
-    for (i64 begin = 0; begin < bytes; begin += piece) f(begin, std::min(piece, bytes - begin));
+  const auto for_each_chunk = [&](const auto& f) {
+    for (i64 begin = 0; begin < bytes; begin += chunk) f(begin, std::min(chunk, bytes - begin));
   };
-  for_each_piece([&](i64 begin, i64 count) {
+  for_each_chunk([&](i64 begin, i64 count) {
     start(inter_node_recvs_, false, full, bytes, begin, count, receives.emplace_back());
     start(intra_node_recvs_, false, full, bytes, begin, count, others);
   });
-  for_each_piece([&](i64 begin, i64 count) { start(inter_node_sends_, true, full, bytes, begin, count, others); });
-  for_each_piece([&](i64 begin, i64 count) {
-    wait_all(receives[static_cast<std::size_t>(begin / piece)], wait_policy_);
+  for_each_chunk([&](i64 begin, i64 count) { start(inter_node_sends_, true, full, bytes, begin, count, others); });
+  for_each_chunk([&](i64 begin, i64 count) {
+    wait_all(receives[static_cast<std::size_t>(begin / chunk)], wait_policy_);
     start(intra_node_sends_, true, full, bytes, begin, count, others);
   });
   wait_all(others, wait_policy_);
@@ -139,10 +139,10 @@ void NodeGather::broadcast(std::byte* data, i64 bytes, int root) {
   const ChainPosition position{.first = root,
                                .source = me == chain_ranks.begin() ? -1 : me[-1],
                                .next = me + 1 == chain_ranks.end() ? -1 : me[1]};
-  PieceChain chain(comm_, position, mpi_tag::kBroadcast, wait_policy_);
-  const i64 piece = std::clamp(bytes / kPieces, kMinBroadcastBytes, kMaxBroadcastBytes);
-  for (i64 begin = 0; begin < bytes; begin += piece) {
-    chain.submit_to_all({data + begin, static_cast<std::size_t>(std::min(piece, bytes - begin))});
+  ChunkChain chain(comm_, position, mpi_tag::kBroadcast, wait_policy_);
+  const i64 chunk = std::clamp(bytes / kChunks, kMinBroadcastBytes, kMaxBroadcastBytes);
+  for (i64 begin = 0; begin < bytes; begin += chunk) {
+    chain.submit_to_all({data + begin, static_cast<std::size_t>(std::min(chunk, bytes - begin))});
     chain.forward_received();
   }
   chain.finish();

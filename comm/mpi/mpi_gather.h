@@ -15,35 +15,35 @@ struct ChainPosition {
   int source, next;  ///< previous and next rank of the chain; -1: none
 };
 
-/// Pipelined chain broadcast: forwards bytes from the first rank to the others piece by piece, while later pieces are
-/// still being produced. No rank sends a received piece more than once. All ranks must submit the same pieces in the
+/// Pipelined chain broadcast: forwards bytes from the first rank to the others chunk by chunk, while later chunks are
+/// still being produced. No rank sends a received chunk more than once. All ranks must submit the same chunks in the
 /// same order.
-class PieceChain {
+class ChunkChain {
  public:
-  /// The submitted pieces must stay valid until finish().
-  PieceChain(const MpiComm& comm, ChainPosition position, int tag, const WaitPolicy& wait_policy);
+  /// The submitted chunks must stay valid until finish().
+  ChunkChain(const MpiComm& comm, ChainPosition position, int tag, const WaitPolicy& wait_policy);
 
-  /// Submits a piece that all ranks receive. The first rank provides its contents; on the others the memory must not be
+  /// Submits a chunk that all ranks receive. The first rank provides its contents; on the others the memory must not be
   /// used until finish().
-  void submit_to_all(std::span<std::byte> piece);
-  /// Submits a piece that only `rank` receives.
-  void submit_to(int rank, std::span<std::byte> piece);
-  /// Forwards the pieces received so far. Returns true if all pieces were forwarded; until then, the ranks of the chain
+  void submit_to_all(std::span<std::byte> chunk);
+  /// Submits a chunk that only `rank` receives.
+  void submit_to(int rank, std::span<std::byte> chunk);
+  /// Forwards the chunks received so far. Returns true if all chunks were forwarded; until then, the ranks of the chain
   /// must not send later data with the same tag.
   bool forward_received();
-  /// Waits until all pieces have been received and sent.
+  /// Waits until all chunks have been received and sent.
   void finish();
 
  private:
-  void send(std::span<std::byte> piece, int rank);
-  void receive(std::span<std::byte> piece, int rank, MPI_Request& request) const;
+  void send(std::span<std::byte> chunk, int rank);
+  void receive(std::span<std::byte> chunk, int rank, MPI_Request& request) const;
 
   MPI_Comm comm_;
   int me_, tag_;
   ChainPosition position_;
   const WaitPolicy& wait_policy_;
-  std::vector<std::span<std::byte>> pieces_;  // received from the source
-  std::vector<MPI_Request> arrived_;          // requests, by piece
+  std::vector<std::span<std::byte>> chunks_;  // received from the source
+  std::vector<MPI_Request> arrived_;          // requests, by chunk
   std::size_t num_forwarded_ = 0;
   std::vector<MPI_Request> others_;
 };

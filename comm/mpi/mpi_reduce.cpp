@@ -21,7 +21,7 @@ constexpr i64 kSmallBytes = 4096;
 constexpr i64 kStep = 64;
 
 template <class Byte, class F>
-void for_each_piece(std::span<Byte> bytes, const F& f) {
+void for_each_chunk(std::span<Byte> bytes, const F& f) {
   constexpr std::size_t kMaxReducedBytes = kEagerBytes;
   for (; !bytes.empty(); bytes = bytes.subspan(std::min(kMaxReducedBytes, bytes.size())))
     f(bytes.first(std::min(kMaxReducedBytes, bytes.size())));
@@ -32,7 +32,7 @@ void for_each_piece(std::span<Byte> bytes, const F& f) {
 PairwiseReducer::PairwiseReducer(const MpiComm& comm, WaitPolicy wait_policy)
     : comm_(comm.get()), rank_(comm.rank()), size_(comm.size()), wait_policy_(std::move(wait_policy)) {}
 
-i64 PairwiseReducer::piece(DType dtype) const {
+i64 PairwiseReducer::chunk(DType dtype) const {
   return std::max(kStep, kReceiveBufferBytes / size_of(dtype) / size_ / kStep * kStep);
 }
 
@@ -49,13 +49,13 @@ void PairwiseReducer::swap(const To& send_to, const From& receive_from) {
     const int source = (rank_ + size_ - step) % size_, destination = (rank_ + step) % size_;
     const std::span<std::byte> in = receive_from(source);
     const std::span<const std::byte> out = send_to(destination);
-    for_each_piece(in, [&](std::span<std::byte> piece) {
-      check_mpi(MPI_Irecv(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, source, mpi_tag::kSum, comm_,
+    for_each_chunk(in, [&](std::span<std::byte> chunk) {
+      check_mpi(MPI_Irecv(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, source, mpi_tag::kSum, comm_,
                           &requests.emplace_back()),
                 "MPI_Irecv");
     });
-    for_each_piece(out, [&](std::span<const std::byte> piece) {
-      check_mpi(MPI_Isend(piece.data(), static_cast<int>(piece.size()), MPI_BYTE, destination, mpi_tag::kSum, comm_,
+    for_each_chunk(out, [&](std::span<const std::byte> chunk) {
+      check_mpi(MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, destination, mpi_tag::kSum, comm_,
                           &requests.emplace_back()),
                 "MPI_Isend");
     });
@@ -72,8 +72,8 @@ void PairwiseReducer::sum(ReduceOp op, DType dtype, const std::byte* own, std::b
 
 void PairwiseReducer::reduce_scatter(DType dtype, const std::byte* full, std::byte* shard, i64 count) {
   const i64 item = size_of(dtype);
-  for (i64 begin = 0; begin < count; begin += piece(dtype)) {
-    const i64 n = std::min(piece(dtype), count - begin);
+  for (i64 begin = 0; begin < count; begin += chunk(dtype)) {
+    const i64 n = std::min(chunk(dtype), count - begin);
     const auto part = [&](int r) { return full + (r * count + begin) * item; };
     receive_buffer(0, n * item);  // resizes the buffer before taking addresses
     swap([&](int r) { return std::span(part(r), static_cast<std::size_t>(n * item)); },
@@ -86,10 +86,10 @@ void PairwiseReducer::all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 
   const i64 item = size_of(dtype);
   if (count * item <= kSmallBytes) return all_reduce_small(op, dtype, data, count);
   const i64 part_size = round_up(ceil_div(count, size_), kStep);  // the last parts may be smaller
-  for (i64 begin = 0; begin < part_size; begin += piece(dtype)) {
+  for (i64 begin = 0; begin < part_size; begin += chunk(dtype)) {
     const auto part = [&](int r) {
       const i64 end = std::min(count, (r + 1) * part_size), first = std::min(end, r * part_size + begin);
-      const i64 last = std::min(end, first + piece(dtype));
+      const i64 last = std::min(end, first + chunk(dtype));
       return std::span(data + first * item, static_cast<std::size_t>((last - first) * item));
     };
     const std::span<std::byte> own = part(rank_);
@@ -187,32 +187,32 @@ InterNodeReducer::Segment InterNodeReducer::next_segment(i64 begin, i64 count) {
   return segment;
 }
 
-/// Runs on leaders. Each piece of the sum visits the runs in order; the leader of the last run gets the result.
+/// Runs on leaders. Each chunk of the sum visits the runs in order; the leader of the last run gets the result.
 void InterNodeReducer::start(const Operation& operation, Segment& segment, Segment* last) {
-  // Elements sent together: few, so that nodes work on different pieces concurrently.
+  // Elements sent together: few, so that nodes work on different chunks concurrently.
   const i64 width = size_of(operation.dtype), item = size_of(accumulator_of(operation.dtype));
-  const i64 piece = kEagerBytes / item, count = segment.count * operation.parts;
+  const i64 chunk = kEagerBytes / item, count = segment.count * operation.parts;
   const i64 part_bytes = operation.parts == 1 ? 0 : segment.count * width;
   const int me = leaders_.rank(), runs = static_cast<int>(runs_.size());
   segment.acc.resize(static_cast<std::size_t>(count * item));
-  const auto pieces = static_cast<std::size_t>(ceil_div(count, piece));
-  std::vector<MPI_Request> arrived(pieces, MPI_REQUEST_NULL);
-  segment.sent.assign(pieces, MPI_REQUEST_NULL);
+  const auto chunks = static_cast<std::size_t>(ceil_div(count, chunk));
+  std::vector<MPI_Request> arrived(chunks, MPI_REQUEST_NULL);
+  segment.sent.assign(chunks, MPI_REQUEST_NULL);
   const auto receive = [&](i64 begin, int k) {  // for run k
-    const i64 n = std::min(piece, count - begin);
+    const i64 n = std::min(chunk, count - begin);
     check_mpi(MPI_Irecv(segment.acc.data() + begin * item, static_cast<int>(n * item), MPI_BYTE, runs_[k - 1].node, k,
-                        leaders_.get(), &arrived[begin / piece]),
+                        leaders_.get(), &arrived[begin / chunk]),
               "MPI_Irecv");
   };
   // All receives of the first visit are posted up front to keep high-latency links busy.
   const auto first = static_cast<int>(std::ranges::find(runs_, me, &NodeRun::node) - runs_.begin());
-  for (i64 begin = 0; first > 0 && begin < count; begin += piece) receive(begin, first);
-  for (i64 begin = 0; begin < count; begin += piece) {
-    const i64 n = std::min(piece, count - begin);
+  for (i64 begin = 0; first > 0 && begin < count; begin += chunk) receive(begin, first);
+  for (i64 begin = 0; begin < count; begin += chunk) {
+    const i64 n = std::min(chunk, count - begin);
     std::byte* acc = segment.acc.data() + begin * item;
     for (int k = first; k < runs; ++k) {
       if (runs_[k].node != me) continue;
-      MPI_Request &receive_request = arrived[begin / piece], &send_request = segment.sent[begin / piece];
+      MPI_Request &receive_request = arrived[begin / chunk], &send_request = segment.sent[begin / chunk];
       wait_all({&send_request, 1}, wait_policy_);  // send of an earlier run of this node: its buffer is reused
       if (k > first) receive(begin, k);
       wait_all({&receive_request, 1}, wait_policy_);

@@ -32,7 +32,7 @@ class PairwiseReducer {
   void sum(ReduceOp op, DType dtype, const std::byte* own, std::byte* out, i64 count);
   void all_reduce_small(ReduceOp op, DType dtype, std::byte* data, i64 count);
   /// Returns the number of elements that each rank reduces at a time.
-  i64 piece(DType dtype) const;
+  i64 chunk(DType dtype) const;
   /// Returns the receive buffer of `bytes` bytes for `rank`.
   std::span<std::byte> receive_buffer(int rank, i64 bytes);
 
@@ -84,7 +84,7 @@ class InterNodeReducer {
     std::byte* slot;  ///< receives the results
     // Used by leaders only.
     std::vector<std::byte>& acc;  ///< partial sums
-    std::optional<PieceChain> results;
+    std::optional<ChunkChain> results;
     std::vector<MPI_Request> sent = {};
   };
 

@@ -25,18 +25,18 @@ std::string_view without_return(std::string_view line) {
   return line;
 }
 
-void fix_utf8(const Path& path, TextPiece& piece, InvalidUtf8 policy) {
-  const i64 invalid_byte = find_invalid_utf8(piece.text);
+void fix_utf8(const Path& path, TextChunk& chunk, InvalidUtf8 policy) {
+  const i64 invalid_byte = find_invalid_utf8(chunk.text);
   if (invalid_byte < 0) return;
-  const auto line = piece.first_line + std::count(piece.text.begin(), piece.text.begin() + invalid_byte, '\n');
+  const auto line = chunk.first_line + std::count(chunk.text.begin(), chunk.text.begin() + invalid_byte, '\n');
   check_input(policy == InvalidUtf8::Replace, path.string(), ":", line, ": not UTF-8 at byte ",
-              piece.byte_offset + invalid_byte,
+              chunk.byte_offset + invalid_byte,
               " of the file; convert it (for example with iconv), or replace such bytes with --invalid_utf8=replace");
-  piece.text = replace_invalid_utf8(piece.text);
+  chunk.text = replace_invalid_utf8(chunk.text);
 }
 
-void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& format, PieceDocuments& documents) {
-  for_each_line(piece.text, piece.first_line, [&](std::string_view line, i64 number) {
+void parse_json(const Path& path, const TextChunk& chunk, const DocumentFormat& format, ChunkDocuments& documents) {
+  for_each_line(chunk.text, chunk.first_line, [&](std::string_view line, i64 number) {
     if (is_blank(line)) return;
     std::string problem;
     std::vector<std::string> values = read_string_members(line, format.json_keys, problem);
@@ -51,16 +51,16 @@ void parse_json(const Path& path, const TextPiece& piece, const DocumentFormat& 
   });
 }
 
-/// Parses paragraphs, which are separated by blank lines. A piece split inside a paragraph ends in an open segment
-/// without the end of its last line; the next piece starts with the segment that continues it.
-void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
+/// Parses paragraphs, which are separated by blank lines. A chunk split inside a paragraph ends in an open segment
+/// without the end of its last line; the next chunk starts with the segment that continues it.
+void parse_paragraphs(const TextChunk& chunk, std::vector<Segment>& segments) {
   std::string paragraph;
-  bool is_open = !piece.begins_document;
-  bool needs_newline = is_open && piece.begins_line;  // true if a line end must precede the next line
-  std::string_view before = piece.text_before;
+  bool is_open = !chunk.begins_document;
+  bool needs_newline = is_open && chunk.begins_line;  // true if a line end must precede the next line
+  std::string_view before = chunk.text_before;
   if (before.ends_with('\n')) before.remove_suffix(1);  // starts the segment
   const auto add = [&](std::string text, bool ends_document) {
-    const bool is_first = segments.empty() && !piece.begins_document;
+    const bool is_first = segments.empty() && !chunk.begins_document;
     segments.push_back({std::move(text), ends_document, !is_first, std::string(is_first ? before : "")});
   };
   const auto finish = [&] {
@@ -72,14 +72,14 @@ void parse_paragraphs(const TextPiece& piece, std::vector<Segment>& segments) {
     if (std::exchange(needs_newline, true)) paragraph.push_back('\n');
     paragraph.append(line);
   };
-  const std::string_view text = piece.text;
-  const std::size_t whole_lines = piece.ends_document ? text.size() : text.rfind('\n') + 1;  // npos + 1 is 0
-  for_each_line(text.substr(0, whole_lines), piece.first_line, [&](std::string_view line, i64 number) {
-    const bool is_rest = number == piece.first_line && !piece.begins_line;
+  const std::string_view text = chunk.text;
+  const std::size_t whole_lines = chunk.ends_document ? text.size() : text.rfind('\n') + 1;  // npos + 1 is 0
+  for_each_line(text.substr(0, whole_lines), chunk.first_line, [&](std::string_view line, i64 number) {
+    const bool is_rest = number == chunk.first_line && !chunk.begins_line;
     if (is_blank(line) && !is_rest) return finish();
     append(line);
   });
-  if (piece.ends_document) return finish();
+  if (chunk.ends_document) return finish();
   if (whole_lines < text.size()) append(text.substr(whole_lines));
   add(std::move(paragraph), false);
 }
@@ -94,31 +94,31 @@ SplitMode split_mode_for(bool is_json_lines, const DocumentFormat& format) {
 namespace {
 
 /// Fails if a pipe, whose content was unknown when the format was chosen, looks like JSON lines.
-void check_not_json_lines(const Path& path, const TextPiece& piece, const DocumentFormat& format) {
-  const bool is_guess = format.input_format == InputFormat::Auto && !piece.is_json_lines && piece.byte_offset == 0;
+void check_not_json_lines(const Path& path, const TextChunk& chunk, const DocumentFormat& format) {
+  const bool is_guess = format.input_format == InputFormat::Auto && !chunk.is_json_lines && chunk.byte_offset == 0;
   check_input(
-      !is_guess || !looks_like_json_lines(piece.text), path.string(),
+      !is_guess || !looks_like_json_lines(chunk.text), path.string(),
       ": looks like JSON lines; pass --input_format=json_lines, or --input_format=text to read it as plain text");
 }
 
 }  // namespace
 
-PieceDocuments parse_piece(const Path& path, TextPiece piece, const DocumentFormat& format) {
-  fix_utf8(path, piece, format.invalid_utf8);
-  PieceDocuments documents;
-  documents.by_key.resize(piece.is_json_lines ? format.json_keys.size() : 1);
-  check_not_json_lines(path, piece, format);
-  if (piece.is_json_lines) {
-    parse_json(path, piece, format, documents);
+ChunkDocuments parse_chunk(const Path& path, TextChunk chunk, const DocumentFormat& format) {
+  fix_utf8(path, chunk, format.invalid_utf8);
+  ChunkDocuments documents;
+  documents.by_key.resize(chunk.is_json_lines ? format.json_keys.size() : 1);
+  check_not_json_lines(path, chunk, format);
+  if (chunk.is_json_lines) {
+    parse_json(path, chunk, format, documents);
   } else if (format.text_document == TextDocument::File) {
     documents.by_key[0].push_back(
-        {std::move(piece.text), piece.ends_document, piece.begins_document, std::move(piece.text_before)});
+        {std::move(chunk.text), chunk.ends_document, chunk.begins_document, std::move(chunk.text_before)});
   } else if (format.text_document == TextDocument::Line) {
-    for_each_line(piece.text, piece.first_line, [&](std::string_view line, i64) {
+    for_each_line(chunk.text, chunk.first_line, [&](std::string_view line, i64) {
       documents.by_key[0].push_back({.text = std::string(without_return(line))});
     });
   } else {
-    parse_paragraphs(piece, documents.by_key[0]);
+    parse_paragraphs(chunk, documents.by_key[0]);
   }
   return documents;
 }

@@ -43,13 +43,13 @@ struct Segment {
   std::string text_before = {};  ///< end of the document's preceding text; empty if the segment begins it
 };
 
-struct PieceDocuments {
+struct ChunkDocuments {
   std::vector<std::vector<Segment>> by_key;  ///< a single list for plain text
   i64 malformed = 0;                         ///< number of skipped JSON lines
 };
 
-/// Parses the documents of one piece of `path`. Throws BadInput with file:line for malformed JSON, missing keys and
+/// Parses the documents of one chunk of `path`. Throws BadInput with file:line for malformed JSON, missing keys and
 /// invalid UTF-8.
-PieceDocuments parse_piece(const Path& path, TextPiece piece, const DocumentFormat& format);
+ChunkDocuments parse_chunk(const Path& path, TextChunk chunk, const DocumentFormat& format);
 
 }  // namespace mcpp

@@ -140,9 +140,9 @@ void IndexedDatasetWriter::finish() {
   });
 }
 
-TokenizedPiece tokenize(InputFiles::Piece raw, const DocumentFormat& format, const Tokenizer& tokenizer) {
-  PieceDocuments documents = parse_piece(raw.path, std::move(raw.piece), format);
-  TokenizedPiece result;
+TokenizedChunk tokenize(InputFiles::Chunk raw, const DocumentFormat& format, const Tokenizer& tokenizer) {
+  ChunkDocuments documents = parse_chunk(raw.path, std::move(raw.chunk), format);
+  TokenizedChunk result;
   result.malformed = documents.malformed;
   result.progress = raw.progress;
   for (const auto& segments : documents.by_key) {

@@ -76,11 +76,11 @@ class IndexedDatasetWriter : public TokenSequenceEncoder {
   std::optional<AtomicFile> bin_;
 };
 
-// Conversion of text pieces to the documents of a dataset.
+// Conversion of text chunks to the documents of a dataset.
 
-/// Size of the pieces in which long documents are tokenized, split after a line if possible. Part of the output format.
-/// Text that a model inserts before every document, such as Llama's space, precedes only the first piece.
-inline constexpr std::size_t kTokenizedPieceBytes = std::size_t{1} << 19;
+/// Size of the chunks in which long documents are tokenized, split after a line if possible. Part of the output format.
+/// Text that a model inserts before every document, such as Llama's space, precedes only the first chunk.
+inline constexpr std::size_t kTokenizedChunkBytes = std::size_t{1} << 19;
 
 /// Tokenized Segment.
 struct TokenSegment {
@@ -89,13 +89,13 @@ struct TokenSegment {
   bool ends_document = true;
 };
 
-struct TokenizedPiece {
+struct TokenizedChunk {
   std::vector<std::vector<TokenSegment>> by_key;
   i64 malformed = 0;
-  u64 progress = 0;  ///< see InputFiles::Piece::progress
+  u64 progress = 0;  ///< see InputFiles::Chunk::progress
 };
 
-TokenizedPiece tokenize(InputFiles::Piece raw, const DocumentFormat& format, const Tokenizer& tokenizer);
+TokenizedChunk tokenize(InputFiles::Chunk raw, const DocumentFormat& format, const Tokenizer& tokenizer);
 
 struct DocumentOutputRules {
   bool append_eod = true;

@@ -40,8 +40,8 @@ std::vector<std::string> expand_patterns(const std::vector<std::string>& inputs)
   return files;
 }
 
-InputFiles::InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t piece_bytes)
-    : paths_(expand_patterns(inputs)), format_(std::move(format)), piece_bytes_(piece_bytes) {
+InputFiles::InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t chunk_bytes)
+    : paths_(expand_patterns(inputs)), format_(std::move(format)), chunk_bytes_(chunk_bytes) {
   for (const std::string& path : paths_) are_json_lines_.push_back(is_json_lines(path, format_.input_format));
   const bool all_have_sizes =
       std::ranges::all_of(paths_, [](const Path& path) { return std::filesystem::is_regular_file(path); });
@@ -49,16 +49,16 @@ InputFiles::InputFiles(const std::vector<std::string>& inputs, DocumentFormat fo
   for (const std::string& path : paths_) total_bytes_ += std::filesystem::file_size(path);
 }
 
-std::optional<InputFiles::Piece> InputFiles::next() {
+std::optional<InputFiles::Chunk> InputFiles::next() {
   while (true) {
     if (!source_) {
       if (file_ == paths_.size()) return std::nullopt;
       source_.emplace(paths_[file_++]);
     }
-    Piece result{.path = source_->path(), .piece = {}, .progress = 0};
-    result.piece.is_json_lines = are_json_lines_[file_ - 1];
+    Chunk result{.path = source_->path(), .chunk = {}, .progress = 0};
+    result.chunk.is_json_lines = are_json_lines_[file_ - 1];
     const bool has_more =
-        source_->next(result.piece, piece_bytes_, split_mode_for(result.piece.is_json_lines, format_));
+        source_->next(result.chunk, chunk_bytes_, split_mode_for(result.chunk.is_json_lines, format_));
     result.progress = finished_bytes_ + source_->bytes_consumed();
     if (has_more) return result;
     finished_bytes_ = result.progress;

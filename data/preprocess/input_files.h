@@ -13,19 +13,19 @@ namespace mcpp {
 /// without a match.
 std::vector<std::string> expand_patterns(const std::vector<std::string>& inputs);
 
-/// Reads the pieces of all files in order.
+/// Reads the chunks of all files in order.
 class InputFiles {
  public:
-  struct Piece {
+  struct Chunk {
     Path path;
-    TextPiece piece;
+    TextChunk chunk;
     u64 progress = 0;  ///< bytes read so far on disk, over all files
   };
 
-  /// `inputs` as for expand_patterns(). Files are split into pieces of about `piece_bytes`, as parse_piece() requires.
-  InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t piece_bytes);
+  /// `inputs` as for expand_patterns(). Files are split into chunks of about `chunk_bytes`, as parse_chunk() requires.
+  InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t chunk_bytes);
 
-  std::optional<Piece> next();  ///< std::nullopt after the last piece
+  std::optional<Chunk> next();  ///< std::nullopt after the last chunk
 
   const std::vector<std::string>& paths() const { return paths_; }
   const DocumentFormat& format() const { return format_; }
@@ -37,7 +37,7 @@ class InputFiles {
   std::vector<std::string> paths_;
   std::vector<bool> are_json_lines_;
   DocumentFormat format_;
-  std::size_t piece_bytes_, file_ = 0;
+  std::size_t chunk_bytes_, file_ = 0;
   std::optional<TextSource> source_;
   u64 total_bytes_ = 0, finished_bytes_ = 0;
 };

@@ -110,7 +110,7 @@ std::unique_ptr<Decompressor> make_decompressor(Bytes begin) {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
+constexpr std::size_t kChunkBytes = std::size_t{1} << 18;
 constexpr int kWriterTimeoutMilliseconds = 10'000;
 
 /// Waits for a writer, up to a timeout, since opening a pipe does not block here.
@@ -139,7 +139,7 @@ InputStream::InputStream(const Path& path) : path_(path) {
     check_input(S_ISREG(info.st_mode) || S_ISFIFO(info.st_mode), path.string(), " is neither a file nor a pipe");
     is_regular_file_ = S_ISREG(info.st_mode);
     if (!is_regular_file_) wait_for_writer(descriptor, path);
-    buffer_.resize(kPieceBytes);
+    buffer_.resize(kChunkBytes);
     while (compressed_.size() < Decompressor::kMagicBytes && read_compressed() > 0) {
     }
     decompressor_ = make_decompressor(compressed_);

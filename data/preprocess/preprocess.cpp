@@ -109,7 +109,7 @@ std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<DatasetOutp
 PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log) {
   check_preprocess_options(options);
   const DocumentFormat format = options.format();
-  InputFiles files(options.input, format, kTokenizedPieceBytes);
+  InputFiles files(options.input, format, kTokenizedChunkBytes);
   const Tokenizer tokenizer{Path(options.tokenizer_model)};
   std::vector<std::unique_ptr<DatasetOutput>> outputs;
   for (const std::string& key : output_keys(options, files.are_json_lines()))
@@ -120,13 +120,13 @@ PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log
   const i64 cores = std::max<i64>(1, std::thread::hardware_concurrency());
   ordered_parallel(
       options.workers > 0 ? options.workers : cores, [&] { return files.next(); },
-      [&](InputFiles::Piece raw) { return tokenize(std::move(raw), format, tokenizer); },
-      [&](const TokenizedPiece& piece) {
-        for (std::size_t k = 0; k < piece.by_key.size(); ++k) {
-          for (const TokenSegment& segment : piece.by_key[k]) outputs[k]->documents.add(segment);
+      [&](InputFiles::Chunk raw) { return tokenize(std::move(raw), format, tokenizer); },
+      [&](const TokenizedChunk& chunk) {
+        for (std::size_t k = 0; k < chunk.by_key.size(); ++k) {
+          for (const TokenSegment& segment : chunk.by_key[k]) outputs[k]->documents.add(segment);
         }
-        result.malformed_lines += piece.malformed;
-        progress.update(piece.progress, outputs[0]->documents);
+        result.malformed_lines += chunk.malformed;
+        progress.update(chunk.progress, outputs[0]->documents);
       });
   for (const auto& output : outputs) result.empty_documents += output->documents.empty_documents();
   result.outputs = finish_all(outputs);

@@ -26,7 +26,7 @@ std::string last_characters(std::string_view text) {
 std::size_t find_split_position(std::string_view text) {
   const std::size_t newline = text.rfind('\n');
   if (newline != npos) return newline + 1;
-  const std::size_t space = text.rfind(' ');  // belongs to the following word, as in the tokenizer's pieces
+  const std::size_t space = text.rfind(' ');  // belongs to the following word, as in the tokenizer's chunks
   if (space != npos && space > 0) return space;
   const std::size_t boundary = utf8_boundary(text, text.size() - 1);
   return boundary > 0 ? boundary : text.size();
@@ -54,8 +54,8 @@ std::size_t find_paragraph_start(std::string_view text) {
   return npos;
 }
 
-PieceEnd find_piece_end(std::string_view text, SplitMode mode, bool begins_line) {
-  MCPP_CHECK(mode != SplitMode::Line, "find_piece_end() does not support SplitMode::Line");
+ChunkEnd find_chunk_end(std::string_view text, SplitMode mode, bool begins_line) {
+  MCPP_CHECK(mode != SplitMode::Line, "find_chunk_end() does not support SplitMode::Line");
   const std::size_t blank = mode == SplitMode::Paragraph ? find_paragraph_start(text) : npos;
   if (blank != npos) return {blank, true};
   const std::size_t size = find_split_position(text);
@@ -107,11 +107,11 @@ void TextSource::fill(std::size_t bytes) {
   }
 }
 
-bool TextSource::next(TextPiece& piece, std::size_t target_bytes, SplitMode mode) {
-  fill(target_bytes + 1);  // one extra byte shows whether the piece ends the file
+bool TextSource::next(TextChunk& chunk, std::size_t target_bytes, SplitMode mode) {
+  fill(target_bytes + 1);  // one extra byte shows whether the chunk ends the file
   if (buffer_.empty()) return false;
   std::size_t size = buffer_.size();
-  piece.ends_document = is_at_end_ && range_.ends_document;
+  chunk.ends_document = is_at_end_ && range_.ends_document;
   if (!is_at_end_ && mode == SplitMode::Line) {
     std::size_t newline = buffer_.rfind('\n');
     while (newline == npos && !is_at_end_) {
@@ -120,21 +120,21 @@ bool TextSource::next(TextPiece& piece, std::size_t target_bytes, SplitMode mode
       newline = buffer_.rfind('\n');
     }
     size = newline == npos ? buffer_.size() : newline + 1;
-    piece.ends_document = true;
+    chunk.ends_document = true;
   } else if (!is_at_end_) {
-    const PieceEnd end = find_piece_end(std::string_view(buffer_).substr(0, size - 1), mode, begins_line_);
+    const ChunkEnd end = find_chunk_end(std::string_view(buffer_).substr(0, size - 1), mode, begins_line_);
     size = end.size;
-    piece.ends_document = end.ends_document;
+    chunk.ends_document = end.ends_document;
   }
-  piece.text.assign(buffer_, 0, size);
-  piece.begins_document = std::exchange(begins_document_, piece.ends_document);
-  piece.begins_line = std::exchange(begins_line_, piece.text.ends_with('\n'));
-  piece.text_before = std::exchange(text_before_, piece.ends_document ? "" : last_characters(piece.text));
+  chunk.text.assign(buffer_, 0, size);
+  chunk.begins_document = std::exchange(begins_document_, chunk.ends_document);
+  chunk.begins_line = std::exchange(begins_line_, chunk.text.ends_with('\n'));
+  chunk.text_before = std::exchange(text_before_, chunk.ends_document ? "" : last_characters(chunk.text));
   buffer_.erase(0, size);
-  piece.byte_offset = byte_offset_;
-  piece.first_line = line_;
+  chunk.byte_offset = byte_offset_;
+  chunk.first_line = line_;
   byte_offset_ += static_cast<i64>(size);
-  line_ += std::count(piece.text.begin(), piece.text.end(), '\n');
+  line_ += std::count(chunk.text.begin(), chunk.text.end(), '\n');
   return true;
 }
 

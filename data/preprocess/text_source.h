@@ -1,4 +1,4 @@
-// Text files, compressed or not, split into pieces of bounded size at suitable positions.
+// Text files, compressed or not, split into chunks of bounded size at suitable positions.
 #pragma once
 #include <limits>
 #include <optional>
@@ -9,21 +9,21 @@
 
 namespace mcpp {
 
-/// Allowed ends of a piece.
+/// Allowed ends of a chunk.
 enum class SplitMode {
   Anywhere,   ///< after a line if possible, else before a space, else between two characters
   Line,       ///< after a line of any length up to 1 GiB
   Paragraph,  ///< after a blank line if possible, else after a line; overlong lines are split as Anywhere
 };
 
-struct TextPiece {
+struct TextChunk {
   std::string text;
   i64 byte_offset = 0;          ///< offset of the text in the (uncompressed) file
   i64 first_line = 1;           ///< line number of its start
   bool ends_document = true;    ///< false if split inside a file or paragraph that must stay together
-  bool begins_document = true;  ///< false if the previous piece did not end a document
-  bool begins_line = true;      ///< false if the previous piece was split inside a line
-  std::string text_before;      ///< last characters of the previous piece; empty if the piece begins a document
+  bool begins_document = true;  ///< false if the previous chunk did not end a document
+  bool begins_line = true;      ///< false if the previous chunk was split inside a line
+  std::string text_before;      ///< last characters of the previous chunk; empty if the chunk begins a document
   bool is_json_lines = false;   ///< set by the caller of next()
 };
 
@@ -31,18 +31,18 @@ struct TextPiece {
 struct TextRange {
   i64 begin = 0, end = std::numeric_limits<i64>::max();  ///< byte offsets in the file
   i64 first_line = 1;                                    ///< line number at `begin`
-  bool begins_document = true, begins_line = true;       ///< state of the first piece; see TextPiece
-  bool ends_document = true;                             ///< state of the last piece; see TextPiece
+  bool begins_document = true, begins_line = true;       ///< state of the first chunk; see TextChunk
+  bool ends_document = true;                             ///< state of the last chunk; see TextChunk
 };
 
-/// Split position in a text that is longer than a piece may be.
-struct PieceEnd {
-  std::size_t size = 0;  ///< size of the piece; never 0
+/// Split position in a text that is longer than a chunk may be.
+struct ChunkEnd {
+  std::size_t size = 0;  ///< size of the chunk; never 0
   bool ends_document = false;
 };
-/// Returns the position at which to end a piece. `text` has the maximum length of a piece. `begins_line`: `text` starts
+/// Returns the position at which to end a chunk. `text` has the maximum length of a chunk. `begins_line`: `text` starts
 /// at the start of a line. Not for SplitMode::Line.
-PieceEnd find_piece_end(std::string_view text, SplitMode mode, bool begins_line);
+ChunkEnd find_chunk_end(std::string_view text, SplitMode mode, bool begins_line);
 /// Returns the position after the last blank line of `text` that is followed by text, or npos. A blank line at the end
 /// does not count, since the following text may also be blank and belong to the same gap.
 std::size_t find_paragraph_start(std::string_view text);
@@ -52,10 +52,10 @@ class TextSource {
   /// Opens the file. Throws BadInput if that fails. gzip and zstd are detected by content.
   explicit TextSource(const Path& path, const TextRange& range = {});
 
-  /// Reads the next piece of about `target_bytes`; returns false after the last. The pieces concatenate to the file,
+  /// Reads the next chunk of about `target_bytes`; returns false after the last. The chunks concatenate to the file,
   /// and split points depend only on its content. Throws BadInput for read errors and for a compressed file that
   /// expands excessively.
-  bool next(TextPiece& piece, std::size_t target_bytes, SplitMode mode);
+  bool next(TextChunk& chunk, std::size_t target_bytes, SplitMode mode);
 
   const Path& path() const { return path_; }
   u64 bytes_consumed() const { return file_.bytes_consumed(); }  ///< bytes on disk, for progress
@@ -71,7 +71,7 @@ class TextSource {
   bool is_at_end_ = false;
   i64 byte_offset_, line_;
   std::optional<i64> size_on_disk_;     // std::nullopt for a pipe, which has no size
-  bool begins_document_, begins_line_;  // state of the next piece
+  bool begins_document_, begins_line_;  // state of the next chunk
 };
 
 /// Returns true if the line consists only of spaces, tabs and carriage returns.

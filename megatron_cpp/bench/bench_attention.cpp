@@ -32,7 +32,7 @@ struct AttentionRow {
   double sent_bytes = 0;                 ///< maximum over ranks
   double exposed_s = 0;                  ///< mean over ranks of the time in exposed communication
   double balance = 1;                    ///< compute time of the slowest rank relative to the fastest
-  i64 runs = 1;                          ///< contiguous pieces of each sample on a rank
+  i64 runs = 1;                          ///< contiguous chunks of each sample on a rank
 };
 
 struct AttentionBench {
@@ -189,7 +189,7 @@ void shard_heads(ModelConfig& model, i64 tp) {
 std::string table(const std::vector<AttentionRow>& rows) {
   std::string text =
       str(pad_right("", 14), pad_left("forward ms", 12), pad_left("backward ms", 13), pad_left("sent MiB", 10),
-          pad_left("waiting ms", 12), pad_left("balance", 9), pad_left("pieces", 8), "\n");
+          pad_left("waiting ms", 12), pad_left("balance", 9), pad_left("chunks", 8), "\n");
   for (const AttentionRow& row : rows) {
     text += str(pad_right(row.method.name, 14), pad_left(fixed(row.forward_s * 1e3, 2), 12),
                 pad_left(fixed(row.backward_s * 1e3, 2), 13), pad_left(fixed(row.sent_bytes / (1 << 20), 2), 10),
@@ -208,7 +208,7 @@ nlohmann::ordered_json as_json(const std::vector<AttentionRow>& rows) {
                     {"sent_bytes", row.sent_bytes},
                     {"exposed_s", row.exposed_s},
                     {"balance", row.balance},
-                    {"pieces", row.runs}});
+                    {"chunks", row.runs}});
   }
   return list;
 }

@@ -182,11 +182,11 @@ class CheckpointBench {
 
   void read_plain() const {
     const InputFile file(plain_file());
-    std::vector<std::byte> piece(std::size_t{1} << 23);
+    std::vector<std::byte> chunk(std::size_t{1} << 23);
     const auto size = static_cast<i64>(fs::file_size(plain_file()));
-    for (i64 at = 0; at < size; at += static_cast<i64>(piece.size())) {
-      const i64 count = std::min(size - at, static_cast<i64>(piece.size()));
-      file.read(at, std::span(piece).first(static_cast<std::size_t>(count)));
+    for (i64 at = 0; at < size; at += static_cast<i64>(chunk.size())) {
+      const i64 count = std::min(size - at, static_cast<i64>(chunk.size()));
+      file.read(at, std::span(chunk).first(static_cast<std::size_t>(count)));
     }
   }
 
@@ -196,7 +196,7 @@ class CheckpointBench {
     const auto size = static_cast<i64>(fs::file_size(plain_file()));
     BlockReader reader;
     reader.declare(file, 0, size, ReadMode::Direct);
-    for (i64 at = 0; at < size;) at += static_cast<i64>(reader.at(file, at, BlockReader::kPieceBytes).size());
+    for (i64 at = 0; at < size;) at += static_cast<i64>(reader.at(file, at, BlockReader::kChunkBytes).size());
   }
 
   static void expect_sound(const std::optional<Damage>& damage) {

@@ -148,7 +148,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   const SpecialTokens& special = inference.special_tokens();
   const bool prints = world.ranks.rank() == 0;
   TextPrinter printer(has_file ? TextPrinter::Form::JsonLines : TextPrinter::Form::Stream,
-                      [&](std::string_view piece) { prints ? print_now(piece) : void(); });
+                      [&](std::string_view chunk) { prints ? print_now(chunk) : void(); });
   std::vector<TextStart> starts;
   std::vector<std::string_view> batch_prompts;
   const GenerationLimits limits{.max_new_tokens = options.max_new_tokens,

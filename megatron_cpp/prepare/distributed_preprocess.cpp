@@ -25,8 +25,8 @@ namespace {
 
 /// Interval between exchanges while all ranks have work, and while one has none.
 constexpr std::chrono::milliseconds kExchangeInterval{50}, kShortExchangeInterval{5};
-/// Pieces held by a rank: the current one and the next, so that it need not wait for an exchange.
-constexpr i64 kMaxHeldPieces = 2;
+/// Chunks held by a rank: the current one and the next, so that it need not wait for an exchange.
+constexpr i64 kMaxHeldChunks = 2;
 
 /// Updates that a rank has not sent yet.
 struct PendingUpdates {
@@ -34,18 +34,18 @@ struct PendingUpdates {
   std::vector<i64> ended;
 };
 
-/// Runs pieces in sequence on a thread, and their final phases on a second one.
+/// Runs chunks in sequence on a thread, and their final phases on a second one.
 class Worker {
  public:
-  explicit Worker(const PieceFn& work)
+  explicit Worker(const ChunkFn& work)
       : work_(work),
-        worker_([this](const std::stop_token& stop) { run_until_failure([&] { run_pieces(stop); }); }),
+        worker_([this](const std::stop_token& stop) { run_until_failure([&] { run_chunks(stop); }); }),
         finalizer_([this](const std::stop_token& stop) { run_until_failure([&] { run_finalizers(stop); }); }) {}
 
-  void assign(i64 piece) {
+  void assign(i64 chunk) {
     {
       const std::lock_guard lock(mutex_);
-      pieces_.push_back(piece);
+      chunks_.push_back(chunk);
       ++assigned_;
     }
     changed_.notify_all();
@@ -55,7 +55,7 @@ class Worker {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, time, [&] { return error_ != nullptr; });
   }
-  /// Returns the number of pieces that were assigned and whose work (except for the final phase) is not done.
+  /// Returns the number of chunks that were assigned and whose work (except for the final phase) is not done.
   i64 num_held() {
     const std::lock_guard lock(mutex_);
     return assigned_ - processed_;
@@ -83,24 +83,24 @@ class Worker {
  private:
   struct Stopped {};
 
-  void run_pieces(const std::stop_token& stop) {
-    while (const std::optional<i64> piece = take(pieces_, stop)) {
-      ProcessedPiece processed = work_(*piece, [&](double amount) {
+  void run_chunks(const std::stop_token& stop) {
+    while (const std::optional<i64> chunk = take(chunks_, stop)) {
+      ProcessedChunk processed = work_(*chunk, [&](double amount) {
         amount_ = amount_ + amount;
         if (stop.stop_requested()) throw Stopped();
       });
       const std::lock_guard lock(mutex_);
       ++processed_;
-      pending_.updates.push_back({.piece = *piece, .rank = 0, .text = std::move(processed.text)});
-      ends_.push_back({*piece, std::move(processed.end)});
+      pending_.updates.push_back({.chunk = *chunk, .rank = 0, .text = std::move(processed.text)});
+      ends_.push_back({*chunk, std::move(processed.end)});
       changed_.notify_all();
     }
   }
   void run_finalizers(const std::stop_token& stop) {
-    while (const auto piece = take(ends_, stop)) {
-      piece->second(stop);
+    while (const auto chunk = take(ends_, stop)) {
+      chunk->second(stop);
       const std::lock_guard lock(mutex_);
-      pending_.ended.push_back(piece->first);
+      pending_.ended.push_back(chunk->first);
     }
   }
   /// Removes the next element of a queue; returns std::nullopt if the thread should stop.
@@ -124,10 +124,10 @@ class Worker {
     }
   }
 
-  const PieceFn& work_;
+  const ChunkFn& work_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<i64> pieces_;
+  std::deque<i64> chunks_;
   std::deque<std::pair<i64, FinalizeFn>> ends_;
   PendingUpdates pending_;
   std::exception_ptr error_;
@@ -156,31 +156,31 @@ std::vector<RankState> gather(const RankState& local, Communicator& ranks) {
 /// Gathers the updates of all ranks on all ranks.
 PendingUpdates exchange(const PendingUpdates& local, Communicator& ranks) {
   Json encoded{{"updates", Json::array()}, {"ended", local.ended}};
-  for (const WorkUpdate& update : local.updates) encoded["updates"].push_back({update.piece, update.text});
+  for (const WorkUpdate& update : local.updates) encoded["updates"].push_back({update.chunk, update.text});
   const std::vector<std::string> texts =
       all_gather_strings(encoded.dump(-1, ' ', false, Json::error_handler_t::replace), ranks);
   PendingUpdates all;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     const Json pending = Json::parse(texts[rank]);
     for (const Json& update : pending["updates"])
-      all.updates.push_back({.piece = update[0], .rank = static_cast<int>(rank), .text = update[1]});
-    for (const Json& piece : pending["ended"]) all.ended.push_back(piece);
+      all.updates.push_back({.chunk = update[0], .rank = static_cast<int>(rank), .text = update[1]});
+    for (const Json& chunk : pending["ended"]) all.ended.push_back(chunk);
   }
   return all;
 }
 
-/// Assigns pieces to ranks. All ranks compute identical assignments.
-class PieceScheduler {
+/// Assigns chunks to ranks. All ranks compute identical assignments.
+class ChunkScheduler {
  public:
-  PieceScheduler(i64 pieces, int ranks) : pieces_(pieces), ranks_(ranks) {}
+  ChunkScheduler(i64 chunks, int ranks) : chunks_(chunks), ranks_(ranks) {}
 
-  /// Assigns one piece to each idle rank, then a second one to each. The last pieces are reserved for the ranks that
+  /// Assigns one chunk to each idle rank, then a second one to each. The last chunks are reserved for the ranks that
   /// finish first.
-  std::vector<i64> assign_pieces(const std::vector<RankState>& states, int rank) {
+  std::vector<i64> assign_chunks(const std::vector<RankState>& states, int rank) {
     std::vector<i64> local;
-    for (i64 have = 0; have < kMaxHeldPieces; ++have) {
-      for (int to = 0; to < ranks_ && next_ < pieces_; ++to) {
-        if (have > 0 && pieces_ - next_ < ranks_) return local;
+    for (i64 have = 0; have < kMaxHeldChunks; ++have) {
+      for (int to = 0; to < ranks_ && next_ < chunks_; ++to) {
+        if (have > 0 && chunks_ - next_ < ranks_) return local;
         if (states[static_cast<std::size_t>(to)].num_held > static_cast<double>(have)) continue;
         if (to == rank) local.push_back(next_);
         ++next_;
@@ -190,7 +190,7 @@ class PieceScheduler {
   }
 
  private:
-  i64 pieces_, next_ = 0;
+  i64 chunks_, next_ = 0;
   int ranks_;
 };
 
@@ -202,12 +202,12 @@ void throw_on_all(Worker& worker, Communicator& ranks) {
 
 }  // namespace
 
-void distribute_work(Communicator& ranks, i64 pieces, const PieceFn& work,
+void distribute_work(Communicator& ranks, i64 chunks, const ChunkFn& work,
                      const std::function<void(const WorkProgress&)>& progress) {
   Worker worker(work);
-  PieceScheduler scheduler(pieces, ranks.size());
+  ChunkScheduler scheduler(chunks, ranks.size());
   WorkProgress all;
-  for (std::chrono::milliseconds interval{0}; all.pieces < pieces;) {
+  for (std::chrono::milliseconds interval{0}; all.chunks < chunks;) {
     worker.wait(interval);
     const PendingUpdates local = worker.take_updates();
     const std::vector<RankState> states =
@@ -220,13 +220,13 @@ void distribute_work(Communicator& ranks, i64 pieces, const PieceFn& work,
       return std::ranges::any_of(states, [&](const RankState& state) { return state.*what != 0; });
     };
     if (any(&RankState::has_failed)) throw_on_all(worker, ranks);
-    for (const i64 piece : scheduler.assign_pieces(states, ranks.rank())) worker.assign(piece);
+    for (const i64 chunk : scheduler.assign_chunks(states, ranks.rank())) worker.assign(chunk);
     const bool all_work = std::ranges::all_of(states, [](const RankState& state) { return state.num_held > 0; });
     interval = all_work ? kExchangeInterval : kShortExchangeInterval;
     PendingUpdates pending = any(&RankState::pending) ? exchange(local, ranks) : PendingUpdates();
     all.updates = std::move(pending.updates);
     all.ended = std::move(pending.ended);
-    all.pieces += std::ssize(all.ended);
+    all.chunks += std::ssize(all.ended);
     all.amount = 0;
     for (const RankState& state : states) all.amount += state.amount;
     progress(all);
@@ -342,7 +342,7 @@ class DistributedPreprocess {
   }
 
   /// Tokenizes a unit on a thread of this rank. The tokens are written once the sizes of all earlier units are known.
-  ProcessedPiece process_unit(std::size_t index, const std::function<void(double)>& add) {
+  ProcessedChunk process_unit(std::size_t index, const std::function<void(double)>& add) {
     if (assembly_) assembly_->check();
     const WorkUnit& unit = units_[index];
     i64 before = 0;
@@ -361,21 +361,21 @@ class DistributedPreprocess {
 
   void make_parts(const std::vector<i64>& left) {
     u64 total = 0;
-    const auto unit_of = [&](i64 piece) { return static_cast<std::size_t>(left[static_cast<std::size_t>(piece)]); };
+    const auto unit_of = [&](i64 chunk) { return static_cast<std::size_t>(left[static_cast<std::size_t>(chunk)]); };
     for (const i64 index : left) total += static_cast<u64>(units_[static_cast<std::size_t>(index)].bytes);
     distribute_work(
         ranks_, std::ssize(left),
-        [&](i64 piece, const std::function<void(double)>& add) { return process_unit(unit_of(piece), add); },
+        [&](i64 chunk, const std::function<void(double)>& add) { return process_unit(unit_of(chunk), add); },
         [&](const WorkProgress& done) {
           for (const WorkUpdate& update : done.updates) {
-            const std::size_t unit = unit_of(update.piece);
+            const std::size_t unit = unit_of(update.chunk);
             placement_.add(unit, parse_metadata(units_[unit], folder_.keys(), update.text, folder_.path()));
           }
           if (assembly_)
-            for (const i64 piece : done.ended) assembly_->add(unit_of(piece));
+            for (const i64 chunk : done.ended) assembly_->add(unit_of(chunk));
           if (!log_.is_live() || seconds() < next_log_time_) return;
           next_log_time_ = seconds() + static_cast<double>(options_.log_interval);
-          log_.progress(str("preprocess ", done.pieces, " of ", left.size(), " parts, ",
+          log_.progress(str("preprocess ", done.chunks, " of ", left.size(), " parts, ",
                             format_progress(static_cast<u64>(done.amount), total, seconds())));
         });
   }

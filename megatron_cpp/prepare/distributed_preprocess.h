@@ -10,39 +10,39 @@
 
 namespace mcpp {
 
-// Dynamic distribution of indexed pieces of work over ranks.
+// Dynamic distribution of indexed chunks of work over ranks.
 
-/// Notification that a piece was processed, except for its final phase.
+/// Notification that a chunk was processed, except for its final phase.
 struct WorkUpdate {
-  i64 piece = 0;
+  i64 chunk = 0;
   int rank = 0;  ///< rank that works on it
   std::string text;
 };
 
 /// Progress of all ranks. Each update is reported once, identically on all ranks.
 struct WorkProgress {
-  i64 pieces = 0;                   ///< number of pieces that have ended
+  i64 chunks = 0;                   ///< number of chunks that have ended
   double amount = 0;                ///< total of the amounts passed to `add`
-  std::vector<WorkUpdate> updates;  ///< pieces whose final phase begins
-  std::vector<i64> ended;           ///< pieces that have ended
+  std::vector<WorkUpdate> updates;  ///< chunks whose final phase begins
+  std::vector<i64> ended;           ///< chunks that have ended
 };
 
-/// Final phase of a piece, such as waiting for other ranks or for a disk. Runs on a separate thread, one piece at
-/// a time, while the rank works on the next pieces. Must return when `stop` is requested.
+/// Final phase of a chunk, such as waiting for other ranks or for a disk. Runs on a separate thread, one chunk at
+/// a time, while the rank works on the next chunks. Must return when `stop` is requested.
 using FinalizeFn = std::function<void(const std::stop_token& stop)>;
 
-/// Work on one piece, run on a thread of this rank. Returns the text that is sent to all ranks and the final phase.
+/// Work on one chunk, run on a thread of this rank. Returns the text that is sent to all ranks and the final phase.
 /// `add` reports progress; it throws if the work is canceled, and the exception must not be caught.
-struct ProcessedPiece {
+struct ProcessedChunk {
   std::string text;
   FinalizeFn end;
 };
-using PieceFn = std::function<ProcessedPiece(i64 piece, const std::function<void(double amount)>& add)>;
+using ChunkFn = std::function<ProcessedChunk(i64 chunk, const std::function<void(double amount)>& add)>;
 
-/// Processes every piece 0 .. pieces - 1 once, on some rank. Collective over `ranks`. The ranks communicate several
+/// Processes every chunk 0 .. chunks - 1 once, on some rank. Collective over `ranks`. The ranks communicate several
 /// times a second, so waits are too short to trigger a watchdog. An error on any rank stops the work and is thrown on
 /// all. `progress` is called on each rank after every exchange.
-void distribute_work(Communicator& ranks, i64 pieces, const PieceFn& work,
+void distribute_work(Communicator& ranks, i64 chunks, const ChunkFn& work,
                      const std::function<void(const WorkProgress&)>& progress);
 
 /// Returns true if an earlier run with this output left parts.

@@ -19,7 +19,7 @@ class FileActivations final : public ActivationStore {
  public:
   /// Number of buffers: two being written, one being read.
   static constexpr std::size_t kSlots = 3;
-  static constexpr i64 kBlock = FileRegion::kPiece;
+  static constexpr i64 kBlock = FileRegion::kChunk;
 
   /// `device` holds the activations. `copies` is used by this store only.
   FileActivations(const ActivationOffload& offload, Device& device, std::unique_ptr<TransferQueue> queue,

@@ -14,7 +14,7 @@ namespace mcpp {
 namespace {
 
 constexpr i64 kBlock = kQuantizedBlock;
-static_assert(kRemainderBlock == kBlock && StoredArray::kPiece % kBlock == 0);
+static_assert(kRemainderBlock == kBlock && StoredArray::kChunk % kBlock == 0);
 
 Tensor make_workspace(const VectorSpec& vector, Device& device) {
   return Tensor::empty({vector.count}, vector.dtype, device, MemoryClass::Workspace);
@@ -97,9 +97,9 @@ StoredArray StoredArray::snapshot() const {
 }
 
 template <class F>
-void StoredArray::for_each_piece(const F& f) const {
+void StoredArray::for_each_chunk(const F& f) const {
   for (i64 begin = 0, end = 0; begin < count_; begin = end) {
-    end = std::min(count_, (offset_ + begin) / kPiece * kPiece + kPiece - offset_);
+    end = std::min(count_, (offset_ + begin) / kChunk * kChunk + kChunk - offset_);
     f(part(begin, end - begin), begin);
   }
 }
@@ -130,9 +130,9 @@ StoredArray::Blocks StoredArray::read_blocks(Device& host) const {
 void StoredArray::read(Tensor& to) const {
   if (tensor_.defined()) return read_bytes(tensor_, to.raw());
   if (bytes_) return bytes_->read(offset_ * size_of(dtype_), host_bytes(to));
-  for_each_piece([&](const StoredArray& piece, i64 begin) {
-    const Tensor values = piece.read_blocks(to.device()).values.flat(piece.offset_, piece.count_);
-    std::ranges::copy(host_bytes(values), host_bytes(to.flat(begin, piece.count_)).begin());
+  for_each_chunk([&](const StoredArray& chunk, i64 begin) {
+    const Tensor values = chunk.read_blocks(to.device()).values.flat(chunk.offset_, chunk.count_);
+    std::ranges::copy(host_bytes(values), host_bytes(to.flat(begin, chunk.count_)).begin());
   });
 }
 
@@ -142,17 +142,17 @@ void StoredArray::write(const Tensor& from) const {
     return write_bytes(from.raw(), to);
   }
   if (bytes_) return bytes_->write(offset_ * size_of(dtype_), host_bytes(from));
-  for_each_piece([&](const StoredArray& piece, i64 begin) {
-    const Tensor values = from.flat(begin, piece.count_);
-    const Blocks blocks = piece.read_blocks(from.device());
-    std::ranges::copy(host_bytes(values), host_bytes(blocks.values.flat(piece.offset_, piece.count_)).begin());
+  for_each_chunk([&](const StoredArray& chunk, i64 begin) {
+    const Tensor values = from.flat(begin, chunk.count_);
+    const Blocks blocks = chunk.read_blocks(from.device());
+    std::ranges::copy(host_bytes(values), host_bytes(blocks.values.flat(chunk.offset_, chunk.count_)).begin());
     blocks.stored.encode(blocks.values);
     const std::vector<StoredArray>& vectors = blocks.stored.vectors_;
-    for (std::size_t v = 0; v < vectors.size(); ++v) piece.vectors_[v].write(vectors[v].tensor_);
+    for (std::size_t v = 0; v < vectors.size(); ++v) chunk.vectors_[v].write(vectors[v].tensor_);
     if (form_ != StorageForm::Remainder) return;
-    Tensor model = make_workspace({DType::BF16, piece.count_}, from.device());
+    Tensor model = make_workspace({DType::BF16, chunk.count_}, from.device());
     ops::copy(values, model);
-    piece.vectors_.back().write(model);
+    chunk.vectors_.back().write(model);
   });
 }
 

@@ -31,9 +31,9 @@ std::vector<VectorSpec> stored_vectors(StorageForm form, DType wide, i64 count);
 /// form, so a saved array is restored bitwise, and any form can load any other.
 class StoredArray {
  public:
-  /// Encoded values are read and written in pieces of this many elements, so the extra memory does not grow with the
+  /// Encoded values are read and written in chunks of this many elements, so the extra memory does not grow with the
   /// size.
-  static constexpr i64 kPiece = i64{1} << 19;
+  static constexpr i64 kChunk = i64{1} << 19;
 
   StoredArray() = default;  ///< undefined
   explicit StoredArray(Tensor values);
@@ -72,9 +72,9 @@ class StoredArray {
  private:
   struct Blocks;
   Blocks read_blocks(Device& host) const;
-  /// Calls f(piece, begin) for pieces at block boundaries.
+  /// Calls f(chunk, begin) for chunks at block boundaries.
   template <class F>
-  void for_each_piece(const F& f) const;
+  void for_each_chunk(const F& f) const;
 
   StorageForm form_ = StorageForm::Plain;
   DType dtype_ = DType::F32;

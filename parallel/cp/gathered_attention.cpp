@@ -49,42 +49,42 @@ Shape shape_with_rows(const Tensor& x, i64 rows) {
   return shape;
 }
 
-/// Gathers the pieces of all ranks [s / n, ...] into sequence order [s, ...].
+/// Gathers the chunks of all ranks [s / n, ...] into sequence order [s, ...].
 Tensor gather_sequence(Communicator& group, const SamplePartition& partition, const Tensor& local) {
-  const i64 n = group.size(), piece = partition.piece();
+  const i64 n = group.size(), chunk = partition.chunk();
   Tensor full = Tensor::like(local, shape_with_rows(local, n * local.dim(0)));
   if (partition.is_consecutive()) {
     group.all_gather(local, full).wait();
     return full;
   }
-  Tensor run_of_all = Tensor::like(local, shape_with_rows(local, n * piece));
+  Tensor run_of_all = Tensor::like(local, shape_with_rows(local, n * chunk));
   for (i64 run = 0; run < partition.runs(); ++run) {
-    group.all_gather(local.slice(run * piece, (run + 1) * piece), run_of_all).wait();
+    group.all_gather(local.slice(run * chunk, (run + 1) * chunk), run_of_all).wait();
     for (i64 rank = 0; rank < n; ++rank) {
-      const i64 offset = partition.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
-      Tensor destination = full.slice(offset, offset + piece);
-      ops::copy(run_of_all.slice(rank * piece, (rank + 1) * piece), destination);
+      const i64 offset = partition.chunks_of(rank)[static_cast<std::size_t>(run)] * chunk;
+      Tensor destination = full.slice(offset, offset + chunk);
+      ops::copy(run_of_all.slice(rank * chunk, (rank + 1) * chunk), destination);
     }
   }
   return full;
 }
 
-/// Reduce-scatters `full`; returns this rank's pieces of the sum.
+/// Reduce-scatters `full`; returns this rank's chunks of the sum.
 Tensor scatter_sequence(Communicator& group, const SamplePartition& partition, const Tensor& full) {
-  const i64 n = group.size(), piece = partition.piece();
+  const i64 n = group.size(), chunk = partition.chunk();
   Tensor local = Tensor::like(full, shape_with_rows(full, full.dim(0) / n));
   if (partition.is_consecutive()) {
     group.reduce_scatter(full, local).wait();
     return local;
   }
-  Tensor run_of_all = Tensor::like(full, shape_with_rows(full, n * piece));
+  Tensor run_of_all = Tensor::like(full, shape_with_rows(full, n * chunk));
   for (i64 run = 0; run < partition.runs(); ++run) {
     for (i64 rank = 0; rank < n; ++rank) {
-      const i64 offset = partition.pieces_of(rank)[static_cast<std::size_t>(run)] * piece;
-      Tensor destination = run_of_all.slice(rank * piece, (rank + 1) * piece);
-      ops::copy(full.slice(offset, offset + piece), destination);
+      const i64 offset = partition.chunks_of(rank)[static_cast<std::size_t>(run)] * chunk;
+      Tensor destination = run_of_all.slice(rank * chunk, (rank + 1) * chunk);
+      ops::copy(full.slice(offset, offset + chunk), destination);
     }
-    Tensor sum = local.slice(run * piece, (run + 1) * piece);
+    Tensor sum = local.slice(run * chunk, (run + 1) * chunk);
     group.reduce_scatter(run_of_all, sum).wait();
   }
   return local;

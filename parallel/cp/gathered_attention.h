@@ -29,7 +29,7 @@ struct KeyValues {
   Heads half(i64 index, i64 head_dim) const;
 };
 
-/// All-gather implementation of core attention. The ranks of `group` hold the sequence in pieces (SamplePartition).
+/// All-gather implementation of core attention. The ranks of `group` hold the sequence in chunks (SamplePartition).
 /// Backward gathers keys and values again instead of saving them; their gradients are reduce-scattered in the
 /// accumulation type.
 ///

@@ -64,8 +64,8 @@ Tensor HeadExchange::scatter_columns(const Heads& columns, i64 runs) {
     const Tensor packed = Tensor::like(columns.base, {n, rows, b, width});
     Heads parts = parts_as_columns(packed);
     ops::copy_heads(run_of(columns, run, runs), parts);
-    Tensor piece = full.slice(run * n * rows, (run + 1) * n * rows);
-    works.push_back(group_.all_to_all(packed, piece));
+    Tensor chunk = full.slice(run * n * rows, (run + 1) * n * rows);
+    works.push_back(group_.all_to_all(packed, chunk));
   }
   for (Work& work : works) work.wait();
   return full;

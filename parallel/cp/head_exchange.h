@@ -20,8 +20,8 @@ struct Qkv {
   Qkv like() const;
 };
 
-/// All-to-all between positions and heads. The n ranks of `group` each hold an equal part of every piece
-/// (SamplePartition); there are `runs` pieces. After the exchange each rank has 1/n of the heads for complete pieces,
+/// All-to-all between positions and heads. The n ranks of `group` each hold an equal part of every chunk
+/// (SamplePartition); there are `runs` chunks. After the exchange each rank has 1/n of the heads for complete chunks,
 /// [n s, b, ...]. Query groups are sent with their heads; with fewer groups than ranks, several ranks receive the same
 /// group.
 ///

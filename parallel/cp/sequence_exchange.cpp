@@ -3,14 +3,14 @@
 namespace mcpp {
 namespace {
 
-/// Calls f(row of the first position of a piece among those of all members, its row in the sequence).
+/// Calls f(row of the first position of a chunk among those of all members, its row in the sequence).
 template <class F>
-void for_each_piece(const SamplePartition& partition, i64 members, const F& f) {
+void for_each_chunk(const SamplePartition& partition, i64 members, const F& f) {
   for (i64 member = 0; member < members; ++member) {
-    i64 row = member * partition.runs() * partition.piece();
-    for (const i64 piece : partition.pieces_of(member)) {
-      f(row, piece * partition.piece());
-      row += partition.piece();
+    i64 row = member * partition.runs() * partition.chunk();
+    for (const i64 chunk : partition.chunks_of(member)) {
+      f(row, chunk * partition.chunk());
+      row += partition.chunk();
     }
   }
 }
@@ -65,14 +65,14 @@ Tensor SequenceExchange::gather_ring(const Tensor& x, const SamplePartition& par
   Tensor received = Tensor::like(x, {n * rows, b, width});
   cp_.ring->all_to_all(packed, received).wait();
   Tensor sequence = Tensor::like(received);
-  for_each_piece(partition, n, [&](i64 row, i64 at) { copy_rows(received, row, sequence, at, partition.piece()); });
+  for_each_chunk(partition, n, [&](i64 row, i64 at) { copy_rows(received, row, sequence, at, partition.chunk()); });
   return sequence;
 }
 
 Tensor SequenceExchange::scatter_ring(const Tensor& x, const SamplePartition& partition) {
   const i64 n = cp_.partition.rings, rows = x.dim(0) / n, b = x.dim(1), width = x.dim(2);
   const Tensor packed = Tensor::like(x);
-  for_each_piece(partition, n, [&](i64 row, i64 at) { copy_rows(x, at, packed, row, partition.piece()); });
+  for_each_chunk(partition, n, [&](i64 row, i64 at) { copy_rows(x, at, packed, row, partition.chunk()); });
   Tensor received = Tensor::like(x, {n, rows, b, width});
   cp_.ring->all_to_all(packed, received).wait();
   Tensor member = Tensor::like(x, {rows, b, n * width});

@@ -10,47 +10,47 @@ namespace mcpp {
 
 SamplePartition SamplePartition::zigzag(const SequencePartition& ranks, i64 seq_length) {
   if (ranks.ranks() == 1) return {ranks, seq_length, {0}};
-  std::vector<i64> pieces;
+  std::vector<i64> chunks;
   for (i64 member = 0; member < ranks.rings; ++member)
-    pieces.insert(pieces.end(), {member, 2 * ranks.rings - 1 - member});
-  return {ranks, seq_length, std::move(pieces)};
+    chunks.insert(chunks.end(), {member, 2 * ranks.rings - 1 - member});
+  return {ranks, seq_length, std::move(chunks)};
 }
 
-SamplePartition::SamplePartition(const SequencePartition& ranks, i64 seq_length, std::vector<i64> pieces,
+SamplePartition::SamplePartition(const SequencePartition& ranks, i64 seq_length, std::vector<i64> chunks,
                                  std::vector<i64> first_keys)
-    : ranks_(ranks), seq_length_(seq_length), pieces_(std::move(pieces)), first_keys_(std::move(first_keys)) {
-  const auto count = static_cast<i64>(pieces_.size());
+    : ranks_(ranks), seq_length_(seq_length), chunks_(std::move(chunks)), first_keys_(std::move(first_keys)) {
+  const auto count = static_cast<i64>(chunks_.size());
   MCPP_CHECK(count > 0 && count % ranks.rings == 0 && runs() <= PositionRanges::kMaxRuns &&
                  seq_length % (count * ranks.heads) == 0,
-             "cannot divide ", seq_length, " positions into ", count, " pieces for ", ranks.rings, " x ", ranks.heads,
+             "cannot divide ", seq_length, " positions into ", count, " chunks for ", ranks.rings, " x ", ranks.heads,
              " ranks");
-  MCPP_CHECK(first_keys_.empty() || first_keys_.size() == pieces_.size(), first_keys_.size(), " first keys for ", count,
-             " pieces");
+  MCPP_CHECK(first_keys_.empty() || first_keys_.size() == chunks_.size(), first_keys_.size(), " first keys for ", count,
+             " chunks");
 }
 
-std::span<const i64> SamplePartition::pieces_of(i64 member) const {
+std::span<const i64> SamplePartition::chunks_of(i64 member) const {
   MCPP_CHECK(member >= 0 && member < ranks_.rings, "member ", member, " of ", ranks_.rings);
-  return std::span(pieces_).subspan(static_cast<std::size_t>(member * runs()), static_cast<std::size_t>(runs()));
+  return std::span(chunks_).subspan(static_cast<std::size_t>(member * runs()), static_cast<std::size_t>(runs()));
 }
 
 PositionRanges SamplePartition::positions(i64 member, i64 offset, i64 rows) const {
   std::vector<i64> begins;
-  for (const i64 piece_index : pieces_of(member)) begins.push_back(piece_index * piece() + offset);
+  for (const i64 chunk_index : chunks_of(member)) begins.push_back(chunk_index * chunk() + offset);
   return PositionRanges::runs(begins, rows);
 }
 
 PositionRanges SamplePartition::rank_positions(i64 rank) const {
-  const i64 part = piece() / ranks_.heads;
+  const i64 part = chunk() / ranks_.heads;
   return positions(rank / ranks_.heads, rank % ranks_.heads * part, part);
 }
 
 bool SamplePartition::sees(i64 queries, i64 keys, i64 window) const {
-  for (const i64 piece_index : pieces_of(queries)) {
-    const i64 begin = piece_index * piece(), end = begin + piece();
-    i64 first = first_keys_.empty() ? 0 : first_keys_[static_cast<std::size_t>(piece_index)];
+  for (const i64 chunk_index : chunks_of(queries)) {
+    const i64 begin = chunk_index * chunk(), end = begin + chunk();
+    i64 first = first_keys_.empty() ? 0 : first_keys_[static_cast<std::size_t>(chunk_index)];
     if (window > 0) first = std::max(first, begin - window + 1);
-    for (const i64 key : pieces_of(keys)) {
-      if (key * piece() < end && (key + 1) * piece() > first) return true;
+    for (const i64 key : chunks_of(keys)) {
+      if (key * chunk() < end && (key + 1) * chunk() > first) return true;
     }
   }
   return false;
@@ -101,50 +101,50 @@ std::vector<i64> prefix_costs_of(const AttentionWork& work) {
   return prefix_costs;
 }
 
-std::vector<i64> costs_of_pieces(const std::vector<i64>& prefix_costs, i64 pieces) {
-  const i64 piece = (static_cast<i64>(prefix_costs.size()) - 1) / pieces;
+std::vector<i64> costs_of_chunks(const std::vector<i64>& prefix_costs, i64 chunks) {
+  const i64 chunk = (static_cast<i64>(prefix_costs.size()) - 1) / chunks;
   std::vector<i64> costs;
-  for (i64 i = 0; i < pieces; ++i)
-    costs.push_back(prefix_costs[static_cast<std::size_t>((i + 1) * piece)] -
-                    prefix_costs[static_cast<std::size_t>(i * piece)]);
+  for (i64 i = 0; i < chunks; ++i)
+    costs.push_back(prefix_costs[static_cast<std::size_t>((i + 1) * chunk)] -
+                    prefix_costs[static_cast<std::size_t>(i * chunk)]);
   return costs;
 }
 
-/// Assigns the pieces in order of descending cost, each to the least loaded member that still accepts one: [members *
+/// Assigns the chunks in order of descending cost, each to the least loaded member that still accepts one: [members *
 /// runs].
-std::vector<i64> assign_pieces(const std::vector<i64>& costs, i64 members) {
+std::vector<i64> assign_chunks(const std::vector<i64>& costs, i64 members) {
   const std::size_t runs = costs.size() / static_cast<std::size_t>(members);
   std::vector<i64> order(costs.size());
   std::iota(order.begin(), order.end(), i64{0});
-  const auto cost = [&](i64 piece) { return costs[static_cast<std::size_t>(piece)]; };
+  const auto cost = [&](i64 chunk) { return costs[static_cast<std::size_t>(chunk)]; };
   std::stable_sort(order.begin(), order.end(), [&](i64 a, i64 b) { return cost(a) > cost(b); });
   struct Member {
-    std::vector<i64> pieces;
+    std::vector<i64> chunks;
     i64 load = 0;
   };
   std::vector<Member> by_member(static_cast<std::size_t>(members));
-  for (const i64 piece : order) {
+  for (const i64 chunk : order) {
     Member* least_loaded = nullptr;
     for (Member& member : by_member) {
-      if (member.pieces.size() < runs && (!least_loaded || member.load < least_loaded->load)) least_loaded = &member;
+      if (member.chunks.size() < runs && (!least_loaded || member.load < least_loaded->load)) least_loaded = &member;
     }
-    least_loaded->pieces.push_back(piece), least_loaded->load += cost(piece);
+    least_loaded->chunks.push_back(chunk), least_loaded->load += cost(chunk);
   }
   std::vector<i64> assignment;
   for (Member& member : by_member) {
-    std::sort(member.pieces.begin(), member.pieces.end());
-    assignment.insert(assignment.end(), member.pieces.begin(), member.pieces.end());
+    std::sort(member.chunks.begin(), member.chunks.end());
+    assignment.insert(assignment.end(), member.chunks.begin(), member.chunks.end());
   }
   return assignment;
 }
 
-/// Returns the first visible position of each piece's queries, given the document starts; within a sample these never
+/// Returns the first visible position of each chunk's queries, given the document starts; within a sample these never
 /// descend.
-std::vector<i64> first_keys(const AttentionWork& work, i64 pieces) {
+std::vector<i64> first_keys(const AttentionWork& work, i64 chunks) {
   if (work.starts.empty()) return {};
   std::vector<i64> first;
-  for (i64 i = 0; i < pieces; ++i) {
-    const auto row = work.starts.begin() + i * (work.seq_length / pieces) * work.batch;
+  for (i64 i = 0; i < chunks; ++i) {
+    const auto row = work.starts.begin() + i * (work.seq_length / chunks) * work.batch;
     first.push_back(*std::min_element(row, row + work.batch));
   }
   return first;
@@ -153,26 +153,26 @@ std::vector<i64> first_keys(const AttentionWork& work, i64 pieces) {
 SamplePartition partition_into(i64 runs, const SequencePartition& ranks, const AttentionWork& work,
                                const std::vector<i64>& prefix_costs) {
   const i64 count = runs * ranks.rings;
-  std::vector<i64> pieces(static_cast<std::size_t>(count));
-  std::iota(pieces.begin(), pieces.end(), i64{0});
-  if (runs > 1) pieces = assign_pieces(costs_of_pieces(prefix_costs, count), ranks.rings);
-  return {ranks, work.seq_length, std::move(pieces), first_keys(work, count)};
+  std::vector<i64> chunks(static_cast<std::size_t>(count));
+  std::iota(chunks.begin(), chunks.end(), i64{0});
+  if (runs > 1) chunks = assign_chunks(costs_of_chunks(prefix_costs, count), ranks.rings);
+  return {ranks, work.seq_length, std::move(chunks), first_keys(work, count)};
 }
 
 std::vector<i64> loads(const SequencePartition& ranks, const SamplePartition& partition,
                        const std::vector<i64>& prefix_costs) {
-  const std::vector<i64> costs = costs_of_pieces(prefix_costs, partition.runs() * ranks.rings);
+  const std::vector<i64> costs = costs_of_chunks(prefix_costs, partition.runs() * ranks.rings);
   std::vector<i64> sums;
   for (i64 member = 0; member < ranks.rings; ++member) {
     sums.push_back(0);
-    for (const i64 piece : partition.pieces_of(member)) sums.back() += costs[static_cast<std::size_t>(piece)];
+    for (const i64 chunk : partition.chunks_of(member)) sums.back() += costs[static_cast<std::size_t>(chunk)];
   }
   return sums;
 }
 
 bool is_possible(i64 runs, const SequencePartition& ranks, i64 seq_length) {
-  const i64 pieces = runs * ranks.rings;
-  return seq_length % (pieces * ranks.heads) == 0 && (runs <= 2 || seq_length / pieces % kTile == 0);
+  const i64 chunks = runs * ranks.rings;
+  return seq_length % (chunks * ranks.heads) == 0 && (runs <= 2 || seq_length / chunks % kTile == 0);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace mcpp {
 
 /// Structure of a context-parallel group. Rank ring * heads + i, with i < heads, belongs to member `ring` of the ring.
-/// The ranks of a member hold the same pieces of the sequence, an equal part of each piece per rank, and exchange
+/// The ranks of a member hold the same chunks of the sequence, an equal part of each chunk per rank, and exchange
 /// positions for heads before attention.
 struct SequencePartition {
   i64 heads = 1;  ///< ranks that exchange heads
@@ -21,26 +21,26 @@ struct SequencePartition {
   auto operator<=>(const SequencePartition&) const = default;
 };
 
-/// Partition of the samples of one microbatch into equal pieces. Each ring member has the same number of pieces, in
+/// Partition of the samples of one microbatch into equal chunks. Each ring member has the same number of chunks, in
 /// ascending order. All ranks compute the same partition.
 class SamplePartition {
  public:
-  /// Assigns each member piece i from the front and piece i from the back, which balances causal attention over samples
+  /// Assigns each member chunk i from the front and chunk i from the back, which balances causal attention over samples
   /// of one document ("zigzag"; Llama 3, Megatron-LM).
   static SamplePartition zigzag(const SequencePartition& ranks, i64 seq_length);
-  /// `pieces` lists the piece indices of member 0, then of member 1, and so on. first_keys[i] is the first position
-  /// visible to any query of piece i; empty = 0.
-  SamplePartition(const SequencePartition& ranks, i64 seq_length, std::vector<i64> pieces,
+  /// `chunks` lists the chunk indices of member 0, then of member 1, and so on. first_keys[i] is the first position
+  /// visible to any query of chunk i; empty = 0.
+  SamplePartition(const SequencePartition& ranks, i64 seq_length, std::vector<i64> chunks,
                   std::vector<i64> first_keys = {});
 
-  i64 runs() const { return static_cast<i64>(pieces_.size()) / ranks_.rings; }  ///< pieces per member
-  i64 piece() const { return seq_length_ / static_cast<i64>(pieces_.size()); }  ///< rows per piece
-  std::span<const i64> pieces_of(i64 member) const;
-  /// Returns true if each member has one piece, in order.
-  bool is_consecutive() const { return runs() == 1 && std::ranges::is_sorted(pieces_); }
+  i64 runs() const { return static_cast<i64>(chunks_.size()) / ranks_.rings; }  ///< chunks per member
+  i64 chunk() const { return seq_length_ / static_cast<i64>(chunks_.size()); }  ///< rows per chunk
+  std::span<const i64> chunks_of(i64 member) const;
+  /// Returns true if each member has one chunk, in order.
+  bool is_consecutive() const { return runs() == 1 && std::ranges::is_sorted(chunks_); }
   /// Return the positions of a rank's rows, and those of all rows of a ring member.
   PositionRanges rank_positions(i64 rank) const;
-  PositionRanges member_positions(i64 member) const { return positions(member, 0, piece()); }
+  PositionRanges member_positions(i64 member) const { return positions(member, 0, chunk()); }
 
   /// Returns true if a query of member `queries` sees a key of member `keys` in a layer with this window (0 = none).
   bool sees(i64 queries, i64 keys, i64 window) const;
@@ -53,7 +53,7 @@ class SamplePartition {
 
   SequencePartition ranks_;
   i64 seq_length_;
-  std::vector<i64> pieces_, first_keys_;
+  std::vector<i64> chunks_, first_keys_;
 };
 
 /// Copies the rows of `full` [s, ...] at the `positions`: [rows, ...].
@@ -70,8 +70,8 @@ struct AttentionWork {
 
 /// Returns the first of the following partitions whose maximum load is at most 1 % above the mean, or else the one with
 /// the smallest maximum load: consecutive positions, which need few remote keys for short documents and windows; then 2
-/// (the zigzag for samples of one document), 4, 8 and 16 pieces per member, assigned by cost. With more than 2 pieces
-/// per member, pieces are at least as long as a tile of scores.
+/// (the zigzag for samples of one document), 4, 8 and 16 chunks per member, assigned by cost. With more than 2 chunks
+/// per member, chunks are at least as long as a tile of scores.
 SamplePartition balance_sequence_partition(const SequencePartition& ranks, const AttentionWork& work);
 
 /// Returns the cost of each ring member in scores: the scores visible to its queries, plus one tile width per query for

@@ -36,18 +36,18 @@ void WeightCodec::decode_into(const Tensor& message, Tensor& weights) const {
 
 namespace {
 
-/// Pending all-to-all of encoded equal pieces of a tensor.
+/// Pending all-to-all of encoded equal chunks of a tensor.
 class Exchange {
  public:
-  /// Encodes the `pieces` equal pieces of `from` in the order piece(0), piece(1), ..., which groups them by destination
+  /// Encodes the `chunks` equal chunks of `from` in the order chunk(0), chunk(1), ..., which groups them by destination
   /// rank.
-  template <class Piece>
-  Exchange(Communicator& group, GradReduceFormat format, const Tensor& from, i64 pieces, const Piece& piece)
+  template <class Chunk>
+  Exchange(Communicator& group, GradReduceFormat format, const Tensor& from, i64 chunks, const Chunk& chunk)
       : sent_(make_message(format, from)), received_(make_message(format, from)) {
-    const i64 count = from.numel() / pieces, message_size = message_elements(sent_.dtype(), count);
-    for (i64 i = 0; i < pieces; ++i) {
+    const i64 count = from.numel() / chunks, message_size = message_elements(sent_.dtype(), count);
+    for (i64 i = 0; i < chunks; ++i) {
       Tensor to = sent_.flat(i * message_size, message_size);
-      ops::pack(from.flat(piece(i) * count, count), to);
+      ops::pack(from.flat(chunk(i) * count, count), to);
     }
     work_ = group.all_to_all(sent_, received_);
   }
@@ -58,7 +58,7 @@ class Exchange {
     sent_ = Tensor();
   }
 
-  /// Waits and sets `sum` to the sum of the pieces that all ranks sent to this one.
+  /// Waits and sets `sum` to the sum of the chunks that all ranks sent to this one.
   void sum_into(Tensor& sum) {
     wait();
     ops::sum_unpacked(received_, sum);

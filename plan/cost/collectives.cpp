@@ -8,7 +8,7 @@ namespace {
 
 /// Start-up time of a collective (NCCL's tuning tables: 8.4 us for rings).
 constexpr double kStart = 8.4e-6;
-/// Time of a step of a tree relative to one of a ring, because it forwards pieces large enough to be efficient (NCCL's
+/// Time of a step of a tree relative to one of a ring, because it forwards chunks large enough to be efficient (NCCL's
 /// tuning tables: 28 us against 14 and 3.4).
 constexpr double kTreeStep = 2;
 

@@ -150,7 +150,7 @@ void activation(const ActivationRule& a, const Tensor& x, const Tensor* bias, Te
     const i64 f = is_gated(kind.value) ? x.dim(-1) / 2 : x.dim(-1), width = x.dim(-1);
     const T *xs = x.data<T>(), *b = bias ? bias->data<T>() : nullptr;
     T* ys = y.data<T>();
-    parallel_for(cpu(x), row_count(x), rows_per_piece(width), [=](i64 begin, i64 end) {
+    parallel_for(cpu(x), row_count(x), rows_per_chunk(width), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         const T* row = xs + r * width;
         sweep(d, 0, f, [=, to = ys + r * f](i64 i, auto lanes) {
@@ -170,7 +170,7 @@ void activation_backward(const ActivationRule& a, const Tensor& dy, const Tensor
     const i64 f = is_gated(kind.value) ? x.dim(-1) / 2 : x.dim(-1), width = x.dim(-1);
     const T *dys = dy.data<T>(), *xs = x.data<T>(), *b = bias ? bias->data<T>() : nullptr;
     T* dxs = dx.data<T>();
-    parallel_for(cpu(x), row_count(x), rows_per_piece(width), [=](i64 begin, i64 end) {
+    parallel_for(cpu(x), row_count(x), rows_per_chunk(width), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         const T *row = xs + r * width, *from = dys + r * f;
         sweep(d, 0, f, [=, to = dxs + r * width](i64 i, auto lanes) {
@@ -196,7 +196,7 @@ void sigmoid_gate(const Tensor& x, const Tensor& gate, Tensor& y) {
     const LaneTag<T> d;
     const T *xs = x.data<T>(), *gates = gate.data<T>();
     T* ys = y.data<T>();
-    parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    parallel_for(cpu(x), x.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         store(hn::Mul(load(d, xs + i, lanes), logistic(d, load(d, gates + i, lanes))), d, ys + i, lanes);
       });
@@ -209,7 +209,7 @@ void sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate
     const LaneTag<T> d;
     const T *dys = dy.data<T>(), *xs = x.data<T>(), *gates = gate.data<T>();
     T *dxs = dx.data<T>(), *d_gates = d_gate.data<T>();
-    parallel_for(cpu(dy), dy.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    parallel_for(cpu(dy), dy.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto s = logistic(d, load(d, gates + i, lanes)), scaled = hn::Mul(load(d, dys + i, lanes), s);
         const auto value = load(d, xs + i, lanes), rest = hn::Sub(hn::Set(d, hn::TFromD<decltype(d)>{1}), s);

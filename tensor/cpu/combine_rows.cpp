@@ -31,7 +31,7 @@ void combine_rows(const Tensor& x, const Tensor& slots, const Tensor* weights, T
     const i32* at = slots.data<i32>();
     const auto* w = weights ? weights->data<Lane<T>>() : nullptr;
     T* to = y.data<T>();
-    parallel_for(cpu(y), slots.dim(0), rows_per_piece(n * k), [=](i64 begin, i64 end) {
+    parallel_for(cpu(y), slots.dim(0), rows_per_chunk(n * k), [=](i64 begin, i64 end) {
       for (i64 t = begin; t < end; ++t) combine_row(from, at + t * k, w ? w + t * k : nullptr, k, to + t * n, n);
     });
   });
@@ -60,7 +60,7 @@ void combine_rows_backward(const Tensor& dy, const Tensor& x, const Tensor& slot
     const auto* w = weights.data<Lane<T>>();
     auto* dw = d_weights.data<Lane<T>>();
     T* to = dx.data<T>();
-    parallel_for(cpu(dy), slots.dim(0), rows_per_piece(n * k), [=](i64 begin, i64 end) {
+    parallel_for(cpu(dy), slots.dim(0), rows_per_chunk(n * k), [=](i64 begin, i64 end) {
       for (i64 i = begin * k; i < end * k; ++i) {
         dw[i] = at[i] < 0 ? Lane<T>{0} : combine_row_backward(g + i / k * n, from + at[i] * n, w[i], to + at[i] * n, n);
       }

@@ -25,14 +25,14 @@ std::vector<i64> offsets_in_row(const Heads& x, i64 run) {
 template <class From, class To>
 void copy_rows(const Heads& from, Heads& to) {
   using Wider = std::conditional_t<std::is_same_v<From, double>, From, To>;
-  constexpr i64 kRowsAhead = 4, kLine = 64;  // prefetch distance: hardware prefetchers miss scattered pieces
+  constexpr i64 kRowsAhead = 4, kLine = 64;  // prefetch distance: hardware prefetchers miss scattered chunks
   const LaneTag<Wider> d;
   const From* source = from.base.data<From>();
   To* target = to.base.data<To>();
   const i64 run = std::gcd(from.group_size, to.group_size);  // heads that are adjacent in both
   const i64 length = run * to.head_dim;
   const std::vector<i64> from_at = offsets_in_row(from, run), to_at = offsets_in_row(to, run);
-  parallel_for(cpu(to.base), to.seq * to.batch, rows_per_piece(to.heads * to.head_dim), [&](i64 begin, i64 end) {
+  parallel_for(cpu(to.base), to.seq * to.batch, rows_per_chunk(to.heads * to.head_dim), [&](i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
       const i64 prefetch_row = std::min(row + kRowsAhead, end - 1);
       const From *row_source = source + offset_of(from, row, to.batch),

@@ -49,7 +49,7 @@ void cross_entropy_stats(const Tensor& logits, const Tensor& targets, i64 first_
     const i32* ids = targets.data<i32>();
     auto *row_maxima = largest.data<Lane<T>>(), *sums = sum_exp.data<Lane<T>>(),
          *target_logits = target_logit.data<Lane<T>>();
-    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=](i64 begin, i64 end) {
+    parallel_for(cpu(logits), logits.dim(0), rows_per_chunk(n), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         const RowStats<Lane<T>> stats = stats_of_row(x + r * n, valid_columns);
         const i64 target = ids[r] - first_row;
@@ -90,7 +90,7 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
     const auto* lses = lse.data<Lane<T>>();
     const auto inverse_cap = static_cast<Lane<T>>(cap > 0 ? 1 / cap : 0);
     const auto differentiate = cap > 0 ? gradient_of_row<true, T> : gradient_of_row<false, T>;
-    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=](i64 begin, i64 end) {
+    parallel_for(cpu(logits), logits.dim(0), rows_per_chunk(n), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         const i64 count = ids[r] < 0 ? 0 : std::clamp<i64>(valid_columns, 0, n);
         differentiate(x + r * n, count, ids[r] - first_row, lses[r], static_cast<Lane<T>>(scale), inverse_cap);

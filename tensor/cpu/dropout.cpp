@@ -34,7 +34,7 @@ void apply_dropout(const Tensor& x, const Tensor* bias, const Tensor* residual, 
       v = rs ? hn::MulAdd(v, factor, load(d, rs + row * n + i, lanes)) : hn::Mul(v, factor);
       store(v, d, ys + row * n + i, lanes);
     };
-    parallel_for(cpu(x), row_count(x), rows_per_piece(n), [&](i64 begin, i64 end) {
+    parallel_for(cpu(x), row_count(x), rows_per_chunk(n), [&](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         if (dropout.p > 0)
           sweep_drawn(d, dropout, DropoutFactor<LaneTag<T>>(dropout.p), r, n,
@@ -53,7 +53,7 @@ void apply_jitter(const Tensor& x, const Dropout& draws, Tensor& y) {
     const i64 n = x.dim(-1);
     const T* xs = x.data<T>();
     T* ys = y.data<T>();
-    parallel_for(cpu(x), row_count(x), rows_per_piece(n), [&](i64 begin, i64 end) {
+    parallel_for(cpu(x), row_count(x), rows_per_chunk(n), [&](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         sweep_drawn(d, draws, factors, r, n, [&](i64 i, auto lanes, auto factor) {
           store(hn::Mul(load(d, xs + r * n + i, lanes), factor), d, ys + r * n + i, lanes);

@@ -18,7 +18,7 @@ void convert(const Tensor& src, Tensor& dst) {
   const LaneTag<Wider> d;
   const From* from = src.data<From>();
   To* to = dst.data<To>();
-  parallel_for(cpu(dst), dst.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+  parallel_for(cpu(dst), dst.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
     sweep(d, begin, end, [=](i64 i, auto lanes) { store(load(d, from + i, lanes), d, to + i, lanes); });
   });
 }
@@ -27,7 +27,7 @@ void copy(const Tensor& src, Tensor& dst) {
   if (src.dtype() == dst.dtype()) {
     const auto* from = static_cast<const std::byte*>(src.raw());
     auto* to = static_cast<std::byte*>(dst.raw());
-    parallel_for(cpu(dst), dst.bytes(), 4 * kElementsPerPiece,
+    parallel_for(cpu(dst), dst.bytes(), 4 * kElementsPerChunk,
                  [=](i64 begin, i64 end) { std::memcpy(to + begin, from + begin, end - begin); });
     return;
   }
@@ -39,7 +39,7 @@ void scale(Tensor& x, double factor) {
     const LaneTag<T> d;
     T* data = x.data<T>();
     const auto factors = static_cast<Lane<T>>(factor);
-    parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    parallel_for(cpu(x), x.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         store(hn::Mul(load(d, data + i, lanes), hn::Set(d, factors)), d, data + i, lanes);
       });
@@ -52,7 +52,7 @@ void soft_cap(Tensor& x, double cap) {
     const LaneTag<T> d;
     T* data = x.data<T>();
     const auto lane_cap = static_cast<Lane<T>>(cap), inverse = static_cast<Lane<T>>(1 / cap);
-    parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    parallel_for(cpu(x), x.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto t = tanh_of(d, hn::Mul(load(d, data + i, lanes), hn::Set(d, inverse)));
         store(hn::Mul(t, hn::Set(d, lane_cap)), d, data + i, lanes);
@@ -66,7 +66,7 @@ void add_to(const Tensor& x, Tensor& y) {
     const LaneTag<T> d;
     const T* from = x.data<T>();
     T* to = y.data<T>();
-    parallel_for(cpu(y), y.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    parallel_for(cpu(y), y.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         store(hn::Add(load(d, to + i, lanes), load(d, from + i, lanes)), d, to + i, lanes);
       });
@@ -76,21 +76,21 @@ void add_to(const Tensor& x, Tensor& y) {
 
 /// Squares in fp64, which avoids overflow and rounding; the loop stays memory-bound.
 void add_sum_of_squares(const Tensor& x, Tensor& sum) {
-  std::vector<double> pieces(static_cast<std::size_t>(ceil_div(x.numel(), kElementsPerPiece)));
+  std::vector<double> chunks(static_cast<std::size_t>(ceil_div(x.numel(), kElementsPerChunk)));
   on_float(x.dtype(), [&]<class T>() {
     const LaneTag<double> d;
     const T* data = x.data<T>();
-    parallel_for(cpu(x), x.numel(), kElementsPerPiece, [&](i64 begin, i64 end) {
+    parallel_for(cpu(x), x.numel(), kElementsPerChunk, [&](i64 begin, i64 end) {
       Sum<LaneTag<double>> squares;
       sweep_slots(d, begin, end, [&](i64 i, auto lanes, int slot) {
         const auto v = load(d, data + i, lanes);
         squares.add_product(v, v, slot);
       });
-      pieces[static_cast<std::size_t>(begin / kElementsPerPiece)] = squares.total();
+      chunks[static_cast<std::size_t>(begin / kElementsPerChunk)] = squares.total();
     });
   });
   double total = 0;
-  for (double piece : pieces) total += piece;
+  for (double chunk : chunks) total += chunk;
   *sum.data<double>() += total;
 }
 
@@ -115,7 +115,7 @@ void column_sum(const Tensor& dy, Tensor& db, float beta) {
     const i64 n = dy.dim(-1), rows = row_count(dy);
     const PartialSums<Lane<T>> partial(rows, n, db);
     const T* x = dy.data<T>();
-    parallel_for(cpu(dy), rows, partial.rows_per_piece,
+    parallel_for(cpu(dy), rows, partial.rows_per_chunk,
                  [&](i64 begin, i64 end) { sum_rows(x + begin * n, end - begin, n, partial.of_row(begin)); });
     partial.add_to(db, 0, beta);
   });
@@ -127,7 +127,7 @@ void add_bias(Tensor& x, const Tensor& bias) {
     const i64 n = x.dim(-1), rows = row_count(x);
     T* data = x.data<T>();
     const T* b = bias.data<T>();
-    parallel_for(cpu(x), rows, rows_per_piece(n), [=](i64 begin, i64 end) {
+    parallel_for(cpu(x), rows, rows_per_chunk(n), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         sweep(d, 0, n, [=, row = data + r * n](i64 i, auto lanes) {
           store(hn::Add(load(d, row + i, lanes), load(d, b + i, lanes)), d, row + i, lanes);
@@ -154,7 +154,7 @@ HWY_EXPORT(add_bias);
 template <>
 void Kernels<DeviceType::Cpu>::fill_zero(Tensor& x) {
   auto* data = static_cast<std::byte*>(x.raw());
-  parallel_for(cpu(x), x.bytes(), 4 * kElementsPerPiece,
+  parallel_for(cpu(x), x.bytes(), 4 * kElementsPerChunk,
                [=](i64 begin, i64 end) { std::memset(data + begin, 0, end - begin); });
 }
 

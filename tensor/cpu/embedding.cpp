@@ -40,7 +40,7 @@ void embedding_backward(const Tensor& dy, const Tensor& tokens, i64 first_row, T
     const T* from = dy.data<T>();
     auto* to = dtable.data<Lane<T>>();
     // Each thread owns rows of the table and adds a row's tokens in order.
-    parallel_for(cpu(dy), rows, rows_per_piece(n), [&](i64 begin, i64 end) {
+    parallel_for(cpu(dy), rows, rows_per_chunk(n), [&](i64 begin, i64 end) {
       auto next = std::lower_bound(order.begin(), order.end(), first_row + begin,
                                    [&](i64 position, i64 id) { return ids[position] < id; });
       for (i64 r = begin; r < end; ++r) {
@@ -60,7 +60,7 @@ void add_positions(Tensor& y, const Tensor& table, const Positions& positions) {
     const T* from = table.data<T>();
     const i32* starts = positions.starts_or_null();
     T* to = y.data<T>();
-    parallel_for(cpu(y), row_count(y), rows_per_piece(n), [=, &positions](i64 begin, i64 end) {
+    parallel_for(cpu(y), row_count(y), rows_per_chunk(n), [=, &positions](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         const i64 at = positions.ranges.at(r / batch) - (starts ? starts[r] : 0);
         sweep(d, 0, n, [row = to + r * n, position = from + at * n, d](i64 i, auto lanes) {
@@ -87,7 +87,7 @@ void add_positions_backward(const Tensor& dy, const Positions& positions, Tensor
     const T* from = dy.data<T>();
     auto* to = dtable.data<Lane<T>>();
     const PositionRanges& ranges = positions.ranges;
-    parallel_for(cpu(dy), dtable.dim(0), rows_per_piece(n * std::max<i64>(1, batch)), [=](i64 begin, i64 end) {
+    parallel_for(cpu(dy), dtable.dim(0), rows_per_chunk(n * std::max<i64>(1, batch)), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         const i64 s = ranges.rows_before(r);
         const bool is_used = s < seq && ranges.at(s) == r && batch > 0;
@@ -114,7 +114,7 @@ void Kernels<DeviceType::Cpu>::embedding(const Tensor& tokens, const Tensor& tab
   const i32* ids = tokens.data<i32>();
   const auto* from = static_cast<const std::byte*>(table.raw());
   auto* to = static_cast<std::byte*>(y.raw());
-  parallel_for(cpu(y), tokens.numel(), rows_per_piece(table.dim(1)), [=](i64 begin, i64 end) {
+  parallel_for(cpu(y), tokens.numel(), rows_per_chunk(table.dim(1)), [=](i64 begin, i64 end) {
     for (i64 t = begin; t < end; ++t) {
       const i64 row = ids[t] - first_row;
       if (row >= 0 && row < rows)

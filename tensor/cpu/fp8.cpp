@@ -28,14 +28,14 @@ u16 largest_magnitude(const u16* x, i64 count) {
 }
 
 void add_amax(const Tensor& x, Tensor& amax) {
-  std::vector<u16> pieces(static_cast<std::size_t>(ceil_div(x.numel(), kElementsPerPiece)), 0);
+  std::vector<u16> chunks(static_cast<std::size_t>(ceil_div(x.numel(), kElementsPerChunk)), 0);
   const auto* bits = static_cast<const u16*>(x.raw());
-  parallel_for(cpu(x), x.numel(), kElementsPerPiece, [&](i64 begin, i64 end) {
-    pieces[static_cast<std::size_t>(begin / kElementsPerPiece)] = largest_magnitude(bits + begin, end - begin);
+  parallel_for(cpu(x), x.numel(), kElementsPerChunk, [&](i64 begin, i64 end) {
+    chunks[static_cast<std::size_t>(begin / kElementsPerChunk)] = largest_magnitude(bits + begin, end - begin);
   });
   constexpr u32 kInfinity = 0x7F80;
   u32 largest = 0;
-  for (const u16 piece : pieces) largest = std::max<u32>(largest, piece);
+  for (const u16 chunk : chunks) largest = std::max<u32>(largest, chunk);
   float& sum = *amax.data<float>();
   sum = std::max(sum, std::bit_cast<float>(std::min(largest, kInfinity) << 16));
 }
@@ -67,7 +67,7 @@ void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
   const float factor = fp8_scale(scale.format, *scale.amax.data<float>());
   const BFloat16* from = x.data<BFloat16>();
   BFloat16* to = y.data<BFloat16>();
-  parallel_for(cpu(x), x.numel(), kElementsPerPiece, [=, format = scale.format](i64 begin, i64 end) {
+  parallel_for(cpu(x), x.numel(), kElementsPerChunk, [=, format = scale.format](i64 begin, i64 end) {
     sweep(d, begin, end, [=](i64 i, auto lanes) {
       const auto scaled = hn::Mul(load(d, from + i, lanes), hn::Set(d, factor));
       store(hn::Mul(nearest_fp8(d, scaled, format), hn::Set(d, 1 / factor)), d, to + i, lanes);

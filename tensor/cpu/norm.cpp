@@ -57,7 +57,7 @@ void layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, const NormRul
         store(hn::MulAdd(xhat, weights(d, ws + i, offset, lanes), load(d, bs + i, lanes)), d, to + i, lanes);
       });
     };
-    parallel_for(cpu(x), row_count(x), rows_per_piece(n), [=](i64 begin, i64 end) {
+    parallel_for(cpu(x), row_count(x), rows_per_chunk(n), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) normalize_row(xs + r * n, ys + r * n, means[r], rstds[r]);
     });
   });
@@ -88,7 +88,7 @@ void rms_norm(const Tensor& x, const Tensor& w, const NormRule& rule, Tensor& y,
         store(hn::Mul(hn::Mul(load(d, from + i, lanes), scale), weights(d, ws + i, offset, lanes)), d, to + i, lanes);
       });
     };
-    parallel_for(cpu(x), row_count(x), rows_per_piece(n), [=](i64 begin, i64 end) {
+    parallel_for(cpu(x), row_count(x), rows_per_chunk(n), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) normalize_row(r, rstds[r]);
     });
   });
@@ -101,7 +101,7 @@ void row_dots(const Tensor& a, const Tensor& b, const Tensor* w, double weight_o
     const T *as = a.data<T>(), *bs = b.data<T>(), *ws = w ? w->data<T>() : nullptr;
     const auto offset = static_cast<Lane<T>>(weight_offset);
     auto* sums = dots.data<Lane<T>>();
-    parallel_for(cpu(a), row_count(a), rows_per_piece(n), [=](i64 begin, i64 end) {
+    parallel_for(cpu(a), row_count(a), rows_per_chunk(n), [=](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         Sum<LaneTag<T>> sum;
         sweep_slots(d, 0, n, [&](i64 i, auto lanes, int slot) {
@@ -132,7 +132,7 @@ struct BackwardRow {
 };
 
 /// Computes dx = rstd (g - mean(g) - xhat mean(g xhat)) with g = dy w, where only LayerNorm has mean(g); dw += dy xhat
-/// and db += dy, or = in a piece's first row.
+/// and db += dy, or = in a chunk's first row.
 template <class T>
 void backward_row(const BackwardRow<T>& row, T* dx, bool add_to_dx, Lane<T>* dw, Lane<T>* db, float beta) {
   const LaneTag<T> d;
@@ -167,7 +167,7 @@ void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradie
     const auto* dots = y.dots.defined() ? y.dots.data<Lane<T>>() : nullptr;
     const auto offset = static_cast<Lane<T>>(y.weight_offset), columns = static_cast<Lane<T>>(y.all_columns);
     T* dxs = gradients.dx.data<T>();
-    parallel_for(cpu(x), rows, partial.rows_per_piece, [&](i64 begin, i64 end) {
+    parallel_for(cpu(x), rows, partial.rows_per_chunk, [&](i64 begin, i64 end) {
       auto* sums = partial.of_row(begin);
       for (i64 r = begin; r < end; ++r) {
         const BackwardRow<T> row{.dy = dys + r * n,

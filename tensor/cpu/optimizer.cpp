@@ -32,7 +32,7 @@ void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamW
             rest2 = constant(1 - step.beta2), correct1 = constant(first_correction),
             correct2 = constant(second_correction), eps = constant(step.eps), decay = constant(step.weight_decay),
             lr = constant(step.lr), grad_scale = constant(factor);
-    parallel_for(cpu(master), master.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    parallel_for(cpu(master), master.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto all = [=](T x) { return hn::Set(d, x); };
         const auto g = hn::Mul(load(d, gs + i, lanes), all(grad_scale)), w = load(d, ws + i, lanes);
@@ -60,7 +60,7 @@ void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& st
     const T* gs = grad.data<T>();
     const T lr = static_cast<T>(step.lr), keep = static_cast<T>(step.momentum),
             decay = static_cast<T>(step.weight_decay), grad_scale = static_cast<T>(factor);
-    parallel_for(cpu(master), master.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    parallel_for(cpu(master), master.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto w = load(d, ws + i, lanes);
         const auto g = hn::MulAdd(hn::Set(d, decay), w, hn::Mul(load(d, gs + i, lanes), hn::Set(d, grad_scale)));
@@ -81,7 +81,7 @@ void momentum(Tensor& buffer, Tensor& grad, const MomentumStep& step) {
     const LaneTag<T> d;
     T *buffers = buffer.data<T>(), *gs = grad.data<T>();
     const T keep = static_cast<T>(step.momentum), grad_scale = static_cast<T>(factor);
-    parallel_for(cpu(buffer), buffer.numel(), kElementsPerPiece, [=, is_nesterov = step.nesterov](i64 begin, i64 end) {
+    parallel_for(cpu(buffer), buffer.numel(), kElementsPerChunk, [=, is_nesterov = step.nesterov](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto g = hn::Mul(load(d, gs + i, lanes), hn::Set(d, grad_scale));
         const auto sum = hn::MulAdd(hn::Set(d, keep), load(d, buffers + i, lanes), g);
@@ -100,7 +100,7 @@ void apply_update(Tensor& master, const Tensor& direction, const ApplyUpdateStep
     T* ws = master.data<T>();
     const T* directions = direction.data<T>();
     const T lr = static_cast<T>(step.lr), decay = static_cast<T>(step.weight_decay);
-    parallel_for(cpu(master), master.numel(), kElementsPerPiece, [=](i64 begin, i64 end) {
+    parallel_for(cpu(master), master.numel(), kElementsPerChunk, [=](i64 begin, i64 end) {
       sweep(d, begin, end, [=](i64 i, auto lanes) {
         const auto w = load(d, ws + i, lanes);
         const auto update = hn::MulAdd(hn::Set(d, decay), w, load(d, directions + i, lanes));

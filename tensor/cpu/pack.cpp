@@ -10,9 +10,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-constexpr i64 kBlocksPerPiece = kElementsPerPiece / kPackedBlock;
+constexpr i64 kBlocksPerChunk = kElementsPerChunk / kPackedBlock;
 /// Number of sums that stay in the L1 cache while the messages are added one by one.
-constexpr i64 kSumsPerPiece = 4096;
+constexpr i64 kSumsPerChunk = 4096;
 constexpr i32 kInfinity = 0x7F800000;
 
 /// Returns the bits of the largest magnitude of a block; non-finite values have the largest bits.
@@ -69,7 +69,7 @@ void add_unpacked_block(const i32* words, float* sum) {
 /// Calls f(block index) for all blocks of x.
 template <class F>
 void for_each_block(const Tensor& x, const F& f) {
-  parallel_for(cpu(x), x.numel() / kPackedBlock, kBlocksPerPiece, [&](i64 begin, i64 end) {
+  parallel_for(cpu(x), x.numel() / kPackedBlock, kBlocksPerChunk, [&](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b) f(b);
   });
 }
@@ -115,7 +115,7 @@ void sum_rounded(const Tensor& messages, Tensor& sum) {
   const i64 count = sum.numel();
   const BFloat16 *first = messages.data<BFloat16>(), *end = first + messages.numel();
   float* to = sum.data<float>();
-  parallel_for(cpu(sum), count, kSumsPerPiece, [=](i64 begin, i64 stop) {
+  parallel_for(cpu(sum), count, kSumsPerChunk, [=](i64 begin, i64 stop) {
     sweep(d, begin, stop, [=](i64 i, auto lanes) { store(load(d, first + i, lanes), d, to + i, lanes); });
     for (const BFloat16* next = first + count; next < end; next += count) {
       sweep(d, begin, stop, [=](i64 i, auto lanes) {

@@ -9,7 +9,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-constexpr i64 kBlocksPerPiece = kElementsPerPiece / kRemainderBlock;
+constexpr i64 kBlocksPerChunk = kElementsPerChunk / kRemainderBlock;
 using Words = hn::ScalableTag<u32>;
 using Halves = hn::Rebind<u16, Words>;
 
@@ -53,7 +53,7 @@ void param_remainders(const Tensor& master, ParamRemainders& to) {
   const u32* values = static_cast<const u32*>(master.raw());
   u16* low = static_cast<u16*>(to.low.raw());
   u64* rounded_up = static_cast<u64*>(to.rounded_up.raw());
-  parallel_for(cpu(master), master.numel() / kRemainderBlock, kBlocksPerPiece, [=](i64 begin, i64 end) {
+  parallel_for(cpu(master), master.numel() / kRemainderBlock, kBlocksPerChunk, [=](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b)
       rounded_up[b] = remainders_of(values + b * kRemainderBlock, low + b * kRemainderBlock);
   });
@@ -64,7 +64,7 @@ void join_param_remainders(const Tensor& model, const ParamRemainders& from, Ten
   const u16* low = static_cast<const u16*>(from.low.raw());
   const u64* rounded_up = static_cast<const u64*>(from.rounded_up.raw());
   u32* values = static_cast<u32*>(master.raw());
-  parallel_for(cpu(master), master.numel() / kRemainderBlock, kBlocksPerPiece, [=](i64 begin, i64 end) {
+  parallel_for(cpu(master), master.numel() / kRemainderBlock, kBlocksPerChunk, [=](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b) {
       const i64 at = b * kRemainderBlock;
       join_block(upper + at, low + at, rounded_up[b], values + at);

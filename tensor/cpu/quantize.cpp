@@ -9,7 +9,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-constexpr i64 kBlocksPerPiece = kElementsPerPiece / kQuantizedBlock;
+constexpr i64 kBlocksPerChunk = kElementsPerChunk / kQuantizedBlock;
 
 /// Returns for each lane the number of ascending limits below its value.
 template <class D>
@@ -61,7 +61,7 @@ void quantize(const Tensor& x, Quantized& to) {
   const float* x_data = x.data<float>();
   u8* codes = static_cast<u8*>(to.codes.raw());
   float* scales = to.scales.data<float>();
-  parallel_for(cpu(x), to.scales.numel(), kBlocksPerPiece, [=, &limits](i64 begin, i64 end) {
+  parallel_for(cpu(x), to.scales.numel(), kBlocksPerChunk, [=, &limits](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b)
       scales[b] = quantize_block(x_data + b * kQuantizedBlock, codes + b * kQuantizedBlock, limits.data(), min_index);
   });
@@ -72,7 +72,7 @@ void dequantize(const Quantized& from, Tensor& x) {
   const u8* codes = static_cast<const u8*>(from.codes.raw());
   const float* scales = from.scales.data<float>();
   float* x_data = x.data<float>();
-  parallel_for(cpu(x), from.scales.numel(), kBlocksPerPiece, [=, &values](i64 begin, i64 end) {
+  parallel_for(cpu(x), from.scales.numel(), kBlocksPerChunk, [=, &values](i64 begin, i64 end) {
     for (i64 b = begin; b < end; ++b)
       dequantize_block(codes + b * kQuantizedBlock, scales[b], x_data + b * kQuantizedBlock, values.data());
   });

@@ -27,7 +27,7 @@ void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& posit
     const auto *cosines = cos.data<Lane<T>>(), *sines = sin.data<Lane<T>>();
     const i32* starts = positions.starts_or_null();
     const auto sign = static_cast<Lane<T>>(is_inverse ? -1 : 1);
-    parallel_for(cpu(x.base), x.seq * x.batch, rows_per_piece(x.heads * x.head_dim), [&](i64 begin, i64 end) {
+    parallel_for(cpu(x.base), x.seq * x.batch, rows_per_chunk(x.heads * x.head_dim), [&](i64 begin, i64 end) {
       for (i64 row = begin; row < end; ++row) {
         const i64 s = row / x.batch, b = row % x.batch;
         const i64 at = (positions.ranges.at(s) - (starts ? starts[row] : 0)) * half;

@@ -117,7 +117,7 @@ void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule&
     const i64 n = logits.dim(1);
     const L* x = logits.data<L>();
     i32* to = experts.data<i32>();
-    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [&](i64 begin, i64 end) {
+    parallel_for(cpu(logits), logits.dim(0), rows_per_chunk(n), [&](i64 begin, i64 end) {
       Chooser<L> chooser(rule, bias ? bias->data<float>() : nullptr, n);
       for (i64 r = begin; r < end; ++r) chooser.choose(x + r * n, to + r * rule.topk);
     });
@@ -154,7 +154,7 @@ void routing_weights(const Tensor& logits, const Tensor& experts, const RoutingR
     const L* x = logits.data<L>();
     const i32* ids = experts.data<i32>();
     L* to = weights.data<L>();
-    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=, &rule](i64 begin, i64 end) {
+    parallel_for(cpu(logits), logits.dim(0), rows_per_chunk(n), [=, &rule](i64 begin, i64 end) {
       ChosenScores<L> scores(rule, n);
       for (i64 r = begin; r < end; ++r) {
         scores.compute(rule, x + r * n, ids + r * k);
@@ -195,7 +195,7 @@ void routing_weights_backward(const Tensor& d_weights, const Tensor& logits, con
     const L *x = logits.data<L>(), *dw = d_weights.data<L>();
     const i32* ids = experts.data<i32>();
     L* dx = d_logits.data<L>();
-    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [=, &rule](i64 begin, i64 end) {
+    parallel_for(cpu(logits), logits.dim(0), rows_per_chunk(n), [=, &rule](i64 begin, i64 end) {
       ChosenScores<L> scores(rule, n);
       for (i64 r = begin; r < end; ++r) {
         scores.compute(rule, x + r * n, ids + r * k);

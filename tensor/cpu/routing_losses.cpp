@@ -26,14 +26,14 @@ void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Te
     const i64 n = logits.dim(1), rows = logits.dim(0), batch = sums.dim(0), all = batch * n;
     const L* x = logits.data<L>();
     const PartialSums<double> partial(rows, all + 1, sums);
-    parallel_for(cpu(logits), rows, partial.rows_per_piece, [&](i64 begin, i64 end) {
+    parallel_for(cpu(logits), rows, partial.rows_per_chunk, [&](i64 begin, i64 end) {
       std::vector<L> scores(static_cast<std::size_t>(n));
-      double* piece = partial.of_row(begin);
-      std::fill_n(piece, all + 1, 0.0);
+      double* chunk = partial.of_row(begin);
+      std::fill_n(chunk, all + 1, 0.0);
       for (i64 r = begin; r < end; ++r) {
         const auto lse = static_cast<double>(balanced_scores_of_row(score, x + r * n, n, scores.data()));
-        piece[all] += lse * lse;
-        sweep(d, 0, n, [&, to = piece + r % batch * n](i64 i, auto lanes) {
+        chunk[all] += lse * lse;
+        sweep(d, 0, n, [&, to = chunk + r % batch * n](i64 i, auto lanes) {
           store(hn::Add(load(d, to + i, lanes), load(d, scores.data() + i, lanes)), d, to + i, lanes);
         });
       }
@@ -75,7 +75,7 @@ void router_score_sums_backward(const Tensor& logits, RouterScore score, const T
     const L* x = logits.data<L>();
     L* dx = d_logits.data<L>();
     const std::vector<L> f(factors.data<double>(), factors.data<double>() + factors.numel());
-    parallel_for(cpu(logits), logits.dim(0), rows_per_piece(n), [&](i64 begin, i64 end) {
+    parallel_for(cpu(logits), logits.dim(0), rows_per_chunk(n), [&](i64 begin, i64 end) {
       std::vector<L> p(static_cast<std::size_t>(n)), q(p);
       for (i64 r = begin; r < end; ++r) {
         score_sums_backward_of_row(score, x + r * n, f.data() + r % batch * n, static_cast<L>(z_factor), n, p.data(),

@@ -18,11 +18,11 @@ void Staging::write(const void* from, void* to, i64 bytes, cudaStream_t stream) 
   }
   const auto* source = static_cast<const std::byte*>(from);
   auto* target = static_cast<std::byte*>(to);
-  for (i64 done = 0; done < bytes; done += kPiece)
-    write_piece(source + done, target + done, std::min(kPiece, bytes - done), stream);
+  for (i64 done = 0; done < bytes; done += kChunk)
+    write_chunk(source + done, target + done, std::min(kChunk, bytes - done), stream);
 }
 
-void Staging::write_piece(const void* from, void* to, i64 bytes, cudaStream_t stream) {
+void Staging::write_chunk(const void* from, void* to, i64 bytes, cudaStream_t stream) {
   std::optional<i64> offset;
   while (!(offset = ring_.take(bytes))) {
     copied_.front().synchronize();

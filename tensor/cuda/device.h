@@ -30,16 +30,16 @@ class Staging {
   void write(const void* from, void* to, i64 bytes, cudaStream_t stream);
 
  private:
-  void write_piece(const void* from, void* to, i64 bytes, cudaStream_t stream);
+  void write_chunk(const void* from, void* to, i64 bytes, cudaStream_t stream);
 
   std::mutex mutex_;
   std::byte* memory_ = nullptr;  // allocated by the first write
   StagingRing ring_{kCapacity};
-  std::deque<CudaEvent> copied_;  // events of the ring's pieces, oldest first
+  std::deque<CudaEvent> copied_;  // events of the ring's chunks, oldest first
 
   /// A step's tokens take a few MiB; larger writes, such as weights, overlap the host's copy with the GPU's.
   static constexpr i64 kCapacity = i64{32} << 20;
-  static constexpr i64 kPiece = i64{4} << 20;
+  static constexpr i64 kChunk = i64{4} << 20;
 };
 
 /// State of the matrix product library: handle and chosen algorithms (tensor/cuda/gemm/matmul.cpp).

@@ -125,16 +125,16 @@ __global__ void add_to_rows(E* x, const E* bias, i64 rows, i64 n) {
       });
 }
 
-/// Rows are distributed over the warps of a block: each sums every kSumWarps-th row of a piece.
+/// Rows are distributed over the warps of a block: each sums every kSumWarps-th row of a chunk.
 constexpr int kSumWarps = 8;
 
-/// Computes sums[piece, n] = the sums over the piece's rows; piece = blockIdx.y.
+/// Computes sums[chunk, n] = the sums over the chunk's rows; chunk = blockIdx.y.
 template <class E, int kUnit>
-__global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_piece, AccumulateType<E>* sums) {
+__global__ void sum_columns(const E* x, i64 rows, i64 n, i64 rows_per_chunk, AccumulateType<E>* sums) {
   using W = AccumulateType<E>;
   MCPP_SHARED(W[kSumWarps][kWarp * kUnit], shared);
-  const i64 i = first_column<kUnit>(), begin = blockIdx.y * rows_per_piece;
-  const i64 end = begin + rows_per_piece < rows ? begin + rows_per_piece : rows;
+  const i64 i = first_column<kUnit>(), begin = blockIdx.y * rows_per_chunk;
+  const i64 end = begin + rows_per_chunk < rows ? begin + rows_per_chunk : rows;
   W sum[kUnit] = {};
   if (i < n) {
 #pragma unroll 4
@@ -218,18 +218,18 @@ void Kernels<DeviceType::Cuda>::normalize(Tensor& x, const Tensor& squares, doub
 template <>
 void Kernels<DeviceType::Cuda>::column_sum(const Tensor& dy, Tensor& db, float beta) {
   CudaDevice& device = cuda(dy);
-  constexpr i64 kMinRows = 64, kMaxPieces = 256;
+  constexpr i64 kMinRows = 64, kMaxChunks = 256;
   const i64 rows = row_count(dy), n = dy.dim(-1);
   on_float(dy.dtype(), [&]<class T>() {
     using E = Element<T>;
-    const PartialSums<AccumulateType<E>> partial(rows, n, kMinRows, kMaxPieces, device);
+    const PartialSums<AccumulateType<E>> partial(rows, n, kMinRows, kMaxChunks, device);
     const E* x = elements<T>(dy);
     on_unit<E>(is_packable(n, x), [&]<int kUnit>() {
       static_assert(kUnit <= kSumWarps);
       const i64 blocks = (n + kWarp * kUnit - 1) / (kWarp * kUnit);
       if (rows == 0) return;
-      launch(sum_columns<E, kUnit>, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(partial.pieces)),
-             dim3(kWarp, kSumWarps), 0, device.stream(), x, rows, n, partial.rows_per_piece, partial.data());
+      launch(sum_columns<E, kUnit>, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(partial.chunks)),
+             dim3(kWarp, kSumWarps), 0, device.stream(), x, rows, n, partial.rows_per_chunk, partial.data());
     });
     partial.add_to(db, 0, beta);
   });

@@ -5,15 +5,15 @@
 namespace mcpp {
 namespace {
 
-/// Operands of either norm; RMSNorm has no mean, and no second half in a piece's sums.
+/// Operands of either norm; RMSNorm has no mean, and no second half in a chunk's sums.
 template <class E>
 struct NormOperands {
   const E *dy, *x, *w;
   const AccumulateType<E>*mean, *rstd;
   E* dx;
   bool add_to_dx;
-  AccumulateType<E>* sums;  ///< by piece: sums for dw [n], followed for LayerNorm by those for db [n]
-  i64 rows, n, rows_per_piece;
+  AccumulateType<E>* sums;  ///< by chunk: sums for dw [n], followed for LayerNorm by those for db [n]
+  i64 rows, n, rows_per_chunk;
   AccumulateType<E> offset;       ///< offset of the weights
   const AccumulateType<E>* dots;  ///< sums over all ranks' columns; null if rows are not sharded
   AccumulateType<E> columns;
@@ -40,7 +40,7 @@ struct Row {
   }
 };
 
-/// A thread's part of the sums over a piece's rows: in registers, or in `sums` itself if no units are held.
+/// A thread's part of the sums over a chunk's rows: in registers, or in `sums` itself if no units are held.
 template <class W, int kUnit, int kHeld>
 class ColumnSums {
  public:
@@ -133,11 +133,11 @@ class Backward {
   ColumnSums<W, kUnit, kHeld> dw_, db_;
 };
 
-/// A block processes the rows of one piece in order, loading the next row while it computes the current one.
+/// A block processes the rows of one chunk in order, loading the next row while it computes the current one.
 template <class E, int kUnit, int kHeld, bool kIsCentered>
 __global__ void __launch_bounds__(kMaxRowThreads) normalize_backward(const NormOperands<E> t) {
-  const i64 begin = blockIdx.x * t.rows_per_piece;
-  const i64 end = begin + t.rows_per_piece < t.rows ? begin + t.rows_per_piece : t.rows;
+  const i64 begin = blockIdx.x * t.rows_per_chunk;
+  const i64 end = begin + t.rows_per_chunk < t.rows ? begin + t.rows_per_chunk : t.rows;
   Backward<E, kUnit, kHeld, kIsCentered> backward(t, t.sums + blockIdx.x * (kIsCentered ? 2 : 1) * t.n);
   Row<E, kUnit, kHeld> row;
   row.load(t, begin);
@@ -150,20 +150,20 @@ __global__ void __launch_bounds__(kMaxRowThreads) normalize_backward(const NormO
   backward.finish();
 }
 
-/// Returns the maximum number of pieces of rows, one block each: two per multiprocessor of an H100 or H200 for wide
+/// Returns the maximum number of chunks of rows, one block each: two per multiprocessor of an H100 or H200 for wide
 /// rows, twice that for narrow rows, which use few threads.
-i64 max_pieces(i64 n) {
+i64 max_chunks(i64 n) {
   return n > 2048 ? 264 : 528;
 }
 
 template <class E, bool kIsCentered>
-void launch_backward(const NormOperands<E>& t, i64 pieces, const CudaDevice& device) {
+void launch_backward(const NormOperands<E>& t, i64 chunks, const CudaDevice& device) {
   constexpr int kLoopThreads = 256;
   if (t.rows == 0) return;
   on_unit<E>(is_packable(t.n, t.dy, t.x, t.w, t.dx), [&]<int kUnit>() {
     const i64 units = t.n / kUnit;
     const auto run = [&](auto kernel, i64 threads) {
-      launch(kernel, static_cast<unsigned>(pieces), static_cast<unsigned>(threads), 0, device.stream(), t);
+      launch(kernel, static_cast<unsigned>(chunks), static_cast<unsigned>(threads), 0, device.stream(), t);
     };
     if (row_threads(units, 2) <= kMaxRowThreads)
       run(normalize_backward<E, kUnit, 2, kIsCentered>, row_threads(units, 2));
@@ -183,7 +183,7 @@ void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradie
   on_float(x.dtype(), [&]<class T>() {
     using E = Element<T>;
     using W = AccumulateType<E>;
-    const PartialSums<W> partial(rows, kIsCentered ? 2 * n : n, kMinRows, max_pieces(n), device);
+    const PartialSums<W> partial(rows, kIsCentered ? 2 * n : n, kMinRows, max_chunks(n), device);
     const NormOperands<E> t{elements<T>(dy),
                             elements<T>(x),
                             elements<T>(y.w),
@@ -194,11 +194,11 @@ void norm_backward(const Tensor& dy, const NormForward& y, NormGradients& gradie
                             partial.data(),
                             rows,
                             n,
-                            partial.rows_per_piece,
+                            partial.rows_per_chunk,
                             static_cast<W>(y.weight_offset),
                             y.dots.defined() ? y.dots.data<W>() : nullptr,
                             static_cast<W>(y.all_columns)};
-    launch_backward<E, kIsCentered>(t, partial.pieces, device);
+    launch_backward<E, kIsCentered>(t, partial.chunks, device);
     partial.add_to(gradients.dw, 0, gradients.beta_dw);
     if constexpr (kIsCentered) partial.add_to(gradients.db, n, gradients.beta_db);
   });

@@ -37,9 +37,9 @@ class TransferQueueTest : public testing::TestWithParam<std::string> {
   std::unique_ptr<TransferQueue> queue_;
 };
 
-/// Starts more pieces than can be in flight at once, and starts all of them before waiting.
+/// Starts more chunks than can be in flight at once, and starts all of them before waiting.
 TEST_P(TransferQueueTest, ReadsBackWrittenBytesWithManyTransfersInFlight) {
-  constexpr i64 kBytes = 3 * TransferQueue::kPiece + 8192;
+  constexpr i64 kBytes = 3 * TransferQueue::kChunk + 8192;
   constexpr int kTransfers = 100;
   ScratchFile file(folder_.path(), kTransfers * kBytes, "key");
   std::vector<std::unique_ptr<AlignedBytes>> memory;

@@ -48,9 +48,9 @@ std::string on_terminal(const char* kind, F&& shows) {
     log.info("done");
     ::_exit(0);
   }
-  std::string text, piece(4096, ' ');
-  for (ssize_t got = 0; (got = ::read(terminal, piece.data(), piece.size())) > 0;)
-    text.append(piece, 0, static_cast<std::size_t>(got));
+  std::string text, chunk(4096, ' ');
+  for (ssize_t got = 0; (got = ::read(terminal, chunk.data(), chunk.size())) > 0;)
+    text.append(chunk, 0, static_cast<std::size_t>(got));
   ::waitpid(child, nullptr, 0);
   ::close(terminal);
   return text;

@@ -429,7 +429,7 @@ TEST_F(AsyncSaveTest, FindsCheckpointWhoseRenameWasReportedAsFailed) {
 TEST_F(AsyncSaveTest, ContinuesShortAndInterruptedWrites) {
   const Path plain = save(1, state_of(3));
   FaultyFiles files;
-  files.piece = 100;
+  files.chunk = 100;
   const Path path = finish(*begin(2, state_of(3), files));
   EXPECT_TRUE(read_text_file(file_of(path)) == read_text_file(file_of(plain)));
 }

@@ -18,9 +18,9 @@ class BlockReaderTest : public CheckpointTest, public testing::WithParamInterfac
     std::string result;
     while (static_cast<i64>(result.size()) < bytes) {
       const i64 done = static_cast<i64>(result.size());
-      const std::span<const std::byte> piece = blocks.at(file, offset + done, std::min(max_bytes, bytes - done));
-      EXPECT_FALSE(piece.empty());
-      result.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+      const std::span<const std::byte> chunk = blocks.at(file, offset + done, std::min(max_bytes, bytes - done));
+      EXPECT_FALSE(chunk.empty());
+      result.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
     }
     return result;
   }
@@ -115,7 +115,7 @@ using test::FaultyFiles;
 
 class BlockWriterTest : public CheckpointTest {
  protected:
-  /// Writes `bytes` in pieces of many sizes and returns the path of the file.
+  /// Writes `bytes` in chunks of many sizes and returns the path of the file.
   Path write(std::string_view bytes, const FileSystem& files) const {
     Path path = folder_ / "file";
     write_file_atomic(path, std::string(bytes.size(), 'x'));
@@ -146,10 +146,10 @@ TEST_F(BlockWriterTest, FallsBackToPageCacheWhenDirectWritesFail) {
 
 TEST_F(BlockWriterTest, ContinuesShortWrites) {
   const std::string bytes = numbered_text(kSeveralBlocks);
-  for (const std::size_t piece : {std::size_t{1} << 20, std::size_t{100001}}) {
+  for (const std::size_t chunk : {std::size_t{1} << 20, std::size_t{100001}}) {
     FaultyFiles files;
-    files.piece = piece;
-    EXPECT_TRUE(read_text_file(write(bytes, files)) == bytes) << piece;
+    files.chunk = chunk;
+    EXPECT_TRUE(read_text_file(write(bytes, files)) == bytes) << chunk;
   }
 }
 

@@ -18,7 +18,7 @@ class FaultyFiles final : public FileSystem {
  public:
   /// Options; set them before the first use.
   i64 full_at = -1;               ///< bytes after which the disk is full; -1 = never
-  std::size_t piece = 0;          ///< maximum bytes per write, with every other write interrupted; 0 = unlimited
+  std::size_t chunk = 0;          ///< maximum bytes per write, with every other write interrupted; 0 = unlimited
   bool cannot_be_direct = false;  ///< direct writes fail with EINVAL
   bool flush_fails = false;       ///< fsync fails with EIO
   bool rename_fails = false;      ///< renames fail with EIO and have no effect
@@ -34,9 +34,9 @@ class FaultyFiles final : public FileSystem {
   ssize_t pwrite(int file, std::span<const std::byte> bytes, i64 offset) const override {
     while (!accepts_writes_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (cannot_be_direct && (::fcntl(file, F_GETFL) & O_DIRECT) != 0) return fail_with(EINVAL);
-    if (piece > 0) {
+    if (chunk > 0) {
       if (++writes_ % 2 == 0) return fail_with(EINTR);
-      bytes = bytes.first(std::min(piece, bytes.size()));
+      bytes = bytes.first(std::min(chunk, bytes.size()));
     }
     if (full_at >= 0) {
       const i64 remaining = full_at - written_;

@@ -103,7 +103,7 @@ TEST(InterNodeTest, BroadcastSendsBytesToEachNodeOnce) {
     const auto world = session().world([&](int rank) { return rank / of_node; });
     CpuDevice device;
     for (const int root : {0, ranks - 1}) {
-      const i64 count = 700'001;  // several pieces, the last one shorter
+      const i64 count = 700'001;  // several chunks, the last one shorter
       Tensor t = Tensor::zeros({count}, DType::F32, device, MemoryClass::Other);
       if (world->rank() == root) std::iota(t.data<float>(), t.data<float>() + count, 0.F);
       world->barrier();
@@ -125,7 +125,7 @@ TEST(InterNodeTest, AllGatherSendsEachPartToEachNodeOnce) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
     const auto world = session().world([&](int rank) { return rank / of_node; });
     CpuDevice device;
-    const i64 part = 700'001, n = ranks / of_node;  // several pieces, the last one shorter
+    const i64 part = 700'001, n = ranks / of_node;  // several chunks, the last one shorter
     const Tensor own = Tensor::zeros({part}, DType::F32, device, MemoryClass::Other);
     Tensor full = Tensor::zeros({part * ranks}, DType::F32, device, MemoryClass::Other);
     world->barrier();

@@ -116,12 +116,12 @@ TEST_F(InputFormatTest, RejectsOtherMalformedNumbers) {
 }
 
 TEST_F(InputFormatTest, RejectsPipeWithJsonLines) {
-  TextPiece piece;
-  piece.text = kJsonLines;
-  EXPECT_THAT(input_error([&] { parse_piece("/dev/fd/63", piece, {}); }), HasSubstr("--input_format=json_lines"));
+  TextChunk chunk;
+  chunk.text = kJsonLines;
+  EXPECT_THAT(input_error([&] { parse_chunk("/dev/fd/63", chunk, {}); }), HasSubstr("--input_format=json_lines"));
   DocumentFormat text;
   text.input_format = InputFormat::Text;
-  EXPECT_EQ(parse_piece("/dev/fd/63", piece, text).by_key[0][0].text, kJsonLines);
+  EXPECT_EQ(parse_chunk("/dev/fd/63", chunk, text).by_key[0][0].text, kJsonLines);
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ class PreprocessPartsTest : public test::PreprocessFixture {
 TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
   const std::string text = source_text().substr(0, 700'000);
   std::string long_paragraph;
-  while (long_paragraph.size() < 1'100'000) long_paragraph += "words of a paragraph that is longer than a piece\n";
+  while (long_paragraph.size() < 1'100'000) long_paragraph += "words of a paragraph that is longer than a chunk\n";
   std::string long_line;
   while (long_line.size() < 700'000) long_line += "one line without end ";
   const std::vector<std::string> texts{

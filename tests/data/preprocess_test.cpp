@@ -51,7 +51,7 @@ class PreprocessTest : public test::PreprocessFixture {
 };
 
 TEST_F(PreprocessTest, StoresFileOfAnyLengthAsOneDocument) {
-  const std::string text = read_text_file(source());  // 1.1 MB: three pieces
+  const std::string text = read_text_file(source());  // 1.1 MB: three chunks
   const PreprocessResult result = run_preprocess(options({source().string()}), Log(1));
   EXPECT_EQ(documents("d_text_document"), std::vector<std::string>{text});
   const DatasetInfo& info = result.outputs.at(0).info;
@@ -136,17 +136,17 @@ TEST_F(PreprocessTest, EverySplitPreservesText) {
   for (const SplitMode mode : {SplitMode::Anywhere, SplitMode::Line, SplitMode::Paragraph}) {
     for (std::size_t target = 4; target < text.size() + 3; ++target) {
       TextSource source{Path(path)};
-      TextPiece piece;
+      TextChunk chunk;
       std::string all;
       i64 line = 1;
-      while (source.next(piece, target, mode)) {
-        EXPECT_EQ(piece.byte_offset, static_cast<i64>(all.size()));
-        EXPECT_EQ(piece.first_line, line);
-        all += piece.text;
-        line += std::count(piece.text.begin(), piece.text.end(), '\n');
+      while (source.next(chunk, target, mode)) {
+        EXPECT_EQ(chunk.byte_offset, static_cast<i64>(all.size()));
+        EXPECT_EQ(chunk.first_line, line);
+        all += chunk.text;
+        line += std::count(chunk.text.begin(), chunk.text.end(), '\n');
       }
       EXPECT_EQ(all, text);
-      EXPECT_TRUE(piece.ends_document);
+      EXPECT_TRUE(chunk.ends_document);
     }
   }
 }
@@ -166,15 +166,15 @@ TEST_F(PreprocessTest, WritesOneDatasetPerJsonKey) {
   EXPECT_EQ(IndexedDataset(out_ / "d_title_document").num_sequences(), 1);
 }
 
-TEST_F(PreprocessTest, ParagraphsAreIndependentOfPieceBoundaries) {
+TEST_F(PreprocessTest, ParagraphsAreIndependentOfChunkBoundaries) {
   DocumentFormat format;
   format.text_document = TextDocument::Paragraph;
-  const auto documents = [&](const Path& path, std::size_t piece_bytes) {
+  const auto documents = [&](const Path& path, std::size_t chunk_bytes) {
     TextSource source(path);
-    TextPiece piece;
+    TextChunk chunk;
     std::vector<std::string> found{""};
-    while (source.next(piece, piece_bytes, SplitMode::Paragraph)) {
-      const PieceDocuments parsed = parse_piece(path, piece, format);
+    while (source.next(chunk, chunk_bytes, SplitMode::Paragraph)) {
+      const ChunkDocuments parsed = parse_chunk(path, chunk, format);
       for (const Segment& segment : parsed.by_key[0]) {
         found.back() += segment.text;
         if (segment.ends_document && !found.back().empty()) found.emplace_back();
@@ -240,10 +240,10 @@ TEST_F(PreprocessTest, RejectsGzipBombs) {
   gzclose(file);
   for (const SplitMode mode : {SplitMode::Anywhere, SplitMode::Line}) {
     TextSource source(path);
-    TextPiece piece;
+    TextChunk chunk;
     i64 bytes = 0;
     const std::string message = input_error([&] {
-      while (source.next(piece, kMebi, mode)) bytes += static_cast<i64>(piece.text.size());
+      while (source.next(chunk, kMebi, mode)) bytes += static_cast<i64>(chunk.text.size());
     });
     EXPECT_THAT(message, HasSubstr("bomb.txt.gz: is more than 200 times as large as its gzip file"));
     EXPECT_GE(bytes, i64{14} << 20) << "small files may be repetitive";
@@ -253,9 +253,9 @@ TEST_F(PreprocessTest, RejectsGzipBombs) {
 
 i64 bytes_of(const Path& path) {
   TextSource source(path);
-  TextPiece piece;
+  TextChunk chunk;
   i64 bytes = 0;
-  while (source.next(piece, 1 << 20, SplitMode::Line)) bytes += static_cast<i64>(piece.text.size());
+  while (source.next(chunk, 1 << 20, SplitMode::Line)) bytes += static_cast<i64>(chunk.text.size());
   return bytes;
 }
 
@@ -275,8 +275,8 @@ std::string text_or_error(const Path& path) {
   std::string text;
   const std::string error = input_error([&] {
     TextSource source(path);
-    TextPiece piece;
-    while (source.next(piece, 1 << 16, SplitMode::Anywhere)) text += piece.text;
+    TextChunk chunk;
+    while (source.next(chunk, 1 << 16, SplitMode::Anywhere)) text += chunk.text;
   });
   return error.empty() ? text : error;
 }

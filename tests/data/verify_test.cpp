@@ -48,9 +48,9 @@ TEST(DataShowTest, NamesDocumentsAndOffsets) {
     EXPECT_EQ(views[i].sample, 40 + static_cast<i64>(i));
     std::vector<i32> tokens;
     for (const SamplePart& part : views[i].origin.parts) {
-      std::vector<i32> piece(static_cast<std::size_t>(part.length));
-      source.read(part.sequence, part.offset, piece);
-      tokens.insert(tokens.end(), piece.begin(), piece.end());
+      std::vector<i32> chunk(static_cast<std::size_t>(part.length));
+      source.read(part.sequence, part.offset, chunk);
+      tokens.insert(tokens.end(), chunk.begin(), chunk.end());
       EXPECT_THAT(to_text(views[i]), HasSubstr(str("document ", part.document, ", tokens ", part.offset, " to ")));
     }
     EXPECT_EQ(tokens, views[i].tokens);

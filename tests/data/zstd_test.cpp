@@ -42,11 +42,11 @@ class ZstdTest : public testing::Test {
     return (folder_ / name).string();
   }
   /// Returns the text of a file, or the error message that rejects it.
-  std::string read(const Path& path, std::size_t piece_bytes = 1 << 16) {
+  std::string read(const Path& path, std::size_t chunk_bytes = 1 << 16) {
     std::string text;
     const std::string error = input_error([&] {
       TextSource source(path);
-      for (TextPiece piece; source.next(piece, piece_bytes, SplitMode::Anywhere);) text += piece.text;
+      for (TextChunk chunk; source.next(chunk, chunk_bytes, SplitMode::Anywhere);) text += chunk.text;
     });
     return error.empty() ? text : error;
   }
@@ -57,8 +57,8 @@ class ZstdTest : public testing::Test {
 
 TEST_F(ZstdTest, ReadsEveryFrame) {
   const std::string a = frame(text_.substr(0, 100'000)), none = frame(""), b = frame(text_.substr(100'000));
-  for (const std::size_t piece : {std::size_t{1} << 10, std::size_t{1} << 16, std::size_t{1} << 22})
-    EXPECT_EQ(read(file("all.txt.zst", a + none + b + none), piece), text_) << piece;
+  for (const std::size_t chunk : {std::size_t{1} << 10, std::size_t{1} << 16, std::size_t{1} << 22})
+    EXPECT_EQ(read(file("all.txt.zst", a + none + b + none), chunk), text_) << chunk;
   EXPECT_EQ(read(file("index.zst", a + skippable_frame("an index") + b + skippable_frame(""))), text_);
   EXPECT_EQ(read(file("begins.zst", skippable_frame("detected by content, not by name") + a + b)), text_);
   EXPECT_EQ(read(file("without_ending", a + b)), text_);
@@ -69,8 +69,8 @@ TEST_F(ZstdTest, ReadsEveryFrame) {
 TEST_F(ZstdTest, ReadsFramesWithoutChecksumToEnd) {
   std::string compressed(ZSTD_compressBound(text_.size()), '\0');
   compressed.resize(ZSTD_compress(compressed.data(), compressed.size(), text_.data(), text_.size(), 3));
-  for (const std::size_t piece : {std::size_t{777}, std::size_t{1} << 16})
-    EXPECT_EQ(read(file("plain.zst", compressed), piece), text_) << piece;
+  for (const std::size_t chunk : {std::size_t{777}, std::size_t{1} << 16})
+    EXPECT_EQ(read(file("plain.zst", compressed), chunk), text_) << chunk;
 }
 
 TEST_F(ZstdTest, RejectsDamageAndTrailingData) {
@@ -99,8 +99,8 @@ TEST_F(ZstdTest, DetectsFormatByName) {
   EXPECT_FALSE(is_json_lines("a.zst", InputFormat::Auto));
   const std::string path = file("d.jsonl.zst", frame("{\"text\": \"one\"}\n{\"text\": \"two\"}\n{\"text\": 3}\n"));
   InputFiles files({path}, {}, 1 << 20);
-  InputFiles::Piece piece = *files.next();
-  EXPECT_THAT(input_error([&] { parse_piece(piece.path, piece.piece, {}); }), HasSubstr("d.jsonl.zst:3: "));
+  InputFiles::Chunk chunk = *files.next();
+  EXPECT_THAT(input_error([&] { parse_chunk(chunk.path, chunk.chunk, {}); }), HasSubstr("d.jsonl.zst:3: "));
 }
 
 }  // namespace

@@ -10,17 +10,17 @@ namespace mcpp::fuzz {
 namespace {
 
 /// Returns the manifest of the checkpoint in tests/fuzz/corpus/checkpoint_file: a file with "a", [2, 3] fp32 in two
-/// pieces, and "b", [5] bf16.
+/// chunks, and "b", [5] bf16.
 Manifest manifest_of(std::string_view file) {
   const std::string checksum = checksum_hex(file);
   Manifest manifest;
   manifest.files.push_back({"ranks.h5", static_cast<i64>(file.size()), checksum});
   const Box a{{2, 3}, {0, 0}, {2, 3}}, b{{5}, {0}, {5}};
-  const auto piece = [&](const Region& region, const char* dataset) {
+  const auto chunk = [&](const Region& region, const char* dataset) {
     return ShardEntry{region, 0, dataset, checksum};
   };
-  manifest.tensors = {{"model/a", DType::F32, a.global, {piece({a, 0, 4}, "model/a/0"), piece({a, 4, 6}, "model/a/1")}},
-                      {"model/b", DType::BF16, b.global, {piece({b, 0, 5}, "model/b/0")}}};
+  manifest.tensors = {{"model/a", DType::F32, a.global, {chunk({a, 0, 4}, "model/a/0"), chunk({a, 4, 6}, "model/a/1")}},
+                      {"model/b", DType::BF16, b.global, {chunk({b, 0, 5}, "model/b/0")}}};
   return manifest;
 }
 

@@ -28,21 +28,21 @@ std::size_t described_bytes(std::string_view idx) {
   return static_cast<std::size_t>(std::min<u64>(bytes, 1 << 16));
 }
 
-/// Returns the documents of one file, read with the given option bits in pieces of `piece_bytes`.
-std::vector<std::string> read_documents(const Path& path, u8 options, std::size_t piece_bytes) {
+/// Returns the documents of one file, read with the given option bits in chunks of `chunk_bytes`.
+std::vector<std::string> read_documents(const Path& path, u8 options, std::size_t chunk_bytes) {
   DocumentFormat format;
   format.text_document = static_cast<TextDocument>(options % 3);
   format.invalid_utf8 = options & 4 ? InvalidUtf8::Replace : InvalidUtf8::Error;
   format.skip_malformed = (options & 8) != 0;
   TextSource source(path);
-  TextPiece piece;
+  TextChunk chunk;
   std::vector<std::string> documents;
   std::string open;
-  piece.is_json_lines = path.extension() == ".jsonl";
-  format.input_format = piece.is_json_lines ? InputFormat::JsonLines : InputFormat::Text;
-  while (source.next(piece, piece_bytes, split_mode_for(piece.is_json_lines, format))) {
-    MCPP_CHECK(!piece.text.empty(), "an empty piece never ends");
-    const PieceDocuments parsed = parse_piece(path, piece, format);
+  chunk.is_json_lines = path.extension() == ".jsonl";
+  format.input_format = chunk.is_json_lines ? InputFormat::JsonLines : InputFormat::Text;
+  while (source.next(chunk, chunk_bytes, split_mode_for(chunk.is_json_lines, format))) {
+    MCPP_CHECK(!chunk.text.empty(), "an empty chunk never ends");
+    const ChunkDocuments parsed = parse_chunk(path, chunk, format);
     for (const Segment& segment : parsed.by_key[0]) {
       open += segment.text;
       if (segment.ends_document && !open.empty()) documents.push_back(std::exchange(open, {}));
@@ -58,13 +58,13 @@ void documents(std::string_view input) {
   if (input.empty()) return;
   const auto options = static_cast<u8>(input[0]);
   const Path path = scratch_file(options & 16 ? "text.jsonl" : "text.txt", input.substr(1));
-  const std::vector<std::string> small_pieces = read_documents(path, options, 64),
-                                 one_piece = read_documents(path, options, 1 << 20);
-  // A replaced byte, a carriage return split from its line or a line longer than a piece may change the documents.
+  const std::vector<std::string> small_chunks = read_documents(path, options, 64),
+                                 one_chunk = read_documents(path, options, 1 << 20);
+  // A replaced byte, a carriage return split from its line or a line longer than a chunk may change the documents.
   const std::vector<std::string> lines = split(input, '\n');
   const bool is_plain = (options & 4) == 0 && input.find('\r') == std::string_view::npos &&
                         std::ranges::all_of(lines, [](const std::string& line) { return line.size() < 60; });
-  MCPP_CHECK(!is_plain || small_pieces == one_piece, "the documents depend on how the file is split");
+  MCPP_CHECK(!is_plain || small_chunks == one_chunk, "the documents depend on how the file is split");
 }
 
 void indexed_dataset(std::string_view input) {

@@ -83,7 +83,7 @@ TEST(BlockTraceTest, PartsAddUpToBlock) {
   EXPECT_GT(flops(mixer_of(block)), 0);
 }
 
-// Keys of other ranks arrive in pieces, whose pairs add up to the rank's part of all pairs.
+// Keys of other ranks arrive in chunks, whose pairs add up to the rank's part of all pairs.
 TEST(BlockTraceTest, ContextParallelRanksShareAttention) {
   ModelConfig config = make_config();
   for (const i64 window : {0, 7}) {

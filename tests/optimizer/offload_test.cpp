@@ -194,23 +194,23 @@ TEST_F(OptimizerOffloadTest, SlowDiskOrRemovedFolderChangesNothing) {
 
 /// A flipped bit on the disk must be detected, also by the read of a checkpoint save.
 TEST_F(OptimizerOffloadTest, VerifiesChecksumsOfDataOnDisk) {
-  auto file = std::make_shared<ScratchFile>(folder_.path(), 3 * FileRegion::kPiece, "key");
-  FileRegion region(file, FileRegion::kPiece, 2 * FileRegion::kPiece, "a vector");
+  auto file = std::make_shared<ScratchFile>(folder_.path(), 3 * FileRegion::kChunk, "key");
+  FileRegion region(file, FileRegion::kChunk, 2 * FileRegion::kChunk, "a vector");
   Bytes data(1000, std::byte{7}), back(3000);
   EXPECT_TRUE(region.is_blank());
-  region.read(FileRegion::kPiece - 1500, back);
+  region.read(FileRegion::kChunk - 1500, back);
   EXPECT_TRUE(back == Bytes(3000)) << "never written";
-  region.write(FileRegion::kPiece - 500, data);
-  region.read(FileRegion::kPiece - 1500, back);
+  region.write(FileRegion::kChunk - 500, data);
+  region.read(FileRegion::kChunk - 1500, back);
   Bytes expected(3000);
   std::fill(expected.begin() + 1000, expected.begin() + 2000, std::byte{7});
   EXPECT_TRUE(back == expected);
   AlignedBytes block(4096);
-  EXPECT_EQ(transfer_now(file->transfer(FileTransfer::Kind::Read, 2 * FileRegion::kPiece, block.bytes())), 0);
+  EXPECT_EQ(transfer_now(file->transfer(FileTransfer::Kind::Read, 2 * FileRegion::kChunk, block.bytes())), 0);
   block.bytes()[3000] ^= std::byte{1};
-  EXPECT_EQ(transfer_now(file->transfer(FileTransfer::Kind::Write, 2 * FileRegion::kPiece, block.bytes())), 0);
-  region.read(0, back);  // reads the first piece only
-  EXPECT_CONTAINS(test::error_of([&] { region.read(FileRegion::kPiece, back); }), "a vector differs from its checksum");
+  EXPECT_EQ(transfer_now(file->transfer(FileTransfer::Kind::Write, 2 * FileRegion::kChunk, block.bytes())), 0);
+  region.read(0, back);  // reads the first chunk only
+  EXPECT_CONTAINS(test::error_of([&] { region.read(FileRegion::kChunk, back); }), "a vector differs from its checksum");
 }
 
 TEST_F(OptimizerOffloadTest, RefusesUnusableFolderAtStart) {

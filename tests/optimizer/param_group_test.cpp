@@ -32,7 +32,7 @@ TEST(GroupRunsTest, MergeNeighborsOfSameGroup) {
   EXPECT_EQ(runs[3].group, kDoesNot);
 }
 
-TEST(GroupRunsTest, CoverAnyPiecesOfAnyPlan) {
+TEST(GroupRunsTest, CoverAnyChunksOfAnyPlan) {
   std::mt19937 random(1);
   const auto below = [&](u32 n) { return static_cast<int>(random() % n); };
   for (int round = 0; round < 300; ++round) {
@@ -43,10 +43,10 @@ TEST(GroupRunsTest, CoverAnyPiecesOfAnyPlan) {
       groups.push_back(below(2) == 0 ? kDecays : kDoesNot);
     }
     const BufferPlan plan = plan_buffer(params, 1 + below(9), below(20000));
-    const i64 piece = 64 * (1 + below(50));
+    const i64 chunk = 64 * (1 + below(50));
     i64 covered = 0;
-    for (i64 begin = 0; begin < plan.total; begin += piece) {
-      const i64 end = std::min(begin + piece, plan.total);
+    for (i64 begin = 0; begin < plan.total; begin += chunk) {
+      const i64 end = std::min(begin + chunk, plan.total);
       for (const GroupRun& run : group_runs(plan, groups, begin, end)) {
         EXPECT_EQ(run.begin, covered);
         EXPECT_LT(run.begin, run.end);

@@ -124,7 +124,7 @@ class SmallModel {
   std::normal_distribution<double> normal_;
 };
 
-/// Copies states as a checkpoint does, in pieces of different sizes.
+/// Copies states as a checkpoint does, in chunks of different sizes.
 inline void load_states(const SmallModel& from, SmallModel& to) {
   const std::map<std::string, std::vector<float>> states = from.states();
   to.optimizer().visit_stored_state([&](std::string_view state, const Param& param, i64 first, const auto& values) {

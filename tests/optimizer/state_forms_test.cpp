@@ -69,8 +69,8 @@ TEST_F(LowPrecisionMomentsTest, UseExpectedMemory) {
 
 /// Covers more values than are decoded at a time, also starting in the middle of a block. Each must be read as its
 /// format stores it.
-TEST_F(LowPrecisionMomentsTest, ReadAndWriteInPieces) {
-  constexpr i64 kCount = 2 * StoredArray::kPiece + 1024, kFirst = 37, kSome = StoredArray::kPiece + 500;
+TEST_F(LowPrecisionMomentsTest, ReadAndWriteInChunks) {
+  constexpr i64 kCount = 2 * StoredArray::kChunk + 1024, kFirst = 37, kSome = StoredArray::kChunk + 500;
   CpuDevice device;
   Tensor values = Tensor::empty({kCount}, DType::F32, device), model = Tensor::empty({kCount}, DType::BF16, device);
   for (i64 i = 0; i < kCount; ++i) values.data<float>()[i] = 1e-3F * static_cast<float>((i * 7919) % 100003);

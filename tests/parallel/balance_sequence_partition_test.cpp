@@ -108,12 +108,12 @@ TEST(SamplePartitionTest, ReachMatchesPairwiseVisibility) {
   const SequencePartition ranks{.heads = 1, .rings = 4};
   for (const i64 window : {0, 1, 5, 30}) {
     const AttentionWork work = pack_documents(kSeq, {{10, 40, 3, 20, 23}, {50, 46}}, {window});
-    const std::vector<i64> pieces{0, 5, 1, 2, 3, 7, 4, 6};
+    const std::vector<i64> chunks{0, 5, 1, 2, 3, 7, 4, 6};
     std::vector<i64> first_keys;
-    for (i64 piece = 0; piece < 8; ++piece)
-      first_keys.push_back(std::min(work.starts[static_cast<std::size_t>(24 * piece)],
-                                    work.starts[static_cast<std::size_t>(24 * piece + 1)]));
-    const SamplePartition partition(ranks, kSeq, pieces, first_keys);
+    for (i64 chunk = 0; chunk < 8; ++chunk)
+      first_keys.push_back(std::min(work.starts[static_cast<std::size_t>(24 * chunk)],
+                                    work.starts[static_cast<std::size_t>(24 * chunk + 1)]));
+    const SamplePartition partition(ranks, kSeq, chunks, first_keys);
     for (i64 querier = 0; querier < 4; ++querier) {
       for (i64 owner = 0; owner < 4; ++owner) {
         bool sees = false;

@@ -104,7 +104,7 @@ Outcome attend(const Problem& p, const Qkv& qkv, const Tensor& dout, const Posit
           d_sinks.values};
 }
 
-/// Partition of the samples, identical on all ranks. If the last two pieces are swapped and there is a window, partial
+/// Partition of the samples, identical on all ranks. If the last two chunks are swapped and there is a window, partial
 /// sums for keys pass through a rank that does not see these keys.
 enum class Cut : u8 { Zigzag, Consecutive, Swapped, Random };
 
@@ -113,17 +113,17 @@ SamplePartition make_partition(Cut kind, const Problem& p, const SequencePartiti
   i64 runs = 1;
   if (kind == Cut::Random) runs = p.seq % (4 * ranks.ranks()) == 0 ? 4 : 3;
   const i64 count = runs * ranks.rings;
-  std::vector<i64> pieces(static_cast<std::size_t>(count)), first_keys;
-  std::iota(pieces.begin(), pieces.end(), i64{0});
+  std::vector<i64> chunks(static_cast<std::size_t>(count)), first_keys;
+  std::iota(chunks.begin(), chunks.end(), i64{0});
   std::mt19937 random(5);
-  if (kind == Cut::Random) std::shuffle(pieces.begin(), pieces.end(), random);
-  if (kind == Cut::Swapped) std::swap(pieces[pieces.size() - 2], pieces.back());
-  for (auto member = pieces.begin(); member != pieces.end(); member += runs) std::sort(member, member + runs);
+  if (kind == Cut::Random) std::shuffle(chunks.begin(), chunks.end(), random);
+  if (kind == Cut::Swapped) std::swap(chunks[chunks.size() - 2], chunks.back());
+  for (auto member = chunks.begin(); member != chunks.end(); member += runs) std::sort(member, member + runs);
   for (i64 i = 0; starts.defined() && i < count; ++i) {
     const std::vector<i32> row = read_values<i32>(starts.slice(i * p.seq / count, i * p.seq / count + 1));
     first_keys.push_back(*std::min_element(row.begin(), row.end()));
   }
-  return {ranks, p.seq, pieces, first_keys};
+  return {ranks, p.seq, chunks, first_keys};
 }
 
 /// Copies the rows of a tensor, at positions `at`, into the full tensor.

@@ -99,11 +99,11 @@ void expect_sound_buckets(const BufferPlan& plan, i64 bucket_elements) {
   EXPECT_EQ(next_param, plan.params.size());
 }
 
-/// Checks that the parts of each parameter in the pieces of the vector add up to the full parameter.
-void expect_pieces_cover(const BufferPlan& plan, i64 piece) {
+/// Checks that the parts of each parameter in the chunks of the vector add up to the full parameter.
+void expect_chunks_cover(const BufferPlan& plan, i64 chunk) {
   std::vector<i64> elements(plan.params.size(), 0);
-  for (i64 begin = 0; begin < plan.total; begin += piece) {
-    const i64 end = std::min(begin + piece, plan.total);
+  for (i64 begin = 0; begin < plan.total; begin += chunk) {
+    const i64 end = std::min(begin + chunk, plan.total);
     for (std::size_t i = 0; i < plan.params.size(); ++i) {
       const ParamPart part = part_inside(plan, i, begin, end);
       if (part.count <= 0) continue;
@@ -123,7 +123,7 @@ TEST(BufferPlanTest, HoldsInvariantsForRandomParameters) {
     const BufferPlan plan = plan_buffer(params, dp, bucket_elements);
     expect_sound_layout(plan);
     expect_sound_buckets(plan, bucket_elements);
-    expect_pieces_cover(plan, 64 * (1 + static_cast<i64>(random() % 50)));
+    expect_chunks_cover(plan, 64 * (1 + static_cast<i64>(random() % 50)));
   }
 }
 

@@ -56,7 +56,7 @@ TEST(StepTimeTest, SlowLinksAddTime) {
 }
 
 // Kernels that see only part of the keys are less efficient, and their results have to be merged.
-TEST(StepTimeTest, RingAttentionIsComputedInPieces) {
+TEST(StepTimeTest, RingAttentionIsComputedInChunks) {
   const Hardware hardware = hardware_with(1e12);
   const Workload work = work_of(8);
   const KernelTraits program;

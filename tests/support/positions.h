@@ -12,9 +12,9 @@ namespace mcpp::test {
 inline PositionRanges after(i64 first) {
   return {.first = first};
 }
-/// Returns the positions of rank `rank` of `ranks` in a sequence of 2 * ranks pieces.
-inline PositionRanges zigzag(i64 rank, i64 ranks, i64 piece) {
-  return {.first = rank * piece, .split = piece, .second = (2 * ranks - 1 - rank) * piece};
+/// Returns the positions of rank `rank` of `ranks` in a sequence of 2 * ranks chunks.
+inline PositionRanges zigzag(i64 rank, i64 ranks, i64 chunk) {
+  return {.first = rank * chunk, .split = chunk, .second = (2 * ranks - 1 - rank) * chunk};
 }
 /// Returns one or two ranges of positions for `rows` rows.
 inline PositionRanges random_ranges(i64 rows, u64 seed) {

@@ -23,7 +23,7 @@ TEST(StagingRingTest, WrapsAroundWhenOldestAreReturned) {
   EXPECT_EQ(ring.take(40), 60);
 }
 
-TEST(StagingRingTest, DoesNotSplitPieceAtEnd) {
+TEST(StagingRingTest, DoesNotSplitChunkAtEnd) {
   StagingRing ring(100);
   EXPECT_EQ(ring.take(30), 0);
   EXPECT_EQ(ring.take(50), 30);
@@ -40,14 +40,14 @@ TEST(StagingRingTest, RejectsMoreThanCapacity) {
 }
 
 /// Tracks the owner of every byte, for many sizes in any order.
-TEST(StagingRingTest, PiecesInUseDoNotOverlap) {
+TEST(StagingRingTest, ChunksInUseDoNotOverlap) {
   std::mt19937 random(7);
   for (const i64 capacity : {1, 7, 64, 1000}) {
     StagingRing ring(capacity);
     std::vector<bool> used(static_cast<std::size_t>(capacity));
-    std::deque<std::pair<i64, i64>> pieces;
-    const auto mark = [&](std::pair<i64, i64> piece, bool value) {
-      for (i64 i = piece.first; i < piece.second; ++i) {
+    std::deque<std::pair<i64, i64>> chunks;
+    const auto mark = [&](std::pair<i64, i64> chunk, bool value) {
+      for (i64 i = chunk.first; i < chunk.second; ++i) {
         ASSERT_NE(used[static_cast<std::size_t>(i)], value);
         used[static_cast<std::size_t>(i)] = value;
       }
@@ -56,19 +56,19 @@ TEST(StagingRingTest, PiecesInUseDoNotOverlap) {
       const i64 bytes = 1 + static_cast<i64>(random() % static_cast<u32>(capacity));
       std::optional<i64> begin = ring.take(bytes);
       while (!begin) {
-        ASSERT_FALSE(pieces.empty()) << "nothing is in use, yet " << bytes << " bytes of " << capacity
+        ASSERT_FALSE(chunks.empty()) << "nothing is in use, yet " << bytes << " bytes of " << capacity
                                      << " are refused";
-        mark(pieces.front(), false);
-        pieces.pop_front();
+        mark(chunks.front(), false);
+        chunks.pop_front();
         ring.release_oldest();
         begin = ring.take(bytes);
       }
       ASSERT_LE(*begin + bytes, capacity);
-      pieces.emplace_back(*begin, *begin + bytes);
-      mark(pieces.back(), true);
+      chunks.emplace_back(*begin, *begin + bytes);
+      mark(chunks.back(), true);
       if (random() % 3 == 0) {
-        mark(pieces.front(), false);
-        pieces.pop_front();
+        mark(chunks.front(), false);
+        chunks.pop_front();
         ring.release_oldest();
       }
     }

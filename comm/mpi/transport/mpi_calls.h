@@ -113,7 +113,7 @@ constexpr i64 kEagerBytes = 60 << 10;
 /// Maximum size of one MPI message.
 constexpr i64 kMaxMessageBytes = i64{1} << 30;
 
-/// Calls f(begin, bytes) for pieces of at most `max_bytes` bytes.
+/// Calls f(begin, bytes) for chunks of at most `max_bytes` bytes.
 template <class F>
 void for_each_message(i64 bytes, F&& f, i64 max_bytes = kMaxMessageBytes) {
   for (i64 begin = 0; begin < bytes; begin += max_bytes) f(begin, static_cast<int>(std::min(max_bytes, bytes - begin)));

@@ -109,8 +109,8 @@ OfferTags tags_of_offer(i64 number) {
   return {.message = tag, .answer = tag + mpi_tag::kOffers};
 }
 
-/// Message to one rank in an exchange, or a piece of it.
-struct ExchangePiece {
+/// Message to one rank in an exchange, or a chunk of it.
+struct ExchangeChunk {
   const std::byte* from;
   int bytes, to;
 
@@ -139,8 +139,8 @@ Work MpiMessages::recv(const Tensor& t, int source) {
   return Work([in = start_receive(t, source, mpi_tag::kMessage, wait_policy_)]() mutable { in.finish(); });
 }
 
-/// Between nodes, sends pieces of the eager size, because the handshakes of larger messages are queued behind data of
-/// other messages. The first piece for each rank is synchronous: its completion shows that the receiver has posted its
+/// Between nodes, sends chunks of the eager size, because the handshakes of larger messages are queued behind data of
+/// other messages. The first chunk for each rank is synchronous: its completion shows that the receiver has posted its
 /// buffers for the rest.
 Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const Tensor& out,
                            std::span<const Part> receive, const WaitPolicy& wait_policy) const {
@@ -154,23 +154,23 @@ Work MpiMessages::exchange(const Tensor& in, std::span<const Part> send, const T
       incoming.push_back(start_receive(to, r, mpi_tag::kExchange, wait_policy));
   }
   std::vector<MPI_Request> requests;
-  std::vector<ExchangePiece> rest;
+  std::vector<ExchangeChunk> rest;
   for (int step = 1; step < size; ++step) {  // staggered so that ranks start with different peers
     const int r = (rank_ + step) % size;
     const Tensor from = in.flat(send[r].first, send[r].count);
-    const auto send_piece = [&](i64 begin, int n) {
-      const ExchangePiece piece{first_byte(from) + begin, n, r};
+    const auto send_chunk = [&](i64 begin, int n) {
+      const ExchangeChunk chunk{first_byte(from) + begin, n, r};
       if (begin == 0 || is_same_node(r))
-        piece.start(n < from.bytes() ? MPI_Issend : MPI_Isend, comm_.get(), requests.emplace_back());
+        chunk.start(n < from.bytes() ? MPI_Issend : MPI_Isend, comm_.get(), requests.emplace_back());
       else
-        rest.push_back(piece);
+        rest.push_back(chunk);
     };
-    for_each_message(from.bytes(), send_piece, exchange_piece(r));
+    for_each_message(from.bytes(), send_chunk, exchange_chunk(r));
   }
   return Work([in, incoming = std::move(incoming), requests = std::move(requests), rest = std::move(rest),
                comm = comm_.get(), wait_policy]() mutable {
     if (!rest.empty()) wait_all(requests, wait_policy);
-    for (const ExchangePiece& piece : rest) piece.start(MPI_Isend, comm, requests.emplace_back());
+    for (const ExchangeChunk& chunk : rest) chunk.start(MPI_Isend, comm, requests.emplace_back());
     for (Incoming& message : incoming) message.finish();
     wait_all(requests, wait_policy);
   });
@@ -189,7 +189,7 @@ bool MpiMessages::is_same_node(int peer) const {
 }
 
 /// Returns the maximum message size in an exchange with `peer`.
-i64 MpiMessages::exchange_piece(int peer) const {
+i64 MpiMessages::exchange_chunk(int peer) const {
   return is_same_node(peer) ? kMaxMessageBytes : kEagerBytes;
 }
 
@@ -265,7 +265,7 @@ MpiMessages::Incoming MpiMessages::start_receive(const Tensor& t, int source, in
     check_mpi(MPI_Irecv(memory + begin, n, MPI_BYTE, source, tag, comm_.get(), &message.requests.emplace_back()),
               "MPI_Irecv");
   };
-  for_each_message(t.bytes(), receive, tag == mpi_tag::kExchange ? exchange_piece(source) : kMaxMessageBytes);
+  for_each_message(t.bytes(), receive, tag == mpi_tag::kExchange ? exchange_chunk(source) : kMaxMessageBytes);
   if (world_.progress && !is_same_node(source)) message.progress_hold.reset(new ProgressHold{world_.progress});
   return message;
 }

@@ -130,7 +130,7 @@ class MpiMessages {
   Work send_offer(const Tensor& t, int destination);
   Work receive_offer(const Tensor& t, int source);
   Incoming start_receive(const Tensor& t, int source, int tag, const WaitPolicy& wait_policy) const;
-  i64 exchange_piece(int peer) const;
+  i64 exchange_chunk(int peer) const;
   void send_copy(const void* from, i64 bytes, int destination);
   void start_send(InFlightSend& message, const void* from, i64 bytes, int destination) const;
   InFlightSend& acquire_send_buffer(i64 bytes);

@@ -105,7 +105,7 @@ std::unique_ptr<UnitTokens> UnitTokens::reopen_spilled(const PartsFolder& folder
 
 namespace {
 
-/// Reads the pieces of one unit.
+/// Reads the chunks of one unit.
 class UnitReader {
  public:
   UnitReader(const WorkUnit& unit, const TextRange& range, const DocumentFormat& format)
@@ -114,12 +114,12 @@ class UnitReader {
         split_mode_(split_mode_for(unit.is_json_lines, format)),
         begin_(source_.bytes_consumed()) {}
 
-  std::optional<InputFiles::Piece> next() {
-    InputFiles::Piece piece{.path = source_.path(), .piece = {}, .progress = 0};
-    piece.piece.is_json_lines = is_json_lines_;
-    if (!source_.next(piece.piece, kTokenizedPieceBytes, split_mode_)) return std::nullopt;
-    piece.progress = source_.bytes_consumed() - begin_;
-    return piece;
+  std::optional<InputFiles::Chunk> next() {
+    InputFiles::Chunk chunk{.path = source_.path(), .chunk = {}, .progress = 0};
+    chunk.chunk.is_json_lines = is_json_lines_;
+    if (!source_.next(chunk.chunk, kTokenizedChunkBytes, split_mode_)) return std::nullopt;
+    chunk.progress = source_.bytes_consumed() - begin_;
+    return chunk;
   }
 
  private:
@@ -193,12 +193,12 @@ std::unique_ptr<UnitTokens> tokenize_range(const PartsFolder& folder, const Work
   UnitReader reader(unit, range, format);
   ordered_parallel(
       workers, [&] { return reader.next(); },
-      [&](InputFiles::Piece raw) { return tokenize(std::move(raw), format, tokenizer); },
-      [&](const TokenizedPiece& piece) {
-        for (std::size_t k = 0; k < piece.by_key.size(); ++k)
-          for (const TokenSegment& segment : piece.by_key[k]) keys[k]->add(segment);
-        part.metadata.malformed_lines += piece.malformed;
-        progress(static_cast<i64>(piece.progress));
+      [&](InputFiles::Chunk raw) { return tokenize(std::move(raw), format, tokenizer); },
+      [&](const TokenizedChunk& chunk) {
+        for (std::size_t k = 0; k < chunk.by_key.size(); ++k)
+          for (const TokenSegment& segment : chunk.by_key[k]) keys[k]->add(segment);
+        part.metadata.malformed_lines += chunk.malformed;
+        progress(static_cast<i64>(chunk.progress));
       });
   for (const auto& key : keys) {
     part.metadata.keys.push_back(key->finish());

@@ -33,11 +33,11 @@ std::vector<TextRange> split_into_ranges(std::string_view text, SplitMode mode, 
     bool ends_document = true;
     if (mode == SplitMode::Line) {
       position = next_line_start(text, position + unit_bytes);
-    } else if (size - position <= static_cast<i64>(kTokenizedPieceBytes)) {
+    } else if (size - position <= static_cast<i64>(kTokenizedChunkBytes)) {
       position = size;
     } else {
-      const PieceEnd end =
-          find_piece_end(text.substr(static_cast<std::size_t>(position), kTokenizedPieceBytes), mode, begins_line);
+      const ChunkEnd end =
+          find_chunk_end(text.substr(static_cast<std::size_t>(position), kTokenizedChunkBytes), mode, begins_line);
       position += static_cast<i64>(end.size);
       ends_document = end.ends_document;
     }

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kBlockBytes = 4096;  // also bounds words: the library counts only up to 65535
 // Target size of parts. For a text that repeats, the library scans the rest of the sentence, and it does not consider
 // strings that always continue identically, as words before a space do. In short parts some of them end and can become
-// pieces.
+// chunks.
 constexpr std::size_t kPartBytes = 128;
 // Characters that sentencepiece uses internally as markers; it would drop sentences that contain them.
 constexpr std::string_view kReserved[] = {"\t", std::string_view("\0", 1), "\xE2\x96\x85", "\xE2\x96\x81"};
@@ -124,10 +124,10 @@ class BlockIterator : public sentencepiece::SentenceIterator {
  private:
   void advance() {
     while (blocks_.empty()) {
-      std::optional<InputFiles::Piece> read = files_.next();
+      std::optional<InputFiles::Chunk> read = files_.next();
       if (!read) return progress_.training();
       progress_.reading(read->progress, files_.total_bytes());
-      for (const auto& segments : parse_piece(read->path, std::move(read->piece), files_.format()).by_key) {
+      for (const auto& segments : parse_chunk(read->path, std::move(read->chunk), files_.format()).by_key) {
         for (const Segment& segment : segments) append_blocks(segment.text, blocks_);
       }
     }
@@ -138,17 +138,17 @@ class BlockIterator : public sentencepiece::SentenceIterator {
   std::deque<std::string> blocks_;
 };
 
-/// Words of a piece of a file and their counts.
-struct CountedPiece {
-  PieceDocuments documents;            // owns the text that the words refer to
+/// Words of a chunk of a file and their counts.
+struct CountedChunk {
+  ChunkDocuments documents;            // owns the text that the words refer to
   std::deque<std::string> normalized;  // or this, if normalized
   std::unordered_map<std::string_view, i64> counts;
   u64 progress = 0;
 };
 
-CountedPiece count_piece_words(InputFiles::Piece read, const DocumentFormat& format) {
-  CountedPiece counted;
-  counted.documents = parse_piece(read.path, std::move(read.piece), format);
+CountedChunk count_chunk_words(InputFiles::Chunk read, const DocumentFormat& format) {
+  CountedChunk counted;
+  counted.documents = parse_chunk(read.path, std::move(read.chunk), format);
   counted.progress = read.progress;
   for (const auto& segments : counted.documents.by_key) {
     for (const Segment& segment : segments) {
@@ -163,21 +163,21 @@ CountedPiece count_piece_words(InputFiles::Piece read, const DocumentFormat& for
   return counted;
 }
 
-/// Returns the sum of count(piece) over all pieces, computed on `threads` threads.
+/// Returns the sum of count(chunk) over all chunks, computed on `threads` threads.
 template <class Count>
 WordCounts count_all(InputFiles& files, i64 threads, TokenizerTrainingProgress& progress, Count&& count) {
   WordCounts counts;
   ordered_parallel(
       threads, [&] { return files.next(); }, count,
-      [&](const CountedPiece& piece) {
-        for (const auto& [word, times] : piece.counts) {
+      [&](const CountedChunk& chunk) {
+        for (const auto& [word, times] : chunk.counts) {
           const auto known = counts.find(word);
           if (known != counts.end())
             known->second += times;
           else
             counts.emplace(word, times);
         }
-        progress.reading(piece.progress, files.total_bytes());
+        progress.reading(chunk.progress, files.total_bytes());
       });
   progress.training();
   return counts;
@@ -191,7 +191,7 @@ class ByteWords final : public WordSink {
     normalizer_.emplace(description.normalizer, description.rules);
     pre_tokenizer_.emplace(description.pre_tokenizer, description.rules);
   }
-  void count_in(const std::string& text, CountedPiece& counted) {
+  void count_in(const std::string& text, CountedChunk& counted) {
     counts_ = &counted.counts;
     std::string& buffer = counted.normalized.emplace_back();
     constexpr SegmentStart kStart = SegmentStart::Document;
@@ -236,17 +236,17 @@ std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles&
 
 std::unique_ptr<sentencepiece::SentenceIterator> make_word_iterator(InputFiles& files, i64 threads,
                                                                     TokenizerTrainingProgress& progress) {
-  WordCounts counts = count_all(files, threads, progress, [&](InputFiles::Piece read) {
-    return count_piece_words(std::move(read), files.format());
+  WordCounts counts = count_all(files, threads, progress, [&](InputFiles::Chunk read) {
+    return count_chunk_words(std::move(read), files.format());
   });
   return std::make_unique<WordIterator>(std::move(counts));
 }
 
 WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads,
                             TokenizerTrainingProgress& progress) {
-  return count_all(files, threads, progress, [&](InputFiles::Piece read) {
-    CountedPiece counted;
-    counted.documents = parse_piece(read.path, std::move(read.piece), files.format());
+  return count_all(files, threads, progress, [&](InputFiles::Chunk read) {
+    CountedChunk counted;
+    counted.documents = parse_chunk(read.path, std::move(read.chunk), files.format());
     counted.progress = read.progress;
     ByteWords words(rules);
     for (const auto& segments : counted.documents.by_key)

@@ -66,7 +66,7 @@ std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles&
 std::unique_ptr<sentencepiece::SentenceIterator> make_word_iterator(InputFiles& files, i64 threads,
                                                                     TokenizerTrainingProgress& progress);
 
-/// Returns each distinct word of `files`, split and normalized by `rules`, with its count. Pieces of a document that
+/// Returns each distinct word of `files`, split and normalized by `rules`, with its count. Chunks of a document that
 /// are read separately are split separately. Runs on `threads` threads; the result does not depend on their number.
 /// Throws BadInput on read errors.
 WordCounts count_byte_words(InputFiles& files, PreTokenization rules, i64 threads, TokenizerTrainingProgress& progress);

@@ -29,8 +29,8 @@ void check_tokenizer(const DatasetInfo& info, const Path& prefix, const Inferenc
 HeldOut read_texts(const std::vector<std::string>& inputs, const DocumentFormat& format, const Tokenizer& tokenizer,
                    const SpecialTokens& special) {
   const i32 begin = special.text_begin(tokenizer), end = special.text_end(tokenizer);
-  constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-  InputFiles files(inputs, format, kPieceBytes);
+  constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+  InputFiles files(inputs, format, kChunkBytes);
   HeldOut held_out{.name = join(files.paths(), ", "), .tokens = {}};
   std::string document;
   const auto end_document = [&] {
@@ -43,8 +43,8 @@ HeldOut read_texts(const std::vector<std::string>& inputs, const DocumentFormat&
     held_out.bytes += static_cast<i64>(document.size());
     document.clear();
   };
-  while (std::optional<InputFiles::Piece> read = files.next()) {
-    const PieceDocuments parsed = parse_piece(read->path, std::move(read->piece), files.format());
+  while (std::optional<InputFiles::Chunk> read = files.next()) {
+    const ChunkDocuments parsed = parse_chunk(read->path, std::move(read->chunk), files.format());
     for (const Segment& segment : parsed.by_key[0]) {
       document += segment.text;
       if (segment.ends_document) end_document();

@@ -15,7 +15,7 @@
 namespace mcpp {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
 std::vector<std::string> continuations_of(const nlohmann::json& object) {
   const auto it = object.find("continuations");
@@ -73,8 +73,8 @@ Task read_task(const Path& file) {
   Task task{.name = name_of(file), .file = file, .items = {}};
   TextSource source(file);
   i64 number = 0;
-  for (TextPiece piece; source.next(piece, kPieceBytes, SplitMode::Line);) {
-    for (std::string_view text = piece.text; !text.empty();) {
+  for (TextChunk chunk; source.next(chunk, kChunkBytes, SplitMode::Line);) {
+    for (std::string_view text = chunk.text; !text.empty();) {
       const std::string_view line = text.substr(0, text.find('\n'));
       text.remove_prefix(std::min(text.size(), line.size() + 1));
       ++number;

@@ -24,7 +24,7 @@ void attention_sink(const Tensor* sinks, AttentionResult& y) {
     const T* logits = sinks ? sinks->data<T>() : nullptr;
     T* out = y.out.data<T>();
     R* lse = y.lse.data<R>();
-    parallel_for(cpu(y.out), seq * batch * heads, rows_per_piece(dim), [=](i64 begin, i64 end) {
+    parallel_for(cpu(y.out), seq * batch * heads, rows_per_chunk(dim), [=](i64 begin, i64 end) {
       for (i64 row = begin; row < end; ++row) {
         const i64 head = row % heads, b = row / heads % batch, at = (b * heads + head) * seq + row / heads / batch;
         const R sink = sink_of(logits, head), largest = std::max(lse[at], sink);
@@ -45,7 +45,7 @@ void scale_by_sinks(const Tensor& sinks, const Tensor& lse, Tensor& dots) {
     const T* logits = sinks.data<T>();
     const R* sums = lse.data<R>();
     R* values = dots.data<R>();
-    parallel_for(cpu(dots), seq * batch, rows_per_piece(heads), [=](i64 begin, i64 end) {
+    parallel_for(cpu(dots), seq * batch, rows_per_chunk(heads), [=](i64 begin, i64 end) {
       for (i64 row = begin; row < end; ++row) {
         for (i64 head = 0; head < heads; ++head) {
           const R log_sum = sums[(row % batch * heads + head) * seq + row / batch];

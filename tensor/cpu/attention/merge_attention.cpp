@@ -28,7 +28,7 @@ void merge_rows(const AttentionResult& part, AttentionResult& total) {
   S* to = total.out.data<S>();
   const R* others = part.lse.data<R>();
   R* owns = total.lse.data<R>();
-  parallel_for(cpu(part.out), seq * batch * heads, rows_per_piece(dim), [=](i64 begin, i64 end) {
+  parallel_for(cpu(part.out), seq * batch * heads, rows_per_chunk(dim), [=](i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
       const i64 head = row % heads, b = row / heads % batch, at = (b * heads + head) * seq + row / heads / batch;
       const R largest = std::max(owns[at], others[at]);

@@ -97,17 +97,17 @@ void multiply_strip(const Strip<C>& strip, Prefetcher& prefetcher) {
 /// Computes to[16, 32] = the transpose of 16 rows of 16 words, with row stride `ld` in words. Combines words of four
 /// rows during the load, which saves half of the shuffles and fits the registers.
 void transpose_rows(const BFloat16* from, i64 ld, u32* to) {
-  const auto piece = [&](i64 row, i64 word) {
+  const auto chunk = [&](i64 row, i64 word) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + row * ld + 2 * word));
   };
   for (i64 word = 0; word < kLanes; word += 4, to += 4 * kWidth) {
     __m512i rows[4];
 #pragma GCC unroll 4
     for (i64 i = 0; i < 4; ++i) {
-      rows[i] = _mm512_castsi128_si512(piece(i, word));
-      rows[i] = _mm512_inserti32x4(rows[i], piece(4 + i, word), 1);
-      rows[i] = _mm512_inserti32x4(rows[i], piece(8 + i, word), 2);
-      rows[i] = _mm512_inserti32x4(rows[i], piece(12 + i, word), 3);
+      rows[i] = _mm512_castsi128_si512(chunk(i, word));
+      rows[i] = _mm512_inserti32x4(rows[i], chunk(4 + i, word), 1);
+      rows[i] = _mm512_inserti32x4(rows[i], chunk(8 + i, word), 2);
+      rows[i] = _mm512_inserti32x4(rows[i], chunk(12 + i, word), 3);
     }
     const __m512i low = _mm512_unpacklo_epi32(rows[0], rows[1]), high = _mm512_unpackhi_epi32(rows[0], rows[1]);
     const __m512i low2 = _mm512_unpacklo_epi32(rows[2], rows[3]), high2 = _mm512_unpackhi_epi32(rows[2], rows[3]);

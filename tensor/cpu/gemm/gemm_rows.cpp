@@ -83,8 +83,8 @@ HWY_EXPORT(rows_f16_to_f32);
 
 template <class T, class C>
 void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c) {
-  constexpr i64 kColumnsPerPiece = 64;
-  parallel_for(device, size.n, kColumnsPerPiece, [&](i64 begin, i64 end) {
+  constexpr i64 kColumnsPerChunk = 64;
+  parallel_for(device, size.n, kColumnsPerChunk, [&](i64 begin, i64 end) {
     if constexpr (std::is_same_v<T, float>) {
       HWY_DYNAMIC_DISPATCH(rows_f32)(size, a, b, beta, c, begin, end);
     } else if constexpr (std::is_same_v<C, BFloat16>) {

@@ -264,8 +264,8 @@ std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, i
   const auto last = blocks.end() - std::min(static_cast<std::ptrdiff_t>(threads), std::ssize(blocks));
   const std::vector<Product<T, C>> rest(last, blocks.end());
   blocks.erase(last, blocks.end());
-  const std::vector<Product<T, C>> pieces = blocks_of(std::span(rest), kMinColumns);
-  blocks.insert(blocks.end(), pieces.begin(), pieces.end());
+  const std::vector<Product<T, C>> chunks = blocks_of(std::span(rest), kMinColumns);
+  blocks.insert(blocks.end(), chunks.begin(), chunks.end());
   return blocks;
 }
 

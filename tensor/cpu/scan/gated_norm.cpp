@@ -53,7 +53,7 @@ void gated_norm(const ScanShape& shape, const Tensor& y, const Tensor& p, const 
     const LaneTag<T> d;
     const NormSegments segments(shape);
     const i64 rows = p.dim(0) * p.dim(1);
-    parallel_for(cpu(p), rows, rows_per_piece(segments.count() * segments.size), [&](i64 begin, i64 end) {
+    parallel_for(cpu(p), rows, rows_per_chunk(segments.count() * segments.size), [&](i64 begin, i64 end) {
       for (i64 task = begin * segments.count(); task < end * segments.count(); ++task) {
         const i64 row = task / segments.count(), segment = task % segments.count();
         const T *from = y.data<T>() + segments.y_at(row, segment), *z = p.data<T>() + segments.gate_at(row, segment),

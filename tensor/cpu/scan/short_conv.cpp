@@ -78,7 +78,7 @@ void short_conv(const ScanShape& shape, const Tensor& p, const ConvParams& conv,
             *before = state ? state->data<T>() : nullptr;
     T* xs = x.data<T>();
     const i64 stride = r.groups * r.channels;
-    parallel_for(cpu(p), r.seq * r.batch, rows_per_piece(stride), [&](i64 begin, i64 end) {
+    parallel_for(cpu(p), r.seq * r.batch, rows_per_chunk(stride), [&](i64 begin, i64 end) {
       const T* inputs[8];
       for (i64 row = begin; row < end; ++row) {
         const i64 t = row / r.batch, b = row % r.batch;
@@ -115,7 +115,7 @@ void activation_gradient(const ConvRows& r, const Tensor& p, const std::vector<L
                          Tensor& dx) {
   const LaneTag<T> d;
   const i64 stride = r.groups * r.channels;
-  parallel_for(cpu(p), r.seq * r.batch, rows_per_piece(stride), [&](i64 begin, i64 end) {
+  parallel_for(cpu(p), r.seq * r.batch, rows_per_chunk(stride), [&](i64 begin, i64 end) {
     const T* inputs[8];
     for (i64 row = begin; row < end; ++row) {
       const i64 t = row / r.batch, b = row % r.batch;
@@ -138,7 +138,7 @@ template <class T>
 void input_gradient(const ConvRows& r, const std::vector<Lane<T>>& weights, const Tensor& du, Tensor& dp) {
   const LaneTag<T> d;
   const i64 stride = r.groups * r.channels;
-  parallel_for(cpu(dp), r.seq * r.batch, rows_per_piece(stride), [&](i64 begin, i64 end) {
+  parallel_for(cpu(dp), r.seq * r.batch, rows_per_chunk(stride), [&](i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
       const i64 t = row / r.batch, b = row % r.batch;
       for (i64 g = 0; g < r.groups; ++g) {

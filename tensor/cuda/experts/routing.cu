@@ -228,13 +228,13 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % kWarp == 0) found[row] = result;
 }
 
-/// Computes in sums[piece] the sums over the piece's rows, [batch, n], and of the squares of their lse. One block per
-/// piece.
+/// Computes in sums[chunk] the sums over the chunk's rows, [batch, n], and of the squares of their lse. One block per
+/// chunk.
 template <class W>
 __global__ void __launch_bounds__(kThreads)
-    sum_scores(const W* logits, const BalancedScores<W>* rows_scores, RouterScore score, i64 rows, i64 rows_per_piece,
+    sum_scores(const W* logits, const BalancedScores<W>* rows_scores, RouterScore score, i64 rows, i64 rows_per_chunk,
                i64 batch, i64 n, double* sums) {
-  const i64 begin = blockIdx.x * rows_per_piece, end = min(rows, begin + rows_per_piece);
+  const i64 begin = blockIdx.x * rows_per_chunk, end = min(rows, begin + rows_per_chunk);
   double* to = sums + blockIdx.x * (batch * n + 1);
   for (i64 i = threadIdx.x; i < batch * n; i += kThreads) {
     const i64 sample = i / n, e = i % n;
@@ -320,10 +320,10 @@ void Kernels<DeviceType::Cuda>::routing_weights_backward(const Tensor& d_weights
 template <>
 void Kernels<DeviceType::Cuda>::router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums,
                                                   Tensor& squares) {
-  constexpr i64 kMinRows = 32, kMaxPieces = 512;
+  constexpr i64 kMinRows = 32, kMaxChunks = 512;
   const i64 rows = logits.dim(0), n = logits.dim(1), batch = sums.dim(0);
   CudaDevice& device = cuda(logits);
-  const PartialSums<double> partial(rows, batch * n + 1, kMinRows, kMaxPieces, device);
+  const PartialSums<double> partial(rows, batch * n + 1, kMinRows, kMaxChunks, device);
   on_accumulate_dtype(logits.dtype(), [&]<class W>() {
     if (rows == 0) return;
     using Scores = BalancedScores<W>;
@@ -332,8 +332,8 @@ void Kernels<DeviceType::Cuda>::router_score_sums(const Tensor& logits, RouterSc
     auto* scores = static_cast<Scores*>(found.raw());
     const W* x = logits.data<W>();
     launch(find_scores<W>, blocks_for(rows), kThreads, 0, device.stream(), x, score, rows, n, scores);
-    launch(sum_scores<W>, static_cast<unsigned>(partial.pieces), kThreads, 0, device.stream(), x, scores, score, rows,
-           partial.rows_per_piece, batch, n, partial.data());
+    launch(sum_scores<W>, static_cast<unsigned>(partial.chunks), kThreads, 0, device.stream(), x, scores, score, rows,
+           partial.rows_per_chunk, batch, n, partial.data());
   });
   partial.add_to(sums, 0, 0);
   partial.add_to(squares, batch * n, 0);

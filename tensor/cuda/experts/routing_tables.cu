@@ -1,4 +1,4 @@
-// Stable counting sort of choices by expert: each warp processes a piece of the choices, 32 at a time. Also drops
+// Stable counting sort of choices by expert: each warp processes a chunk of the choices, 32 at a time. Also drops
 // choices beyond a capacity: one block per expert searches for the last accepted choice, eight bits of the sort key at
 // a time.
 #include "tensor/cuda/launch.cuh"
@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kPiece = 1024;  // choices
+constexpr i64 kChunk = 1024;  // choices
 
 /// Returns the expert's index in the range, or -1.
 __device__ __forceinline__ int index_in_range(const ExpertRange& range, i32 expert) {
@@ -15,13 +15,13 @@ __device__ __forceinline__ int index_in_range(const ExpertRange& range, i32 expe
   return expert >= 0 && number >= 0 && number < range.count ? static_cast<int>(number) : -1;
 }
 
-/// Calls f(i, number, before, total) for the choices of the calling warp's piece, 32 at a time: `number` is the
+/// Calls f(i, number, before, total) for the choices of the calling warp's chunk, 32 at a time: `number` is the
 /// expert's index or -1, `before` how many of the 32 with the same expert come earlier, `total` how many have it in
 /// total.
 template <class F>
 __device__ void each_choice(const i32* experts, const ExpertRange& range, i64 choices, F&& f) {
   const int lane = threadIdx.x % kWarp;
-  const i64 begin = blockIdx.x * kPiece, end = min(choices, begin + kPiece);
+  const i64 begin = blockIdx.x * kChunk, end = min(choices, begin + kChunk);
   for (i64 first = begin; first < end; first += kWarp) {
     const i64 i = first + lane;
     const int number = i < end ? index_in_range(range, experts[i]) : -1;
@@ -30,9 +30,9 @@ __device__ void each_choice(const i32* experts, const ExpertRange& range, i64 ch
   }
 }
 
-/// Counts the choices of each piece by expert into counts[piece]. Shared memory: one count per expert.
+/// Counts the choices of each chunk by expert into counts[chunk]. Shared memory: one count per expert.
 __global__ void __launch_bounds__(kWarp)
-    count_pieces(const i32* experts, const ExpertRange range, i64 choices, i32* counts) {
+    count_chunks(const i32* experts, const ExpertRange range, i64 choices, i32* counts) {
   i32* sums = dynamic_shared<i32>();
   for (i64 e = threadIdx.x; e < range.count; e += kWarp) sums[e] = 0;
   __syncwarp();
@@ -43,12 +43,12 @@ __global__ void __launch_bounds__(kWarp)
   for (i64 e = threadIdx.x; e < range.count; e += kWarp) counts[blockIdx.x * range.count + e] = sums[e];
 }
 
-/// Replaces counts [pieces, n] by their exclusive prefix sums over the pieces; totals [n] are the sums.
-__global__ void sum_pieces(i32* counts, i64 pieces, i64 n, i32* totals) {
+/// Replaces counts [chunks, n] by their exclusive prefix sums over the chunks; totals [n] are the sums.
+__global__ void sum_chunks(i32* counts, i64 chunks, i64 n, i32* totals) {
   const i64 e = blockIdx.x * i64{blockDim.x} + threadIdx.x;
   if (e >= n) return;
   i32 sum = 0;
-  for (i64 p = 0; p < pieces; ++p) {
+  for (i64 p = 0; p < chunks; ++p) {
     const i32 own = counts[p * n + e];
     counts[p * n + e] = sum;
     sum += own;
@@ -146,23 +146,23 @@ __global__ void place_runs(const i32* runs, i32* order, i32* inverse) {
   }
 }
 
-/// Number of occurrences of each expert: per piece as a prefix sum, and in total.
+/// Number of occurrences of each expert: per chunk as a prefix sum, and in total.
 struct Counts {
-  i64 pieces;
+  i64 chunks;
   Tensor before, totals;
 
-  Counts(const Tensor& experts, const ExpertRange& range) : pieces((experts.numel() + kPiece - 1) / kPiece) {
+  Counts(const Tensor& experts, const ExpertRange& range) : chunks((experts.numel() + kChunk - 1) / kChunk) {
     constexpr i64 kMaxSharedBytes = 48 << 10, kThreads = 128;
     MCPP_CHECK(bytes(range) <= kMaxSharedBytes, "sort_choices: ", range.count, " experts are too many for this GPU");
     CudaDevice& device = cuda(experts);
-    before = Tensor::empty({std::max<i64>(pieces, 1), range.count}, DType::I32, device, MemoryClass::Workspace);
+    before = Tensor::empty({std::max<i64>(chunks, 1), range.count}, DType::I32, device, MemoryClass::Workspace);
     totals = Tensor::empty({range.count}, DType::I32, device, MemoryClass::Workspace);
-    if (pieces > 0) {
-      launch(count_pieces, static_cast<unsigned>(pieces), kWarp, shared(range), device.stream(), experts.data<i32>(),
+    if (chunks > 0) {
+      launch(count_chunks, static_cast<unsigned>(chunks), kWarp, shared(range), device.stream(), experts.data<i32>(),
              range, experts.numel(), before.data<i32>());
     }
-    launch(sum_pieces, static_cast<unsigned>((range.count + kThreads - 1) / kThreads), kThreads, 0, device.stream(),
-           before.data<i32>(), pieces, range.count, totals.data<i32>());
+    launch(sum_chunks, static_cast<unsigned>((range.count + kThreads - 1) / kThreads), kThreads, 0, device.stream(),
+           before.data<i32>(), chunks, range.count, totals.data<i32>());
   }
   static i64 bytes(const ExpertRange& range) { return range.count * static_cast<i64>(sizeof(i32)); }
   static std::size_t shared(const ExpertRange& range) { return static_cast<std::size_t>(bytes(range)); }
@@ -184,7 +184,7 @@ void ChoiceKernels<DeviceType::Cuda>::sort_choices(const Tensor& experts, const 
   const Counts found(experts, range);
   const cudaStream_t stream = cuda(experts).stream();
   launch(find_begins, 1, 1, 0, stream, found.totals.data<i32>(), range.count);
-  launch(place_choices, static_cast<unsigned>(found.pieces), kWarp, Counts::shared(range), stream, experts.data<i32>(),
+  launch(place_choices, static_cast<unsigned>(found.chunks), kWarp, Counts::shared(range), stream, experts.data<i32>(),
          range, experts.numel(), experts.dim(1), found.before.data<i32>(), found.totals.data<i32>(), tokens.numel(),
          tokens.data<i32>(), slots.data<i32>());
 }

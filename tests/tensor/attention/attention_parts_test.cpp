@@ -12,35 +12,35 @@ INSTANTIATE_TEST_SUITE_P(Types, AttentionPartsTest, every_type(), ops_name);
 /// State of rank `rank` of a ring after attending to its own keys and those of all other ranks, computed from the
 /// queries, keys and values of the full sequence.
 struct RingRank {
-  RingRank(const AttentionCall& full, i64 rank, i64 ranks, i64 piece)
-      : at(zigzag(rank, ranks, piece)), local(rows_of(full, at, piece)) {
+  RingRank(const AttentionCall& full, i64 rank, i64 ranks, i64 chunk)
+      : at(zigzag(rank, ranks, chunk)), local(rows_of(full, at, chunk)) {
     const Tensor& q = full.x.q.base;
     total.out = Tensor::zeros(local.y.out.shape(), accumulate_dtype(q.dtype()), q.device());
     total.lse = tensor_of(Numbers(static_cast<std::size_t>(local.y.lse.numel()), -HUGE_VAL), local.y.lse.shape(),
                           local.y.lse.dtype(), q.device());
     for (i64 hop = 0; hop < ranks; ++hop) {
-      AttentionCall part = with_keys_of(full, (rank + ranks - hop) % ranks, ranks, piece);
+      AttentionCall part = with_keys_of(full, (rank + ranks - hop) % ranks, ranks, chunk);
       ops::attention(part.x, part.options, part.y);
       ops::merge_attention(part.y, total);
     }
   }
   /// Returns this rank's queries with the keys of a different rank.
-  AttentionCall with_keys_of(const AttentionCall& full, i64 other, i64 ranks, i64 piece) const {
-    const PositionRanges keys_at = zigzag(other, ranks, piece);
+  AttentionCall with_keys_of(const AttentionCall& full, i64 other, i64 ranks, i64 chunk) const {
+    const PositionRanges keys_at = zigzag(other, ranks, chunk);
     AttentionCall part = local;
-    const AttentionCall remote = rows_of(full, keys_at, piece);
+    const AttentionCall remote = rows_of(full, keys_at, chunk);
     part.x.k = remote.x.k, part.x.v = remote.x.v, part.dx.k = remote.dx.k, part.dx.v = remote.dx.v;
     part.options.keys = keys_at;
     return part;
   }
   /// Returns the rows of a call at positions `at`, and buffers for their results.
-  static AttentionCall rows_of(const AttentionCall& full, const PositionRanges& at, i64 piece) {
+  static AttentionCall rows_of(const AttentionCall& full, const PositionRanges& at, i64 chunk) {
     const auto rows = [&](const Tensor& x) {
       const i64 row = x.numel() / x.dim(0);
       Shape shape = x.shape();
-      shape[0] = 2 * piece;
+      shape[0] = 2 * chunk;
       Tensor part = Tensor::like(x, shape);
-      for (i64 s = 0; s < 2 * piece; ++s) {
+      for (i64 s = 0; s < 2 * chunk; ++s) {
         Tensor to = part.flat(s * row, row);
         ops::copy(x.flat(at.at(s) * row, row), to);
       }
@@ -52,15 +52,15 @@ struct RingRank {
     AttentionCall part = full;
     part.x = copies(full.x), part.dx = copies(full.dx);
     part.dout = rows(full.dout), part.y.out = rows(full.y.out);
-    part.y.lse = Tensor::like(full.y.lse, {full.y.lse.dim(0), full.y.lse.dim(1), 2 * piece});
+    part.y.lse = Tensor::like(full.y.lse, {full.y.lse.dim(0), full.y.lse.dim(1), 2 * chunk});
     part.options.queries.ranges = at;
     if (full.options.queries.starts.defined()) {
       std::vector<i32> starts;
       const std::vector<i32> all = read_values<i32>(full.options.queries.starts);
       const i64 batch = full.x.q.batch;
-      for (i64 t = 0; t < 2 * piece * batch; ++t)
+      for (i64 t = 0; t < 2 * chunk * batch; ++t)
         starts.push_back(all[static_cast<std::size_t>(at.at(t / batch) * batch + t % batch)]);
-      part.options.queries.starts = integers_of(starts, full.dout.device()).view({2 * piece, batch});
+      part.options.queries.starts = integers_of(starts, full.dout.device()).view({2 * chunk, batch});
     }
     return part;
   }
@@ -84,7 +84,7 @@ std::vector<double> rows_at(const std::vector<double>& truth, const PositionRang
 /// Emulates a ring: partial results for parts of the keys, of which some queries see none, merge to attention over all
 /// keys, and gradients of the parts, computed with the merged result, add up.
 TEST_P(AttentionPartsTest, MergeToFullAttention) {
-  constexpr i64 kRanks = 3, kPiece = 23, kLength = 2 * kRanks * kPiece;
+  constexpr i64 kRanks = 3, kChunk = 23, kLength = 2 * kRanks * kChunk;
   for (const i64 seen : {0, 1, 2, 3}) {
     const i64 documents = seen % 2 * 3, window = seen / 2 * 40;
     SCOPED_TRACE(str(documents, " documents, window ", window));
@@ -95,23 +95,23 @@ TEST_P(AttentionPartsTest, MergeToFullAttention) {
     Numbers dk(truth.dk.size());
     const auto of = [](const Numbers& x) { return [&x](i64 i) { return x[static_cast<std::size_t>(i)]; }; };
     for (i64 rank = 0; rank < kRanks; ++rank) {
-      RingRank ring(full, rank, kRanks, kPiece);
-      EXPECT_LT(attention_error(rows_at(truth.out, ring.at, 2 * kPiece, kLength), ring.total.out), t.out);
+      RingRank ring(full, rank, kRanks, kChunk);
+      EXPECT_LT(attention_error(rows_at(truth.out, ring.at, 2 * kChunk, kLength), ring.total.out), t.out);
       ops::copy(ring.total.out, ring.local.y.out);
       Numbers dq(static_cast<std::size_t>(ring.local.dx.q.base.numel()));
       for (i64 other = 0; other < kRanks; ++other) {
-        AttentionCall part = ring.with_keys_of(full, other, kRanks, kPiece);
+        AttentionCall part = ring.with_keys_of(full, other, kRanks, kChunk);
         part.y = {ring.local.y.out, ring.total.lse};
         ops::attention_backward(part.dout, part.x, part.y, part.options, part.dx);
         const Numbers dq_part = to_doubles(part.dx.q.base), dk_part = to_doubles(part.dx.k.base);
         for (std::size_t i = 0; i < dq.size(); ++i) dq[i] += dq_part[i];
-        const i64 row = static_cast<i64>(dk_part.size()) / (2 * kPiece);
+        const i64 row = static_cast<i64>(dk_part.size()) / (2 * kChunk);
         for (std::size_t i = 0; i < dk_part.size(); ++i) {
           const i64 s = static_cast<i64>(i) / row;
           dk[static_cast<std::size_t>(part.options.keys.at(s) * row) + i % static_cast<std::size_t>(row)] += dk_part[i];
         }
       }
-      EXPECT_LT(attention_error(rows_at(truth.dq, ring.at, 2 * kPiece, kLength), of(dq)), t.gradient) << "dq";
+      EXPECT_LT(attention_error(rows_at(truth.dq, ring.at, 2 * kChunk, kLength), of(dq)), t.gradient) << "dq";
     }
     EXPECT_LT(attention_error(truth.dk, of(dk)), t.gradient) << "dk";
   }
