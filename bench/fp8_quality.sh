@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares training with fp8 products (both formats, from the first step or, _late, from halfway on) with training in
+# Compares training with fp8 GEMMs (both formats, from the first step or, _late, from halfway on) with training in
 # bf16: bits per byte of the held-out text of the quick start.
 #
 #   bench/fp8_quality.sh [--iterations=N] [--seeds=N,N,...] [--results=FILE] [option of megatron_cpp pretrain ...]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compares grouped products of experts, evenly loaded, with one product of the same number of tokens, whose weights are an
-# eighth as large, and with one product per expert, for the sizes of the 14M and the 124M model.
+# eighth as large, and with one GEMM per expert, for the sizes of the 14M and the 124M model.
 #
 #   bench/grouped.sh [--rounds=N] [--program=PATH] [option of megatron_cpp bench ops ...]
 #
@@ -25,7 +25,7 @@ for ((round = 0; round < rounds; ++round)); do
   for model in 14m 124m; do
     for dtype in fp32 bf16; do
       result=$(bench_json ops "bench/gpt2_$model.toml" -- --training.precision=$dtype --repeats=15 "${options[@]}")
-      # Keeps only rows of products.
+      # Keeps only rows of GEMMs.
       rows=$(sed -E 's/.*"rows":\[(.*)\].*/\1/; s/\},\{/}\n{/g' <<<"$result" | grep -E '"name":"(grouped_|matmul)' | paste -sd,)
       echo "{\"model\": \"$model\", \"dtype\": \"$dtype\", \"rows\": [$rows]}" | tee -a "$results"
     done
@@ -34,8 +34,8 @@ done
 
 sed -E 's/[{]"model": "([^"]*)", "dtype": "([^"]*)", "rows": \[(.*)\][}]/\1 \2\n\3/; s/\},\{/}\n{/g' "$results" | awk -F'[":,]+' '
   function compare(what, suffix) {
-    print model, what, "by_one_product", $5 / time["matmul" suffix]
-    print model, what, "by_products", $5 / time["matmul by expert" suffix]
+    print model, what, "by_one_gemm", $5 / time["matmul" suffix]
+    print model, what, "by_gemms", $5 / time["matmul by expert" suffix]
   }
   /uneven/ { next }
   !/name/ { gsub(" ", "_"); model = $0; next }

@@ -9,7 +9,7 @@
 #   --python=PATH  a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy); it runs
 #                  bench/torch_gpt.py with torch.compile
 #   --program=PATH a megatron_cpp that is already built
-#   --tune         times the algorithms of our matrix products first; only on a GPU
+#   --tune         times the algorithms of our GEMMs first; only on a GPU
 #   --output=FILE  receives one JSON line per run (default bench/results/vs_torch_<device>_<date>.jsonl)
 #
 # Prints a table with the medians of the rounds.

@@ -29,11 +29,11 @@ i64 active_parameters(const ModelConfig& config);
 /// none.
 double attended_keys(i64 window, i64 seq_length);
 
-/// Returns the floating-point operations in forward per token that are not products with weights, summed over all
-/// blocks: attention's two products.
+/// Returns the floating-point operations in forward per token that are not GEMMs with weights, summed over all
+/// blocks: attention's two GEMMs.
 double attention_flops_per_token(const ModelConfig& config);
 /// Returns the floating-point operations of training on one token, forward and backward, in samples of seq_length
-/// tokens. Counts as Megatron-LM since 0.12: matrix products only, the causal half of attention within its window, and
+/// tokens. Counts as Megatron-LM since 0.12: GEMMs only, the causal half of attention within its window, and
 /// the experts that process the token. Recomputation is not counted.
 double flops_per_token(const ModelConfig& config);
 /// Returns the operations of training on a global batch of `samples`.

@@ -72,7 +72,7 @@ void orthogonalize(Tensor& matrix, i64 steps, DType type) {
   ops::add_sum_of_squares(matrix, squares);
   ops::normalize(matrix, squares, kEps);
 
-  const bool is_tall = matrix.dim(0) > matrix.dim(1);  // then X^T X is the smaller product
+  const bool is_tall = matrix.dim(0) > matrix.dim(1);  // then X^T X is smaller than X X^T
   const i64 n = std::min(matrix.dim(0), matrix.dim(1));
   // Factors are rounded to `type`, sums are not.
   Tensor x = workspace(matrix.shape(), type, device), factor = workspace({n, n}, type, device);

@@ -13,13 +13,13 @@
 
 namespace mcpp {
 
-/// Returns the rule for a model of type `dtype`. Matrix products use that dtype, except that fp16 models use bf16 for
+/// Returns the rule for a model of type `dtype`. GEMMs use that dtype, except that fp16 models use bf16 for
 /// its range.
 std::unique_ptr<UpdateRule> make_muon_rule(const OptimizerConfig& config, DType dtype);
 
 /// Moves the singular values of `matrix` [out, in], fp32 (fp64), towards 1 by `steps` Newton-Schulz iterations with
 /// Jordan's coefficients: after five, to about 0.7 to 1.2 for values above a few thousandths of the Frobenius norm.
-/// Products are in `type`.
+/// GEMMs are in `type`.
 void orthogonalize(Tensor& matrix, i64 steps, DType type);
 
 }  // namespace mcpp

@@ -68,7 +68,7 @@ namespace {
 
 /// Tokens per sample and rank below which context parallelism is not worthwhile.
 constexpr i64 kMinTokensPerRank = 2048;
-/// Tokens per microbatch above which products get no faster; short samples are batched up to this.
+/// Tokens per microbatch above which GEMMs get no faster; short samples are batched up to this.
 constexpr i64 kMaxUsefulTokens = 32768;
 constexpr i64 kMaxTensorParallel = 64, kMaxContextParallel = 64, kMaxExpertParallel = 256, kMaxChunks = 16;
 

@@ -274,9 +274,9 @@ class Search {
         {a.work.offloaded - b.work.offloaded, "offloaded data arrives later than it is needed"},
         {a.work.elementwise - b.work.elementwise, "elementwise operations take longer"},
         {a.work.attention - b.work.attention, "more attention is recomputed"},
-        {a.work.products - b.work.products, other.layout.recompute.granularity == Recompute::Granularity::Full
-                                                ? "more products are recomputed"
-                                                : "products are smaller, or unevenly shared"}};
+        {a.work.gemms - b.work.gemms, other.layout.recompute.granularity == Recompute::Granularity::Full
+                                          ? "more GEMMs are recomputed"
+                                          : "GEMMs are smaller, or unevenly shared"}};
     const auto* peak = std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
     const double percent = 100 * (a.seconds / b.seconds - 1);
     return str(fixed(percent, 1), " % slower: ", peak->second);

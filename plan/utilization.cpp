@@ -29,7 +29,7 @@ double model_tflops(const PredictionInput& job, double step_seconds) {
 }
 
 double model_flops_utilization(const PredictionInput& job, double step_seconds) {
-  return 1e12 * model_tflops(job, step_seconds) / job.hardware.peak_flops(job.work.products);
+  return 1e12 * model_tflops(job, step_seconds) / job.hardware.peak_flops(job.work.gemms);
 }
 
 double hardware_flops_utilization(const PredictionInput& job, double step_seconds) {

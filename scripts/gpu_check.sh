@@ -187,7 +187,7 @@ learns_in_fp8() {
   local code=0
   pretrain fp8 1 "$long" --training.fp8=hybrid >"$work/fp8.log" 2>&1 || code=$?
   cat "$work/fp8.log"
-  ! grep -q 'products in fp8 need' "$work/fp8.log" || return 77
+  ! grep -q 'GEMMs in fp8 need' "$work/fp8.log" || return 77
   [ "$code" -eq 0 ] || return "$code"
   paste <(losses learns) <(losses fp8) | awk -v long="$long" '{ bf16 = $1; fp8 = $2 }
     END { d = fp8 / bf16 - 1; print "loss", fp8, "after", NR, "steps, in bf16", bf16; exit !(NR == long && d < 0.02 && d > -0.02) }'

@@ -12,8 +12,8 @@ namespace mcpp {
 
 struct CudaOptions {
   int ordinal = 0;            ///< index among the GPUs visible to this process
-  bool allow_tf32 = false;    ///< rounds the fp32 factors of matrix products to 10 fraction bits, which is faster
-  bool time_gemms = false;    ///< times several algorithms for products without a recorded choice; otherwise takes the
+  bool allow_tf32 = false;    ///< rounds the fp32 factors of GEMMs to 10 fraction bits, which is faster
+  bool time_gemms = false;    ///< times several algorithms for GEMMs without a recorded choice; otherwise takes the
                               ///< library's first proposal
   bool deterministic = true;  ///< excludes kernels whose results may differ between runs
 };
@@ -37,7 +37,7 @@ void synchronize(Device& device);
 /// Returns new warnings about ops that fall back to a slow kernel, with the reason. Each is returned once.
 std::vector<std::string> take_notices(Device& device);
 
-// Matrix product tuning. The fastest algorithm for a kind of product is found by timing its first call, and may differ
+// GEMM tuning. The fastest algorithm for a kind of GEMM is found by timing its first call, and may differ
 // between runs. Recorded choices make runs bitwise identical and avoid the timing.
 
 /// Returns the choices in use, in the format of tensor/gemm_algo_cache.h for this GPU and library version.

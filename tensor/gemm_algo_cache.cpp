@@ -126,14 +126,14 @@ std::string to_text(const GemmAlgoCache& choices, std::string_view platform) {
 GemmAlgoCache gemm_choices_from_text(std::string_view text, std::string_view platform, std::string_view name) {
   std::istringstream in{std::string(text)};
   std::string line;
-  check_input(std::getline(in, line) && line.starts_with(kHeader), name, ": not a list of matrix product algorithms");
+  check_input(std::getline(in, line) && line.starts_with(kHeader), name, ": not a list of GEMM algorithms");
   if (line.substr(kHeader.size()) != platform) return {};
   GemmAlgoCache choices;
   for (i64 number = 2; std::getline(in, line); ++number) {
     LineParser words(line);
     const GemmKey key = read_key(words);
     const GemmAlgo choice = read_choice(words);
-    check_input(words.done(), name, ", line ", number, ": not a matrix product and its algorithm: ", line,
+    check_input(words.done(), name, ", line ", number, ": not a GEMM and its algorithm: ", line,
                 "; delete the file; the next run creates it");
     choices[key] = choice;
   }

@@ -1,4 +1,4 @@
-// Fastest known algorithm of the GEMM library for each matrix product, and its text file format. Algorithm descriptions
+// Fastest known algorithm of the GEMM library for each GEMM, and its text file format. Algorithm descriptions
 // are opaque to this program.
 #pragma once
 #include <array>
@@ -15,11 +15,11 @@ namespace mcpp {
 /// Fp8 format of `a`; `b` is always E4M3.
 enum class GemmFp8 : u8 { None, E4m3, E5m2 };
 
-/// Operation fused into the product's output: GELU, without or with a bias added first (its input is also stored), or
+/// Operation fused into the GEMM's output: GELU, without or with a bias added first (its input is also stored), or
 /// multiplication by the gradient of GELU at that input.
 enum class GemmEpilogue : u8 { None, Gelu, BiasGelu, GeluGradient };
 
-/// Parameters that determine a product's speed: c[m, n] = op(a) op(b) (+ c if `accumulate`), with a and b of type `in`.
+/// Parameters that determine a GEMM's speed: c[m, n] = op(a) op(b) (+ c if `accumulate`), with a and b of type `in`.
 /// Grouped products use 0 for the dimension (m or k) that varies by group: all groups share one choice, so that a row's
 /// result does not depend on the group's size.
 struct GemmKey {
@@ -62,7 +62,7 @@ std::string to_text(const GemmAlgoCache& choices, std::string_view platform);
 /// Parses the choices in `text`; returns none if they were made on a different platform. Throws BadInput, with `name`
 /// (of the file) and the line, if the text is malformed.
 GemmAlgoCache gemm_choices_from_text(std::string_view text, std::string_view platform, std::string_view name);
-/// Merges the choices of several texts; for the same product the earliest text takes precedence.
+/// Merges the choices of several texts; for the same GEMM the earliest text takes precedence.
 GemmAlgoCache merged_gemm_choices(std::span<const std::string> texts, std::string_view platform, std::string_view name);
 
 }  // namespace mcpp

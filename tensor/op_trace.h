@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// Shape of `batch` products [m, k] x [k, n] -> [m, n].
+/// Shape of `batch` GEMMs [m, k] x [k, n] -> [m, n].
 struct MatmulShape {
   i64 m = 1, n = 1, k = 1;
   i64 batch = 1;

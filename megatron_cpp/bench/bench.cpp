@@ -18,7 +18,7 @@ namespace mcpp {
 
 namespace {
 
-/// Times a product with cold `b`, which holds weights or saved activations, and cold accumulators of main gradients.
+/// Times a GEMM with cold `b`, which holds weights or saved activations, and cold accumulators of main gradients.
 double cold_gemm_seconds(const GemmCase& c, DType dtype, Device& device, const BenchTiming& timing) {
   const auto cold = [&](i64 rows, i64 columns, DType type, u64 key) {
     return ColdMatrices(random_tensor({std::max(rows * columns, kColdBytes / size_of(type))}, type, device, key));
@@ -88,9 +88,9 @@ class OpBench {
     add("activation_backward", 0, 2 * in + out, [&] { ops::activation_backward(kind, dy, up, nullptr, dx); });
   }
 
-  /// Times the first product of 8 experts as wide as the model's MLP and its gradients. For comparison, times one
-  /// product with the same number of tokens, whose weights are an eighth of theirs, and a sequence of per-expert
-  /// products.
+  /// Times the first GEMM of 8 experts as wide as the model's MLP and its gradients. For comparison, times one
+  /// GEMM with the same number of tokens, whose weights are an eighth of theirs, and a sequence of per-expert
+  /// GEMMs.
   void experts() {
     constexpr i64 kExperts = 8;
     const i64 h = config_.hidden_size, f = config_.max_ffn();
@@ -169,10 +169,10 @@ class OpBench {
     AttentionOptions options;
     options.softmax_scale = 1 / std::sqrt(static_cast<double>(d));
     options.window = block.attention()->window;
-    const double product =
+    const double gemm =
         2 * static_cast<double>(tokens_ * heads * d) * attended_keys(block.attention()->window, s);  // FLOPs of q k^T
-    add("attention", 2 * product, 0, [&] { ops::attention(in, options, y); });
-    add("attention_backward", 5 * product, 0, [&] { ops::attention_backward(d_out, in, y, options, gradient); });
+    add("attention", 2 * gemm, 0, [&] { ops::attention(in, options, y); });
+    add("attention_backward", 5 * gemm, 0, [&] { ops::attention_backward(d_out, in, y, options, gradient); });
   }
 
   void cross_entropy() {
@@ -210,7 +210,7 @@ class OpBench {
 
 namespace {
 
-/// Adds the products with weights of one pass of `count` layers. Equal products are one case.
+/// Adds the GEMMs with weights of one pass of `count` layers. Equal GEMMs are one case.
 void add_gemms(const OpTrace& pass, bool is_backward, i64 count, std::vector<GemmCase>& cases) {
   for (const OpRecord& op : pass.ops) {
     if (op.weight.empty()) continue;
@@ -297,7 +297,7 @@ static std::string rough_duration(double seconds) {
 }
 
 std::string describe_step_time(const Config& config, int world_size, Device& device) {
-  // Fractions of the rate of large matrix products that the README's measurements reach.
+  // Fractions of the rate of large GEMMs that the README's measurements reach.
   constexpr double kGood = 0.8, kPoor = 0.4;
   const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device);
   const double flops = flops_per_batch(config.model, config.batch_sizes().back().batch_size) / world_size;
@@ -305,8 +305,7 @@ std::string describe_step_time(const Config& config, int world_size, Device& dev
   const TrainingEnd end = config.training_end();
   const double all_flops = flops_per_batch(config.model, end.samples) / world_size;
   std::string text = "time, on this host as it is now:\n";
-  text += str("  matrix products       ", fixed(peak / 1e9, 1), " GFLOP/s measured", world_size > 1 ? " per rank" : "",
-              "\n");
+  text += str("  GEMMs       ", fixed(peak / 1e9, 1), " GFLOP/s measured", world_size > 1 ? " per rank" : "", "\n");
   text += str("  a step                at least ", rough_duration(min_seconds),
               "; models reach 40 to 80 % of that rate: ", rough_duration(min_seconds / kGood), " to ",
               rough_duration(min_seconds / kPoor),

@@ -1,4 +1,4 @@
-// Benchmarks on random data: matrix products, single operations and complete training steps. Reports medians of several
+// Benchmarks on random data: GEMMs, single operations and complete training steps. Reports medians of several
 // runs after a warm-up.
 #pragma once
 #include <string>
@@ -15,7 +15,7 @@
 
 namespace mcpp {
 
-// Operands of matrix products that are as cold in the caches as in a training step.
+// Operands of GEMMs that are as cold in the caches as in a training step.
 
 /// Working set for cold operands. In a step, the previous layer's output is warm, while weights, saved activations and
 /// gradient sums were last used before all other layers. This many bytes exceed a rank's share of the caches.
@@ -42,7 +42,7 @@ class ColdMatrices {
   i64 next_ = 0;
 };
 
-/// Returns every product with a weight, except those of routers, of one forward and backward pass of a microbatch:
+/// Returns every GEMM with a weight, except those of routers, of one forward and backward pass of a microbatch:
 /// forward, dgrad and wgrad of each linear layer. Experts have equal numbers of tokens.
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 micro_batch_size, DType dtype);
 
@@ -50,7 +50,7 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 micro_batch_size
 struct BenchRow {
   std::string name;
   double seconds = 0;       ///< time per call of consecutive calls
-  double cold_seconds = 0;  ///< time of products with operands as cold as in a step; otherwise 0
+  double cold_seconds = 0;  ///< time of GEMMs with operands as cold as in a step; otherwise 0
   double flops = 0;         ///< 0 if not applicable
   double bytes = 0;         ///< minimum bytes moved; 0 if not applicable
   i64 count = 1;
@@ -70,7 +70,7 @@ double copy_bandwidth(Device& device);
 
 // Estimate of the step time without running a step.
 
-/// Describes the minimum and the typical step time at the measured rate of matrix products on `device`.
+/// Describes the minimum and the typical step time at the measured rate of GEMMs on `device`.
 std::string describe_step_time(const Config& config, int world_size, Device& device);
 
 }  // namespace mcpp

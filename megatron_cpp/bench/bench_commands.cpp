@@ -34,8 +34,7 @@ struct BenchOptions {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("what", self.what,
-          "gemm: the matrix products of one step; ops: all other operations; step: complete training steps");
+    visit("what", self.what, "gemm: the GEMMs of one step; ops: all other operations; step: complete training steps");
     visit("config", self.config, "configuration file in TOML: the model, precision, batch and threads to time");
     visit("repeats", self.repeats, "timed runs; the median is reported", between(1, 1e6));
     visit("warmup", self.warmup, "untimed runs before the timed ones", between(0, 1e6));
@@ -303,7 +302,7 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   const Usage usage{
       .command = "megatron_cpp bench",
       .summary =
-          "Times matrix products (gemm), the other operations (ops) or complete training steps (step) of a "
+          "Times GEMMs (gemm), the other operations (ops) or complete training steps (step) of a "
           "configuration. Further benchmarks: bench attention, bench comm, bench checkpoint and bench groups.",
       .positional = {"what", "config"},
       .required = {"what", "config"}};

@@ -20,7 +20,7 @@
 namespace mcpp {
 namespace {
 
-/// Returns the best rate of the large products, in FLOP/s.
+/// Returns the best rate of the large GEMMs, in FLOP/s.
 double best_rate(const MeasuredRates& rates) {
   return 1e9 * *std::ranges::max_element(rates.forward);
 }
@@ -169,7 +169,7 @@ class KernelCalibration {
       : clock_(clock), dtype_(dtype), sizes_(sizes) {}
 
   MeasuredRates run() {
-    products();
+    gemms();
     attention();
     norms_and_residuals();
     activations();
@@ -190,16 +190,16 @@ class KernelCalibration {
     return kNano * clock_.seconds(f) / real(elements);
   }
 
-  void products() {
-    rates_.sizes = sizes_.products;
-    const i64 max_elements = sizes_.products.back() * sizes_.products.back();
+  void gemms() {
+    rates_.sizes = sizes_.gemms;
+    const i64 max_elements = sizes_.gemms.back() * sizes_.gemms.back();
     const auto many = [&](i64 element) { return Shape{std::max(max_elements, sizes_.cold_bytes / element)}; };
     in_ = random({max_elements}), out_ = random({max_elements});
     cold_ = ColdMatrices(random(many(size_of(dtype_))));
     sums_ = ColdMatrices(random_accumulator(many(size_of(accumulate_dtype(dtype_)))));
-    for (const i64 m : sizes_.products)
-      for (const i64 n : sizes_.products)
-        for (const i64 k : sizes_.products) product(m, n, k);
+    for (const i64 m : sizes_.gemms)
+      for (const i64 n : sizes_.gemms)
+        for (const i64 k : sizes_.gemms) gemm(m, n, k);
     in_ = out_ = {}, cold_ = sums_ = {};
   }
 
@@ -207,9 +207,9 @@ class KernelCalibration {
     return values.flat(0, rows * columns).view({rows, columns});
   }
 
-  /// Measures three [m, n] products of depth k; m and k are token counts where the planner's shapes have them. Operands
+  /// Measures three [m, n] GEMMs of depth k; m and k are token counts where the planner's shapes have them. Operands
   /// are as warm or cold as in a step.
-  void product(i64 m, i64 n, i64 k) {
+  void gemm(i64 m, i64 n, i64 k) {
     const double giga_flops = 2 * real(m) * real(n) * real(k) / kNano;
     const auto rate = [&](const std::function<void()>& f) { return giga_flops / clock_.warm_seconds(f); };
     const Tensor x = matrix(in_, m, k), dy = matrix(in_, k, m);
@@ -359,8 +359,8 @@ class KernelCalibration {
   DType dtype_;
   const CalibrationSizes& sizes_;
   u64 key_ = 0;
-  Tensor in_, out_;           // for products of all sizes
-  ColdMatrices cold_, sums_;  // for products of all sizes
+  Tensor in_, out_;           // for GEMMs of all sizes
+  ColdMatrices cold_, sums_;  // for GEMMs of all sizes
   MeasuredRates rates_;
 };
 

@@ -14,7 +14,7 @@ namespace mcpp {
 struct CalibrationSizes {
   /// Sizes typical of models: they divide evenly among threads, and few are powers of two, whose rows would collide in
   /// the same cache lines.
-  std::vector<i64> products{48, 128, 384, 768, 1536, 3072};
+  std::vector<i64> gemms{48, 128, 384, 768, 1536, 3072};
   i64 cold_bytes = kColdBytes;
   std::vector<i64> lengths{128, 512, 2048};
   std::vector<i64> widths{32, 64, 128};

@@ -30,7 +30,7 @@ constexpr std::array kCommands{
     Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
     Command{"plan", "find the fastest layouts of a model on a cluster, without access to the cluster", nullptr,
             plan_command},
-    Command{"bench", "time matrix products, operations, training steps or communication", nullptr, bench_command},
+    Command{"bench", "time GEMMs, operations, training steps or communication", nullptr, bench_command},
 };
 
 constexpr const char* kExitCodes =

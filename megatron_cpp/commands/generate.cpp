@@ -108,7 +108,7 @@ void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, con
 }
 
 /// Rejects data-parallel ranks that only replicate the model. Replicas of the dense layers are fine if each rank holds
-/// different experts: the time per token is dominated by reading weights, so that the redundant products cost little.
+/// different experts: the time per token is dominated by reading weights, so that the redundant GEMMs cost little.
 void reject_replicas(InferenceModel& inference) {
   const ParallelState& parallel = inference.parallel();
   const int ranks = parallel.world.size(), copies = parallel.topology.dp();

@@ -126,7 +126,7 @@ void distribution_conflicts(const Config& config, std::vector<std::string>& erro
                          " is not divisible by parallel.tensor_model_parallel_size ", p.tp));
 }
 
-/// cuBLASLt's fp8 products require rows of a multiple of 16 bytes, for all matrices and their transposes.
+/// cuBLASLt's fp8 GEMMs require rows of a multiple of 16 bytes, for all matrices and their transposes.
 void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) {
   constexpr i64 kMultiple = 16;
   const ModelConfig& m = config.model;
@@ -187,7 +187,7 @@ void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& err
   }
   if (t.precision != Precision::Bf16 && t.precision != Precision::Fp16)
     errors.push_back(key + "only with training.precision \"bf16\" or \"fp16\"; remove it");
-  if (t.fp8 != Fp8::None) errors.push_back(key + "fp8 products have no epilogues; remove it or training.fp8");
+  if (t.fp8 != Fp8::None) errors.push_back(key + "fp8 GEMMs have no epilogues; remove it or training.fp8");
   if (std::ranges::count(t.recompute_modules, "mlp_act") > 0)
     errors.push_back(key + "saves the output of GELU; remove it, or \"mlp_act\" from training.recompute_modules");
   for (const BlockSpec& block : BlockKinds(config.model).kinds) {

@@ -170,7 +170,7 @@ struct Advice {
   std::string_view foreign, text;
 };
 
-constexpr std::string_view kGrouped = "the experts of a rank are always multiplied in one grouped product; remove it";
+constexpr std::string_view kGrouped = "the experts of a rank are always multiplied in one grouped GEMM; remove it";
 constexpr std::string_view kUpcycle =
     "megatron_cpp checkpoint upcycle converts a dense checkpoint to a mixture, with experts as wide as its MLP";
 constexpr std::string_view kFp8Rows = "experts take any number of rows, in fp8 too; remove it";

@@ -54,7 +54,7 @@ using TokenListener = std::function<void(std::size_t text, i32 token)>;
 /// Continues several texts in one batch. Collective over `parallel`; all ranks return the same tokens, and
 /// data-parallel ranks process the same texts. All texts advance at the same position: generation begins at the end of
 /// the shortest prompt, and longer prompts supply their own tokens until they end. A text is therefore identical to a
-/// text generated separately, except for rounding in products with different numbers of rows. Keys and values are
+/// text generated separately, except for rounding in GEMMs with different numbers of rows. Keys and values are
 /// cached; when the context is full, its second half is re-encoded and kept.
 void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
               const TokenListener& deliver);

@@ -80,7 +80,7 @@ namespace {
 
 using Windows = std::span<const EvaluationWindow>;
 
-/// Windows in a batch are padded to a multiple of this. With fewer rows, matrix products may round differently.
+/// Windows in a batch are padded to a multiple of this. With fewer rows, GEMMs may round differently.
 constexpr i64 kLengthStep = 32;
 
 /// Returns values of a batch of windows, [seq, batch]: `value(window, s)` in row s of each window, `rest` in the

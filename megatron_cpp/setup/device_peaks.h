@@ -13,7 +13,7 @@
 
 namespace mcpp {
 
-/// Returns the rate of dense matrix products with fp32 accumulation in FLOP/s: on tensor cores for bf16, fp64, and fp32
+/// Returns the rate of dense GEMMs with fp32 accumulation in FLOP/s: on tensor cores for bf16, fp64, and fp32
 /// with `allow_tf32`, otherwise without. `device_name` is the driver's name of the GPU. Returns 0 for unknown devices.
 double rated_flops(std::string_view device_name, DType dtype, bool allow_tf32);
 
@@ -22,14 +22,14 @@ struct BenchTiming {
   int repeats = 5;
 };
 
-/// Returns uniform values in (-0.5, 0.5), but no zeros, which would make products faster. Large tensors repeat a block
+/// Returns uniform values in (-0.5, 0.5), but no zeros, which would make GEMMs faster. Large tensors repeat a block
 /// of odd length, so that no two rows of a matrix are equal.
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
 /// Returns the median device seconds of one call of f. On a GPU each run consists of enough back-to-back calls to make
 /// clock resolution and launch overhead negligible.
 double median_seconds(const BenchTiming& timing, Device& device, const std::function<void()>& f);
 
-/// Matrix product of a training step: op(a) [m, k] times op(b) [k, n].
+/// GEMM of a training step: op(a) [m, k] times op(b) [k, n].
 struct GemmCase {
   std::string name;  ///< such as "fc1 wgrad"
   i64 m = 0, n = 0, k = 0;
@@ -47,9 +47,9 @@ struct GemmCase {
 /// Returns the seconds per call of each run.
 std::vector<double> gemm_runs(const GemmCase& gemm, DType dtype, Device& device, const BenchTiming& timing);
 
-/// Measures the peak FLOP/s of large square products: the best of several rounds, as other load only slows them down.
+/// Measures the peak FLOP/s of large square GEMMs: the best of several rounds, as other load only slows them down.
 /// Ends when rounds no longer improve, after a few seconds at most; if many ranks share a core, uses only smaller
-/// products.
+/// GEMMs.
 double peak_flops(DType dtype, Device& device);
 /// Returns the reference for MFU in FLOP/s: the data sheet's rate of a known GPU, otherwise
 /// peak_flops().
@@ -58,7 +58,7 @@ double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device);
 /// load: it is measured once more, and the result is at least `reached`.
 double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reached);
 
-/// Highest rate of matrix products of one device.
+/// Highest rate of GEMMs of one device.
 struct DevicePeak {
   enum class Source { Config, DataSheet, Measured };
   double tflops = 0;

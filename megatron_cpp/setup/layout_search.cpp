@@ -17,9 +17,9 @@
 namespace mcpp {
 namespace {
 
-ProductType product_type(const TrainingConfig& training) {
-  if (training.fp8 != Fp8::None) return ProductType::Fp8;
-  return training.precision == Precision::Fp32 ? ProductType::Fp32 : ProductType::Bf16;
+GemmType gemm_type(const TrainingConfig& training) {
+  if (training.fp8 != Fp8::None) return GemmType::Fp8;
+  return training.precision == Precision::Fp32 ? GemmType::Fp32 : GemmType::Bf16;
 }
 
 /// Returns the mean document length of the training datasets, according to their .json files.
@@ -34,9 +34,9 @@ double document_tokens(const DataConfig& data) {
 }  // namespace
 
 void check_fp8_rate(const Hardware& hardware, const Workload& work) {
-  check_input(
-      work.products != ProductType::Fp8 || hardware.device.fp8_attained > 0, "training.fp8: ", hardware.device.name,
-      " has no fp8 (device.fp8_attained of its file is 0), and emulation on a CPU is not ", "predicted; remove it");
+  check_input(work.gemms != GemmType::Fp8 || hardware.device.fp8_attained > 0, "training.fp8: ", hardware.device.name,
+              " has no fp8 (device.fp8_attained of its file is 0), and emulation on a CPU is not ",
+              "predicted; remove it");
 }
 
 Workload make_workload(const Config& config) {
@@ -49,7 +49,7 @@ Workload make_workload(const Config& config) {
   base.formats.main_grads_dtype = config.optimizer.main_grads_dtype;
   return {.model = config.model,
           .dtype = dtype_of(config.training.precision),
-          .products = product_type(config.training),
+          .gemms = gemm_type(config.training),
           .global_batch_size = config.batch_sizes().back().batch_size,
           .states = states_per_weight(config),
           .segment_elements = config.optimizer.offload_segment_size,

@@ -13,7 +13,7 @@ namespace mcpp {
 /// Returns the model, precision, largest global batch and optimizer of a configuration and, if attention is limited to
 /// documents, their length according to the datasets' metadata. Throws BadInput if the metadata is damaged.
 Workload make_workload(const Config& config);
-/// Throws BadInput if the workload uses fp8 products on a device that does not support them.
+/// Throws BadInput if the workload uses fp8 GEMMs on a device that does not support them.
 void check_fp8_rate(const Hardware& hardware, const Workload& work);
 /// Default fraction of device memory that is reserved for libraries, the driver and fragmentation.
 inline constexpr double kMemoryReserve = 0.08;

@@ -49,7 +49,7 @@ struct ModelContext {
   /// Ranks that exchange the tokens of layers with experts.
   ExpertParallel experts = {};
   Fp8Layers fp8 = {};
-  /// Fuses the GELU of an MLP into its matrix products (tensor/ops/fused/gelu_epilogue.h).
+  /// Fuses the GELU of an MLP into its GEMMs (tensor/ops/fused/gelu_epilogue.h).
   bool gelu_epilogue = false;
   /// Store for offloaded activations; nullptr: they stay on the device.
   ActivationStore* activations = nullptr;

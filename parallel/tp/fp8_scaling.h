@@ -1,4 +1,4 @@
-// FP8 scales of the products of a linear layer. A tensor has one scale, derived from the largest magnitude of the
+// FP8 scales of the GEMMs of a linear layer. A tensor has one scale, derived from the largest magnitude of the
 // entire tensor. Ranks that hold shards of a tensor reduce this magnitude, so rounding does not depend on the sharding.
 #pragma once
 #include <optional>
@@ -18,14 +18,14 @@ struct Fp8Recipe {
   std::vector<Communicator*> holders = {};
 };
 
-/// Scales of the operands of a layer's products; undefined without fp8.
+/// Scales of the operands of a layer's GEMMs; undefined without fp8.
 struct LinearScales {
   std::optional<Fp8Scale> input, weight, gradient;
 };
 
 class Fp8Scaling {
  public:
-  /// If `recipe` is not set, there are no scales, and products use the dtype of their operands.
+  /// If `recipe` is not set, there are no scales, and GEMMs use the dtype of their operands.
   explicit Fp8Scaling(std::optional<Fp8Recipe> recipe) : recipe_(std::move(recipe)) {}
 
   /// Returns the scales of a layer's input and weight. Both may consist of several tensors or be sharded over ranks.

@@ -22,10 +22,10 @@ struct LinearOptions {
   double init_std = 0.02;
   std::vector<Box> matrices = {};     ///< Param::matrices of the weight; empty = one matrix
   bool sequence_parallel = false;     ///< activations outside the region are [s / tp, b, h]
-  std::optional<Fp8Recipe> fp8 = {};  ///< if not set, products use the model's dtype
+  std::optional<Fp8Recipe> fp8 = {};  ///< if not set, GEMMs use the model's dtype
 };
 
-/// One rank's slice of a weight [.., out, in] and its bias, and the local products with them: in the model's dtype, or
+/// One rank's slice of a weight [.., out, in] and its bias, and the local GEMMs with them: in the model's dtype, or
 /// in fp8 with scales.
 class LinearSlice {
  public:

@@ -60,8 +60,8 @@ class TensorParallelRegion {
   /// sequence. May overwrite x.
   PendingTensor sum(const Tensor& x) const;
 
-  /// Backward pass of products of gather_sequence(x) with weights sharded along their outputs; returns dx. Overlaps
-  /// each collective with a product: the gathering of x with the input gradient, the reduction of dx with the weight
+  /// Backward pass of GEMMs of gather_sequence(x) with weights sharded along their outputs; returns dx. Overlaps
+  /// each collective with a GEMM: the gathering of x with the input gradient, the reduction of dx with the weight
   /// gradient.
   Tensor backward(const Tensor& x, MicrobatchContext& context, const std::function<Tensor()>& input_gradient,
                   std::function<void(const Tensor& full_x)> weight_gradient) const;

@@ -1,4 +1,4 @@
-// Kernel times of everything except matrix products and attention, in seconds per element.
+// Kernel times of everything except GEMMs and attention, in seconds per element.
 #pragma once
 #include "plan/cost/workload.h"
 #include "plan/hardware/hardware.h"
@@ -26,14 +26,14 @@ struct KernelTimes {
 /// Returns the measured times if there are any, otherwise estimates from the kernels' passes over memory.
 KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work);
 
-// Predicted time of matrix products.
+// Predicted time of GEMMs.
 
-/// Returns the seconds of a product on a device. `output_bytes`: bytes accessed per element of the result, including
+/// Returns the seconds of a GEMM on a device. `output_bytes`: bytes accessed per element of the result, including
 /// reads. Uses the measured rates if there are any. Otherwise it estimates efficiency from the shape: tiles that do not
 /// fill all cores (with split-k if that is faster), a ramp at the beginning and end of each tile, and the bytes of
-/// operands and result, which bound small and thin products.
-double product_seconds(const Hardware& hardware, ProductType type, const MatmulShape& shape, double output_bytes,
-                       ProductPass pass = ProductPass::Forward);
+/// operands and result, which bound small and thin GEMMs.
+double gemm_seconds(const Hardware& hardware, GemmType type, const MatmulShape& shape, double output_bytes,
+                    GemmPass pass = GemmPass::Forward);
 
 // Number of keys that a query attends to if attention is restricted to documents.
 

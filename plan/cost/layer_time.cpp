@@ -17,10 +17,10 @@ constexpr double kAttentionRamp = 340, kSmallHeadEfficiency = 0.72;
 /// Attention's backward pass relative to its forward pass: operations, and speed.
 constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;
 
-/// Returns the precision of a recorded product.
-ProductType product_type(const Workload& work, const OpRecord& op) {
-  if (op.is_fp8) return work.products;
-  return op.dtype == work.dtype ? work.non_fp8_products() : ProductType::Fp32;
+/// Returns the precision of a recorded GEMM.
+GemmType gemm_type(const Workload& work, const OpRecord& op) {
+  if (op.is_fp8) return work.gemms;
+  return op.dtype == work.dtype ? work.non_fp8_gemms() : GemmType::Fp32;
 }
 
 }  // namespace
@@ -57,8 +57,8 @@ class TraceTime {
     time_.backward_input.elementwise += rank_.seconds(0, launches_.backward);
     add_messages(trace_.forward, time_.forward, /*returns_gradients=*/false);
     add_messages(trace_.backward, time_.backward_input, /*returns_gradients=*/true);
-    if (layout_.recompute.granularity == Recompute::Granularity::Selective && program_.recomputed_products > 0) {
-      time_.backward_input.products += program_.recomputed_products * time_.forward.products;
+    if (layout_.recompute.granularity == Recompute::Granularity::Selective && program_.recomputed_gemms > 0) {
+      time_.backward_input.gemms += program_.recomputed_gemms * time_.forward.gemms;
       time_.backward_input.elementwise += time_.forward.elementwise;
     }
     return time_;
@@ -68,10 +68,10 @@ class TraceTime {
   /// Adds an op of the forward pass and, for kinds without an op of their own in backward, its gradient.
   void add_forward(const OpRecord& op) {
     if (op.kind == OpKind::Loss) return add_loss(op);
-    add(op, time_.forward, ProductPass::Forward);
+    add(op, time_.forward, GemmPass::Forward);
     PassTime& backward = time_.backward_input;
     if (op.kind == OpKind::Residual) backward.elementwise += rank_.seconds(kernels_.residual.backward * op.elements, 0);
-    // Gradients of fp8 products round their operands again.
+    // Gradients of fp8 GEMMs round their operands again.
     if (op.kind == OpKind::Quantize)
       backward.elementwise += rank_.traffic_seconds(program_.requantize * op.elements, 0);
     if (op.kind != OpKind::Attention) return;
@@ -92,18 +92,18 @@ class TraceTime {
       return;
     }
     add(op, op.is_weight_gradient ? time_.backward_weight : time_.backward_input,
-        op.is_weight_gradient ? ProductPass::WeightGradient : ProductPass::InputGradient);
+        op.is_weight_gradient ? GemmPass::WeightGradient : GemmPass::InputGradient);
     const bool has_rate = op.kind == OpKind::Norm || op.kind == OpKind::Activation;
     if (has_rate && !op.is_backward) time_.backward_input.elementwise += rank_.seconds(0, 1);
   }
 
-  void add(const OpRecord& op, PassTime& pass, ProductPass product_pass) const {
+  void add(const OpRecord& op, PassTime& pass, GemmPass gemm_pass) const {
     const auto per_element = [&](const PassSeconds& rate) {
       pass.elementwise += rank_.seconds((op.is_backward ? rate.backward : rate.forward) * op.elements, 0);
     };
     switch (op.kind) {
       case OpKind::Matmul:
-        pass.products += matmul_seconds(op, product_pass);
+        pass.gemms += matmul_seconds(op, gemm_pass);
         break;
       case OpKind::Attention:
         pass.attention += program_.stores_scores ? stored_scores_seconds(op) : flash_attention_seconds(op);
@@ -134,21 +134,21 @@ class TraceTime {
   }
 
   double memory_seconds(const OpRecord& op) const {
-    const double flops_seconds = op.flops > 0 ? op.flops / hw_.product_flops(work_.non_fp8_products()) : 0;
+    const double flops_seconds = op.flops > 0 ? op.flops / hw_.gemm_flops(work_.non_fp8_gemms()) : 0;
     return rank_.seconds(std::max(hw_.traffic_seconds(op.bytes), flops_seconds), 1);
   }
 
-  double matmul_seconds(const OpRecord& op, ProductPass pass) const {
-    const ProductType type = product_type(work_, op);
-    if (type == ProductType::Fp32 && work_.products != ProductType::Fp32)  // routers: few columns, bound by memory
-      return rank_.seconds(std::max(op.flops / hw_.product_flops(type), hw_.traffic_seconds(op.bytes)), 1);
+  double matmul_seconds(const OpRecord& op, GemmPass pass) const {
+    const GemmType type = gemm_type(work_, op);
+    if (type == GemmType::Fp32 && work_.gemms != GemmType::Fp32)  // routers: few columns, bound by memory
+      return rank_.seconds(std::max(op.flops / hw_.gemm_flops(type), hw_.traffic_seconds(op.bytes)), 1);
     const double output_bytes = op.is_weight_gradient ? program_.gradient_bytes : rank_.element_bytes();
-    return rank_.product_seconds(type, op.matmul, output_bytes, pass);
+    return rank_.gemm_seconds(type, op.matmul, output_bytes, pass);
   }
 
   /// Returns attention's operations per second.
   double attention_rate(const AttentionShape& shape, bool is_backward) const {
-    if (const MeasuredRates* measured = hw_.measured(work_.products))
+    if (const MeasuredRates* measured = hw_.measured(work_.gemms))
       return measured->attention_rate(shape.keys, shape.value_dim, is_backward);
     const double relative_rate = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
     const double s = real(shape.keys), rate = 1e12 * hw_.device.attention_attained * program_.attention *
@@ -167,18 +167,17 @@ class TraceTime {
         op.is_backward ? 2 : 1);
   }
 
-  /// Returns the time of two products in forward or four in backward over all keys, and of passes over the scores.
+  /// Returns the time of two GEMMs in forward or four in backward over all keys, and of passes over the scores.
   double stored_scores_seconds(const OpRecord& op) const {
     const AttentionShape& shape = op.attention;
     const i64 batch = shape.query_heads * shape.batch;
-    const auto product_time = [&](i64 n, i64 k) {
-      return rank_.product_seconds(ProductType::Bf16, {.m = shape.queries, .n = n, .k = k, .batch = batch},
-                                   rank_.element_bytes(), ProductPass::Forward);
+    const auto gemm_time = [&](i64 n, i64 k) {
+      return rank_.gemm_seconds(GemmType::Bf16, {.m = shape.queries, .n = n, .k = k, .batch = batch},
+                                rank_.element_bytes(), GemmPass::Forward);
     };
     const double scores = real(batch) * real(shape.queries) * real(shape.keys);
     const double passes = op.is_backward ? program_.scores.backward : program_.scores.forward;
-    return product_time(shape.keys, shape.key_dim) +
-           (op.is_backward ? 3 : 1) * product_time(shape.value_dim, shape.keys) +
+    return gemm_time(shape.keys, shape.key_dim) + (op.is_backward ? 3 : 1) * gemm_time(shape.value_dim, shape.keys) +
            rank_.traffic_seconds(passes * scores, 2);
   }
 
@@ -254,7 +253,7 @@ std::vector<WeightMatmul> forward_matmuls(const PredictionInput& job) {
   const auto add = [&](const BlockTrace& trace) {
     for (const OpRecord& op : trace.forward.ops) {
       if (op.weight.empty()) continue;
-      const WeightMatmul matmul{short_weight_name(op.weight), op.matmul, product_type(job.work, op)};
+      const WeightMatmul matmul{short_weight_name(op.weight), op.matmul, gemm_type(job.work, op)};
       if (std::ranges::find(list, matmul) == list.end()) list.push_back(matmul);
     }
   };

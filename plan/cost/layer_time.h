@@ -15,19 +15,19 @@ namespace mcpp {
 /// recomputation is included, full recomputation is not.
 UnitTime layer_time(const PredictionInput& job, const BlockSpec& block);
 
-/// Product of tokens with a weight in forward.
+/// GEMM of tokens with a weight in forward.
 struct WeightMatmul {
   std::string name;  ///< short_weight_name()
   MatmulShape shape;
-  ProductType type;
+  GemmType type;
 
   bool operator==(const WeightMatmul&) const = default;
 };
-/// Returns the distinct products of the forward passes of layers and output on one rank, except those of routers.
+/// Returns the distinct GEMMs of the forward passes of layers and output on one rank, except those of routers.
 std::vector<WeightMatmul> forward_matmuls(const PredictionInput& job);
 /// Returns the pairs of a query and a key that it attends to within its document, of all heads and samples.
 double attended_pairs(const Workload& work, const AttentionShape& shape);
-/// Returns the operations of attention's two products over these pairs.
+/// Returns the operations of attention's two GEMMs over these pairs.
 double attention_flops(const Workload& work, const AttentionShape& shape);
 
 UnitTime embedding_time(const PredictionInput& job);

@@ -5,7 +5,7 @@
 namespace mcpp {
 
 PassTime& PassTime::operator+=(const PassTime& other) {
-  products += other.products;
+  gemms += other.gemms;
   attention += other.attention;
   elementwise += other.elementwise;
   tensor_parallel += other.tensor_parallel;
@@ -17,7 +17,7 @@ PassTime& PassTime::operator+=(const PassTime& other) {
 }
 
 PassTime PassTime::operator*(double factor) const {
-  return {.products = factor * products,
+  return {.gemms = factor * gemms,
           .attention = factor * attention,
           .elementwise = factor * elementwise,
           .tensor_parallel = factor * tensor_parallel,
@@ -77,9 +77,8 @@ double RankCostModel::traffic_seconds(double elements, double kernels) const {
   return seconds(job_.hardware.traffic_seconds(elements * element_bytes_), kernels);
 }
 
-double RankCostModel::product_seconds(ProductType type, const MatmulShape& shape, double output_bytes,
-                                      ProductPass pass) const {
-  return slowdown_ * mcpp::product_seconds(job_.hardware, type, shape, output_bytes, pass);
+double RankCostModel::gemm_seconds(GemmType type, const MatmulShape& shape, double output_bytes, GemmPass pass) const {
+  return slowdown_ * mcpp::gemm_seconds(job_.hardware, type, shape, output_bytes, pass);
 }
 
 }  // namespace mcpp

@@ -9,14 +9,14 @@ namespace mcpp {
 
 /// Time of one pass.
 struct PassTime {
-  double products = 0, attention = 0, elementwise = 0;
+  double gemms = 0, attention = 0, elementwise = 0;
   /// Exposed communication.
   double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0, data_parallel = 0;
 
   double offloaded = 0;  ///< wait time for activations and weights that are offloaded to host memory or disk
 
   double communication() const { return tensor_parallel + context_parallel + expert_parallel + data_parallel; }
-  double computing() const { return products + attention + elementwise; }
+  double computing() const { return gemms + attention + elementwise; }
   double total() const { return computing() + communication() + offloaded; }
   PassTime& operator+=(const PassTime& other);
   PassTime operator*(double factor) const;
@@ -52,7 +52,7 @@ class RankCostModel {
   /// `kernels` kernels.
   double seconds(double kernel_seconds, double kernels) const;
   double traffic_seconds(double elements, double kernels) const;
-  double product_seconds(ProductType type, const MatmulShape& shape, double output_bytes, ProductPass pass) const;
+  double gemm_seconds(GemmType type, const MatmulShape& shape, double output_bytes, GemmPass pass) const;
 
  private:
   const PredictionInput job_;

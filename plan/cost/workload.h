@@ -13,7 +13,7 @@ namespace mcpp {
 struct Workload {
   ModelConfig model;
   DType dtype = DType::BF16;
-  ProductType products = ProductType::Bf16;
+  GemmType gemms = GemmType::Bf16;
   i64 global_batch_size = 1;
   StatesPerWeight states = {};
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
@@ -26,8 +26,8 @@ struct Workload {
   double document_tokens = 0;
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
-  /// Returns the precision of the products of the experts and of the output layer, which never use fp8.
-  ProductType non_fp8_products() const { return products == ProductType::Fp8 ? ProductType::Bf16 : products; }
+  /// Returns the precision of the GEMMs of the experts and of the output layer, which never use fp8.
+  GemmType non_fp8_gemms() const { return gemms == GemmType::Fp8 ? GemmType::Bf16 : gemms; }
 };
 
 /// Input of the step time prediction.

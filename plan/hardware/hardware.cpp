@@ -53,10 +53,10 @@ void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::s
     if (values.size() != count)
       errors.push_back(str(section, ".", key, ": has ", values.size(), " elements, must have ", count));
   };
-  const std::size_t products = sizes.size() * sizes.size() * sizes.size();
-  has_elements("forward", forward, products);
-  has_elements("input_gradient", input_gradient, products);
-  has_elements("weight_gradient", weight_gradient, products);
+  const std::size_t gemms = sizes.size() * sizes.size() * sizes.size();
+  has_elements("forward", forward, gemms);
+  has_elements("input_gradient", input_gradient, gemms);
+  has_elements("weight_gradient", weight_gradient, gemms);
   const std::size_t attentions = attention_lengths.size() * attention_widths.size();
   if (attentions == 0) errors.push_back(str(section, ".attention_lengths, attention_widths: must have elements"));
   has_elements("attention_forward", attention_forward, attentions);
@@ -71,10 +71,10 @@ void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::s
   has_elements("activation_backward", activation_backward, kActivations);
 }
 
-double MeasuredRates::product_seconds(const MatmulShape& shape, ProductPass pass) const {
-  const std::vector<double>& table = pass == ProductPass::Forward         ? forward
-                                     : pass == ProductPass::InputGradient ? input_gradient
-                                                                          : weight_gradient;
+double MeasuredRates::gemm_seconds(const MatmulShape& shape, GemmPass pass) const {
+  const std::vector<double>& table = pass == GemmPass::Forward         ? forward
+                                     : pass == GemmPass::InputGradient ? input_gradient
+                                                                       : weight_gradient;
   const std::array points{interpolation_point(sizes, shape.m), interpolation_point(sizes, shape.n),
                           interpolation_point(sizes, shape.k)};
   const std::array counts{sizes.size(), sizes.size(), sizes.size()};
@@ -131,21 +131,21 @@ std::vector<std::string> Hardware::conflicts() const {
   return errors;
 }
 
-const MeasuredRates* Hardware::measured(ProductType type) const {
-  const MeasuredRates& rates = type == ProductType::Fp32 ? measured_fp32 : measured_bf16;
-  return type != ProductType::Fp8 && rates.has() ? &rates : nullptr;
+const MeasuredRates* Hardware::measured(GemmType type) const {
+  const MeasuredRates& rates = type == GemmType::Fp32 ? measured_fp32 : measured_bf16;
+  return type != GemmType::Fp8 && rates.has() ? &rates : nullptr;
 }
 
-double Hardware::product_flops(ProductType type) const {
-  return 1e12 * (type == ProductType::Bf16  ? device.bf16_attained
-                 : type == ProductType::Fp8 ? device.fp8_attained
-                                            : device.fp32_attained);
+double Hardware::gemm_flops(GemmType type) const {
+  return 1e12 * (type == GemmType::Bf16  ? device.bf16_attained
+                 : type == GemmType::Fp8 ? device.fp8_attained
+                                         : device.fp32_attained);
 }
 
-double Hardware::peak_flops(ProductType type) const {
-  return 1e12 * (type == ProductType::Bf16  ? device.bf16_peak
-                 : type == ProductType::Fp8 ? device.fp8_peak
-                                            : device.fp32_peak);
+double Hardware::peak_flops(GemmType type) const {
+  return 1e12 * (type == GemmType::Bf16  ? device.bf16_peak
+                 : type == GemmType::Fp8 ? device.fp8_peak
+                                         : device.fp32_peak);
 }
 
 double Hardware::slowest_device_factor(i64 ranks) const {

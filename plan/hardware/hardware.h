@@ -13,7 +13,7 @@
 namespace mcpp {
 
 // Performance model of the training program: the number of times its kernels pass over memory, and the communication
-// that overlaps with compute. Rates of matrix products and attention belong to the hardware. The defaults describe this
+// that overlaps with compute. Rates of GEMMs and attention belong to the hardware. The defaults describe this
 // program; tests describe others to compare predictions with published results.
 
 /// Number of times a tensor is read or written, in elements of the training precision.
@@ -27,15 +27,15 @@ struct KernelTraits {
   MemoryPasses heads{2, 2};       ///< passes over queries, keys and values: rotation and layout changes
   MemoryPasses activation{1, 1};  ///< passes relative to the minimum
   double loss = 2;                ///< passes over the logits, forward and backward together
-  MemoryPasses kernels{12, 20};   ///< kernels launched per layer, except products
+  MemoryPasses kernels{12, 20};   ///< kernels launched per layer, except GEMMs
   double attention = 1;           ///< speed of attention relative to the rate that the hardware attains
   bool stores_scores = false;     ///< attention stores its scores [s, s] in memory, in the training precision
   MemoryPasses scores{4.5, 5.5};  ///< passes over stored scores, for softmax and dropout
-  /// fp8 products: passes to find scales and to round, over inputs and weights, and over output gradients.
+  /// fp8 GEMMs: passes to find scales and to round, over inputs and weights, and over output gradients.
   MemoryPasses quantize{2.5, 4};
   double requantize = 1.5;  ///< additional passes over inputs and weights in backward
-  /// Fraction of a layer's products that backward recomputes even if the layer is partly kept.
-  double recomputed_products = 0;
+  /// Fraction of a layer's GEMMs that backward recomputes even if the layer is partly kept.
+  double recomputed_gemms = 0;
   bool overlaps_data_parallel = true;  ///< gradients are reduced and weights gathered concurrently with compute
   int gradient_bytes = 4;              ///< bytes per element of a gradient that is reduced across ranks
   bool scatters_messages = false;      ///< without sequence parallelism: messages between stages are sharded along tp
@@ -45,8 +45,8 @@ struct KernelTraits {
   bool all_reduces_gradients = false;       ///< all-reduces instead of reduce-scatters: twice the volume
 };
 
-/// One of the three products of a weight. Tokens are the dimension m, except in WeightGradient, where they are k.
-enum class ProductPass : u8 { Forward, InputGradient, WeightGradient };
+/// One of the three GEMMs of a weight. Tokens are the dimension m, except in WeightGradient, where they are k.
+enum class GemmPass : u8 { Forward, InputGradient, WeightGradient };
 
 // Rates that `megatron_cpp plan calibrate` measures on a host that tiles and memory bandwidth do not model well, such
 // as a CPU with caches. Rates are per rank while all ranks of the host are busy.
@@ -70,8 +70,8 @@ struct MeasuredRates {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("sizes", self.sizes, "measured sizes of matrix products, for rows, columns and depth", at_least(1));
-    visit("forward", self.forward, "GFLOP/s of forward products (x times weight) by [rows][columns][depth]",
+    visit("sizes", self.sizes, "measured sizes of GEMMs, for rows, columns and depth", at_least(1));
+    visit("forward", self.forward, "GFLOP/s of forward GEMMs (x times weight) by [rows][columns][depth]",
           greater_than(0));
     visit("input_gradient", self.input_gradient, "GFLOP/s of input gradients by [rows][columns][depth]",
           greater_than(0));
@@ -121,15 +121,15 @@ struct MeasuredRates {
   void add_conflicts(const std::string& section, std::vector<std::string>& errors) const;
 
   /// Returns seconds, interpolated between measured sizes on a logarithmic scale and clamped outside of them.
-  double product_seconds(const MatmulShape& shape, ProductPass pass) const;
+  double gemm_seconds(const MatmulShape& shape, GemmPass pass) const;
   /// Returns FLOP/s.
   double attention_rate(i64 length, i64 width, bool is_backward) const;
 };
 
-/// Operand precision of matrix products. Sums are in fp32.
-enum class ProductType : u8 { Bf16, Fp8, Fp32 };
+/// Operand precision of GEMMs. Sums are in fp32.
+enum class GemmType : u8 { Bf16, Fp8, Fp32 };
 template <>
-struct EnumNames<ProductType> {
+struct EnumNames<GemmType> {
   static constexpr std::array<std::string_view, 3> value{"bf16", "fp8", "fp32"};
 };
 
@@ -155,18 +155,18 @@ struct DeviceRates {
     visit("name", self.name, "name of the device");
     visit("bf16_peak", self.bf16_peak, "dense TFLOP/s in bf16 or fp16 according to the data sheet",
           between(kMinRate, kMaxRate));
-    visit("bf16_attained", self.bf16_attained, "measured TFLOP/s of large bf16 products of random values",
+    visit("bf16_attained", self.bf16_attained, "measured TFLOP/s of large bf16 GEMMs of random values",
           between(kMinRate, kMaxRate));
     visit("fp8_peak", self.fp8_peak, "dense TFLOP/s in fp8 according to the data sheet; 0 = not supported",
           between(0, kMaxRate));
-    visit("fp8_attained", self.fp8_attained, "measured TFLOP/s of large fp8 products; 0 = not supported",
+    visit("fp8_attained", self.fp8_attained, "measured TFLOP/s of large fp8 GEMMs; 0 = not supported",
           between(0, kMaxRate));
     visit("fp32_peak", self.fp32_peak, "dense TFLOP/s in fp32 according to the data sheet",
           between(kMinRate, kMaxRate));
-    visit("fp32_attained", self.fp32_attained, "measured TFLOP/s of large fp32 products", between(kMinRate, kMaxRate));
+    visit("fp32_attained", self.fp32_attained, "measured TFLOP/s of large fp32 GEMMs", between(kMinRate, kMaxRate));
     visit("attention_attained", self.attention_attained,
           "TFLOP/s of causal attention in bf16, head width 128, long sequences", between(kMinRate, kMaxRate));
-    visit("cores", self.cores, "number of cores (multiprocessors), each computing one tile of a product",
+    visit("cores", self.cores, "number of cores (multiprocessors), each computing one tile of a GEMM",
           between(1, kMaxUnits));
     visit("tile_rows", self.tile_rows, "rows of the tile that one core computes", between(1, kMaxUnits));
     visit("tile_columns", self.tile_columns, "columns of the tile that one core computes", between(1, kMaxUnits));
@@ -239,10 +239,10 @@ struct Hardware {
   /// Returns every violated rule between fields, as "section.key: what is wrong and what is allowed".
   std::vector<std::string> conflicts() const;
 
-  /// Returns the measured rates for this product precision; nullptr if there are none.
-  const MeasuredRates* measured(ProductType type) const;
-  double product_flops(ProductType type) const;  ///< attained FLOP/s
-  double peak_flops(ProductType type) const;
+  /// Returns the measured rates for this GEMM precision; nullptr if there are none.
+  const MeasuredRates* measured(GemmType type) const;
+  double gemm_flops(GemmType type) const;  ///< attained FLOP/s
+  double peak_flops(GemmType type) const;
   double memory_bytes() const { return 1e9 * device.memory; }
   /// Returns the seconds to move `bytes` to or from device memory.
   double traffic_seconds(double bytes) const { return bytes / (1e9 * device.memory_attained); }

@@ -11,7 +11,7 @@
 namespace mcpp {
 
 std::vector<StepPart> pass_parts(const PassTime& t) {
-  return {{"products", "matrix products", "#3f74c4", t.products},
+  return {{"gemms", "GEMMs", "#3f74c4", t.gemms},
           {"attention", "attention", "#6a9be0", t.attention},
           {"elementwise", "elementwise", "#a5c3ee", t.elementwise},
           {"tensor_parallel", "tensor-parallel communication", "#e08a3c", t.tensor_parallel},

@@ -24,20 +24,20 @@ class Roofline {
         element_(rank_.element_bytes()) {}
 
   std::vector<RooflineRow> rows() {
-    for (const WeightMatmul& matmul : forward_matmuls(job_)) product(matmul.name, matmul.shape, matmul.type);
+    for (const WeightMatmul& matmul : forward_matmuls(job_)) gemm(matmul.name, matmul.shape, matmul.type);
     attention();
     kernels();
     return std::move(rows_);
   }
 
  private:
-  void product(const std::string& name, const MatmulShape& s, ProductType type) {
-    const double operand = type == ProductType::Fp32 ? 4 : type == ProductType::Fp8 ? 1 : 2;
+  void gemm(const std::string& name, const MatmulShape& s, GemmType type) {
+    const double operand = type == GemmType::Fp32 ? 4 : type == GemmType::Fp8 ? 1 : 2;
     const double bytes = operand * real(s.batch) * (real(s.m) * real(s.k) + real(s.k) * real(s.n)) +
                          element_ * real(s.batch) * real(s.m) * real(s.n);
     rows_.push_back({.name = name,
                      .size = str(s.batch > 1 ? str(s.batch, " of ") : "", s.m, " x ", s.n, " x ", s.k),
-                     .seconds = rank_.product_seconds(type, s, element_, ProductPass::Forward),
+                     .seconds = rank_.gemm_seconds(type, s, element_, GemmPass::Forward),
                      .flops = s.flops(),
                      .bytes = bytes});
   }
@@ -100,8 +100,8 @@ std::vector<RooflineRow> roofline(const PredictionInput& job) {
 }
 
 std::string roofline_text(const PredictionInput& job) {
-  const double peak = job.hardware.peak_flops(job.work.products), memory = 1 / job.hardware.traffic_seconds(1);
-  const double ridge = job.hardware.product_flops(job.work.products) / memory;
+  const double peak = job.hardware.peak_flops(job.work.gemms), memory = 1 / job.hardware.traffic_seconds(1);
+  const double ridge = job.hardware.gemm_flops(job.work.gemms) / memory;
   std::string text =
       str("operations forward, below ", fixed(ridge, 0), " FLOP/byte bound by memory\n  ", pad_right("", 20),
           pad_left("", 26), pad_left("us", 10), pad_left("TFLOP/s", 9), pad_left("of peak", 9), pad_left("GB/s", 9),

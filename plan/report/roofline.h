@@ -18,7 +18,7 @@ struct RooflineRow {
   double intensity() const { return flops / bytes; }
 };
 
-/// Returns the matrix products of a layer, its attention and elementwise kernels, and those of the embedding and the
+/// Returns the GEMMs of a layer, its attention and elementwise kernels, and those of the embedding and the
 /// output.
 std::vector<RooflineRow> roofline(const PredictionInput& job);
 /// Returns a table with the limit of each row: the device's attained rate or its memory.

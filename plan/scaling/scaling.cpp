@@ -93,11 +93,11 @@ const ScalingPoint* best_point(const std::vector<ScalingPoint>& points, Objectiv
 namespace {
 
 /// Returns a lower bound in device hours: all operations of the model at the highest of the device's rates. 0 if each
-/// product size has its own rate.
+/// GEMM size has its own rate.
 double min_device_hours(const Hardware& hardware, const Workload& work, double tokens) {
-  if (hardware.measured(work.products)) return 0;
-  const double highest = std::max({hardware.peak_flops(work.products), hardware.product_flops(work.products),
-                                   1e12 * hardware.device.attention_attained});
+  if (hardware.measured(work.gemms)) return 0;
+  const double highest = std::max(
+      {hardware.peak_flops(work.gemms), hardware.gemm_flops(work.gemms), 1e12 * hardware.device.attention_attained});
   return tokens * flops_per_token(work.model) / highest / 3600;
 }
 

@@ -19,7 +19,7 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& job) {
     improve(better);
     gains.push_back({std::move(change), now / step_time({better, job.program, job.work, job.layout}).seconds - 1});
   };
-  with("twice the matrix products per second", [](Hardware& h) {
+  with("twice the GEMMs per second", [](Hardware& h) {
     for (double* rate : {&h.device.bf16_attained, &h.device.fp8_attained, &h.device.fp32_attained}) *rate *= 2;
   });
   with("twice the attention per second", [](Hardware& h) { h.device.attention_attained *= 2; });

@@ -84,7 +84,7 @@ std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& 
 }
 
 double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& group) const {
-  const MeasuredRates* measured = job_.hardware.measured(job_.work.products);
+  const MeasuredRates* measured = job_.hardware.measured(job_.work.gemms);
   return measured && group.ranks > 1 && collectives_.is_within_first_tier(group) ? measured->*rate : 0;
 }
 
@@ -125,8 +125,7 @@ Transfer WeightTraffic::reduce_scatter_gradients(const Group& group) const {
 
 double WeightTraffic::factor_seconds(double elements) const {
   const double flops = 6 * real(layout_.formats.power_sgd_rank) * elements;
-  return flops / job_.hardware.product_flops(ProductType::Fp32) +
-         job_.hardware.traffic_seconds(kFactorBytes * elements);
+  return flops / job_.hardware.gemm_flops(GemmType::Fp32) + job_.hardware.traffic_seconds(kFactorBytes * elements);
 }
 
 /// Returns the reduce-scatter of a unit's gradients and their accumulation over microbatches.

@@ -70,7 +70,7 @@ class WeightTraffic {
   Transfer gather(const Group& group, bool uses_secondary_shard) const;
   Transfer reduce_scatter_gradients(const Group& group) const;
   Transfer packed_reduce_scatter(double elements, const Group& group) const;
-  /// Returns the device time of low-rank factors: products, and passes over gradients and error feedback.
+  /// Returns the device time of low-rank factors: GEMMs, and passes over gradients and error feedback.
   double factor_seconds(double elements) const;
   Transfer reduce_unit(const Group& group) const;
   UnitTraffic unit_traffic(const Group& group) const;

@@ -42,7 +42,7 @@ class Staging {
   static constexpr i64 kChunk = i64{4} << 20;
 };
 
-/// State of the matrix product library: handle and chosen algorithms (tensor/cuda/gemm/matmul.cpp).
+/// State of the GEMM library: handle and chosen algorithms (tensor/cuda/gemm/matmul.cpp).
 struct CublasLt;
 /// State of the attention library: handle and compiled plans (tensor/cuda/attention/cudnn_attention.cpp).
 struct CudnnAttention;

@@ -1,4 +1,4 @@
-// Ops of expert layers: routers, row permutations, grouped matrix products.
+// Ops of expert layers: routers, row permutations, grouped GEMMs.
 #include <algorithm>
 
 #include "tensor/on_device.h"
@@ -68,7 +68,7 @@ void check_groups(const char* op, const Tensor& a, const Tensor& b, std::span<co
   MCPP_CHECK(sum == a.dim(0), op, ": the groups have ", sum, " rows in total, not ", a.dim(0));
 }
 
-void check_product(const char* op, DType a, DType b, DType c) {
+void check_gemm(const char* op, DType a, DType b, DType c) {
   MCPP_CHECK(is_float(a) && a == b && (c == a || c == accumulate_dtype(a)), op, ": unsupported dtypes ", name_of(a),
              " times ", name_of(b), " to ", name_of(c));
 }
@@ -155,7 +155,7 @@ void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64>
   MCPP_CHECK(weights.dim(transpose_weights ? 2 : 1) == x.dim(1) && weights.dim(transpose_weights ? 1 : 2) == y.dim(1),
              "grouped_matmul: ", x.shape(), " times ", weights.shape(), transpose_weights ? "^T" : "",
              " does not match ", y.shape());
-  check_product("grouped_matmul", x.dtype(), weights.dtype(), y.dtype());
+  check_gemm("grouped_matmul", x.dtype(), weights.dtype(), y.dtype());
   on_device(
       y,
       [&] {
@@ -169,7 +169,7 @@ void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const 
   check_groups("grouped_weight_gradient", dy, x, rows, dw);
   MCPP_CHECK(dw.dim(1) == dy.dim(1) && dw.dim(2) == x.dim(1), "grouped_weight_gradient: ", dy.shape(), "^T times ",
              x.shape(), " does not match ", dw.shape());
-  check_product("grouped_weight_gradient", dy.dtype(), x.dtype(), dw.dtype());
+  check_gemm("grouped_weight_gradient", dy.dtype(), x.dtype(), dw.dtype());
   MCPP_CHECK(beta == 0 || beta == 1, "grouped_weight_gradient: beta must be 0 or 1, not ", beta);
   on_device(
       dw,

@@ -1,4 +1,4 @@
-// Ops of low-rank gradient compression in addition to matrix products (parallel/dp/power_sgd.h).
+// Ops of low-rank gradient compression in addition to GEMMs (parallel/dp/power_sgd.h).
 #pragma once
 #include <bit>
 

@@ -6,14 +6,14 @@
 
 namespace mcpp::cuda_simulator {
 
-/// Matrix product of `batch` products [m, k] x [k, n] -> [m, n].
-struct ProductCost {
+/// GEMMs of a batch [m, k] x [k, n] -> [m, n].
+struct GemmCost {
   std::int64_t m, n, k, batch;
   std::size_t operand_bytes;  ///< per element
   double output_bytes;        ///< accessed per element of the result, including reads
 };
 
-/// Attention's products, of which a causal mask hides half.
+/// Attention's GEMMs, of which a causal mask hides half.
 struct AttentionCost {
   double flops;  ///< without the hidden half
   std::int64_t keys;
@@ -28,7 +28,7 @@ class CostModel {
   virtual ~CostModel() = default;
   /// `bytes`: distinct bytes that the kernel reads, plus distinct bytes that it writes.
   virtual double kernel(double bytes) const = 0;
-  virtual double product(const ProductCost& product) const = 0;
+  virtual double gemm(const GemmCost& gemm) const = 0;
   virtual double attention(const AttentionCost& attention) const = 0;
   virtual double copy(double bytes, bool is_between_host_and_device) const = 0;
   /// `bytes`: the full vector, of which each rank holds or receives a part or all.

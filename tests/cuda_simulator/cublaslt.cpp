@@ -1,4 +1,4 @@
-// cuBLASLt: matrix products interpreted from their descriptors, and rejected if the library's documentation excludes
+// cuBLASLt: GEMMs interpreted from their descriptors, and rejected if the library's documentation excludes
 // them.
 #include <cublasLt.h>
 
@@ -164,8 +164,8 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kGeluLinear * (1 + 3 * kGeluCubic * x * x);
 }
 
-/// Operands of one product.
-struct Product {
+/// Operands of one GEMM.
+struct Gemm {
   Problem p;
   double alpha, beta;
   const void *a, *b, *c;
@@ -203,7 +203,7 @@ double apply_epilogue(const Description& d, Format format, i64 i, i64 j, double 
   return gelu(x);
 }
 
-void record_operands(const Product& x) {
+void record_operands(const Gemm& x) {
   const Description& d = x.p.d;
   record_matrix(x.a, x.p.a, false);
   record_matrix(x.b, x.p.b, false);
@@ -219,7 +219,7 @@ void record_operands(const Product& x) {
 }
 
 /// Sums parts of the contraction separately, as split-K kernels do.
-void multiply(const Product& x) {
+void multiply(const Gemm& x) {
   record_operands(x);
   const Description& d = x.p.d;
   const i64 m = x.p.m(), n = x.p.n(), k = x.p.k();
@@ -252,7 +252,7 @@ void multiply(const Product& x) {
 const char* algorithm_refusal(const Problem& p, const Algorithm& algorithm) {
   if (const char* why = refusal(p)) return why;
   if (algorithm.mark != kAlgorithmMark) return "the algorithm was not returned by the heuristics";
-  if (algorithm.problem_hash != p.hash()) return "the algorithm is for another kind of product";
+  if (algorithm.problem_hash != p.hash()) return "the algorithm is for another kind of GEMM";
   return nullptr;
 }
 
@@ -334,11 +334,11 @@ const char* preference_refusal(const Problem& p, const Preference& preference) {
   return nullptr;
 }
 
-/// Returns the product's work, row-major: the library computes its transpose.
-ProductCost cost_of(const Product& product) {
-  const Problem& p = product.p;
+/// Returns the GEMM's work, row-major: the library computes its transpose.
+GemmCost cost_of(const Gemm& gemm) {
+  const Problem& p = gemm.p;
   const auto output = static_cast<double>(size_of(format_of(p.out.type)));
-  return {p.n(), p.m(), p.k(), 1, size_of(format_of(p.a.type)), output * (product.beta != 0 ? 2 : 1)};
+  return {p.n(), p.m(), p.k(), 1, size_of(format_of(p.a.type)), output * (gemm.beta != 0 ? 2 : 1)};
 }
 
 /// Returns the algorithms that the preference allows, in a seeded order: sums in one, two or four parts.
@@ -463,7 +463,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   const auto scalar = [&](const void* x) {
     return p.d.scale_type == CUDA_R_64F ? *static_cast<const double*>(x) : *static_cast<const float*>(x);
   };
-  const Product product{p, scalar(alpha), scalar(beta), a, b, c, out, static_cast<i64>(algorithm.parts)};
+  const Gemm gemm{p, scalar(alpha), scalar(beta), a, b, c, out, static_cast<i64>(algorithm.parts)};
   const std::string name =
       "cublasLtMatmul " + std::to_string(p.m()) + " x " + std::to_string(p.n()) + " x " + std::to_string(p.k());
   enqueue(stream, {.name = name, .run = [=] {
@@ -471,8 +471,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
                        record_access(workspace, workspace_bytes, true);
                        std::memset(workspace, 0xA5, workspace_bytes);
                      }
-                     if (cost_model()) spend(cost_model()->product(cost_of(product)));
-                     if (settings().computes) multiply(product);
+                     if (cost_model()) spend(cost_model()->gemm(cost_of(gemm)));
+                     if (settings().computes) multiply(gemm);
                    }});
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -161,7 +161,7 @@ class GraphParser {
   static bool check_matmul(const Value& a, const Value& b, const Value& c) {
     if (a.dims[3] == b.dims[2] && c.dims[2] == a.dims[2] && c.dims[3] == b.dims[3] && a.dims[1] % b.dims[1] == 0)
       return true;
-    last_error = "the shapes of a product do not fit";
+    last_error = "the shapes of a GEMM do not fit";
     return false;
   }
 
@@ -347,7 +347,7 @@ std::size_t attribute_size(cudnnBackendAttributeType_t type) {
   }
 }
 
-/// Returns the work of a graph of attention: two products in forward, five in backward.
+/// Returns the work of a graph of attention: two GEMMs in forward, five in backward.
 AttentionCost cost_of(const Graph& graph) {
   AttentionCost cost{0, 0, false};
   int products = 0;

@@ -27,7 +27,7 @@ pathlib.Path(path).write_text(source[:at] + replacement + source[at + len(text):
 PYTHON
 }
 
-# With this seed, products use a workspace.
+# With this seed, GEMMs use a workspace.
 export MCPP_SIMULATOR_SEED=1 MCPP_SIMULATOR_RANK_ORDER=1 MCPP_SIMULATOR_PATIENCE=20
 scripts/build.sh cuda-sim tensor_tests comm_tests >/dev/null
 missed=0

@@ -181,7 +181,7 @@ TEST(BlockTraceTest, RecordsOutput) {
   EXPECT_EQ(sum(trace.forward, OpKind::Loss, &OpRecord::elements), 2 * 96 * 64) << "statistics and gradient";
 }
 
-TEST(BlockTraceTest, Fp8ProductsRoundTheirOperands) {
+TEST(BlockTraceTest, Fp8GemmsRoundTheirOperands) {
   const ModelConfig config = make_config();
   BlockTraces traces(config);
   const BlockTrace& trace =

@@ -264,7 +264,7 @@ TEST(MoeCountsTest, CountsOnlyActiveExpertsPerToken) {
   ModelConfig biased = config;
   biased.add_mlp_bias = true;
   EXPECT_EQ(count_parameters(biased).experts, counts.experts + 2 * 4 * (2 * 24 + 32));
-  EXPECT_EQ(flops_per_token(biased), flops_per_token(config)) << "these are of matrix products only";
+  EXPECT_EQ(flops_per_token(biased), flops_per_token(config)) << "these are of GEMMs only";
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ TEST_P(TensorParallelTest, RecomputationAndDelayedWeightGradientsAreBitwiseIdent
   }
 }
 
-/// Replicated projections of multi-latent attention multiply fewer rows with sequence parallelism. In fp32, products
+/// Replicated projections of multi-latent attention multiply fewer rows with sequence parallelism. In fp32, GEMMs
 /// may depend on the number of rows; in fp64 they are simple loops.
 TEST_P(TensorParallelTest, SequenceParallelismKeepsLossBitwiseIdentical) {
   const DType dtype = config().mla.is_used ? DType::F64 : DType::F32;

@@ -86,10 +86,10 @@ Matrix random_matrix(i64 rows, i64 columns, u64 seed) {
   return {rows, columns, test::normals(rows * columns, seed, DType::F32, 40)};
 }
 
-/// Returns the distance of orthogonalize() with products of `product_type` from the iteration in double precision.
-double error_of(const Matrix& x, DType type, DType product_type, CpuDevice& device) {
+/// Returns the distance of orthogonalize() with GEMMs of `gemm_type` from the iteration in double precision.
+double error_of(const Matrix& x, DType type, DType gemm_type, CpuDevice& device) {
   Tensor y = test::tensor_of(x.values, {x.rows, x.columns}, type, device);
-  orthogonalize(y, 5, product_type);
+  orthogonalize(y, 5, gemm_type);
   return distance(to_doubles(y), orthogonalized(x, 5).values);
 }
 

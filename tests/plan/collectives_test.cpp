@@ -1,4 +1,4 @@
-// Predicted times of collectives and matrix products against values computed by hand.
+// Predicted times of collectives and GEMMs against values computed by hand.
 #include "plan/cost/collectives.h"
 
 #include <gtest/gtest.h>
@@ -60,19 +60,19 @@ TEST(CollectivesTest, AddsLatencyOfRingsAndTrees) {
   EXPECT_NEAR(c.all_reduce(1, {.ranks = 16}), kStart + 2 * (4e-6 + 40e-6), 1e-9);
 }
 
-TEST(ProductsTest, LargeShapesReachAttainedRate) {
+TEST(GemmSecondsTest, LargeShapesReachAttainedRate) {
   const Hardware hardware = two_tiers();
   const MatmulShape shape{.m = 12800, .n = 25600, .k = 8192};  // 100 x 100 tiles on 10 cores
-  const double rate = shape.flops() / product_seconds(hardware, ProductType::Bf16, shape, 2);
+  const double rate = shape.flops() / gemm_seconds(hardware, GemmType::Bf16, shape, 2);
   EXPECT_LT(rate, 100e12);
   EXPECT_GT(rate, 80e12);
 }
 
-TEST(ProductsTest, SmallShapesAreBoundByTilesOrBytes) {
+TEST(GemmSecondsTest, SmallShapesAreBoundByTilesOrBytes) {
   Hardware hardware = two_tiers();
   // Eleven tiles take two waves of ten.
   const auto seconds = [&](i64 m, i64 n, i64 k) {
-    return product_seconds(hardware, ProductType::Bf16, {.m = m, .n = n, .k = k}, 2);
+    return gemm_seconds(hardware, GemmType::Bf16, {.m = m, .n = n, .k = k}, 2);
   };
   EXPECT_GT(seconds(128 * 11, 256, 512), 1.3 * seconds(128 * 10, 256, 512));
   // A vector times a matrix takes the time to read the matrix.

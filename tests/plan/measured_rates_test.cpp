@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// Products of m x n x k reach m + 10 n + 100 k GFLOP/s at sizes of 100 and 400; attention reaches its length.
+/// GEMMs of m x n x k reach m + 10 n + 100 k GFLOP/s at sizes of 100 and 400; attention reaches its length.
 MeasuredRates rates() {
   MeasuredRates r;
   r.sizes = {100, 400};
@@ -29,12 +29,12 @@ MeasuredRates rates() {
 
 TEST(MeasuredRatesTest, AreExactAtMeasuredSizes) {
   const MeasuredRates r = rates();
-  const auto rate = [&](const MatmulShape& shape, ProductPass pass) {
-    return shape.flops() / r.product_seconds(shape, pass) / 1e9;
+  const auto rate = [&](const MatmulShape& shape, GemmPass pass) {
+    return shape.flops() / r.gemm_seconds(shape, pass) / 1e9;
   };
-  EXPECT_NEAR(rate({.m = 100, .n = 400, .k = 100}, ProductPass::Forward), 100 + 4000 + 10000, 1e-6);
-  EXPECT_NEAR(rate({.m = 400, .n = 100, .k = 400}, ProductPass::WeightGradient), 3 * (400 + 1000 + 40000), 1e-6);
-  EXPECT_NEAR(rate({.m = 4000, .n = 10, .k = 9999, .batch = 8}, ProductPass::InputGradient), 2 * (400 + 1000 + 40000),
+  EXPECT_NEAR(rate({.m = 100, .n = 400, .k = 100}, GemmPass::Forward), 100 + 4000 + 10000, 1e-6);
+  EXPECT_NEAR(rate({.m = 400, .n = 100, .k = 400}, GemmPass::WeightGradient), 3 * (400 + 1000 + 40000), 1e-6);
+  EXPECT_NEAR(rate({.m = 4000, .n = 10, .k = 9999, .batch = 8}, GemmPass::InputGradient), 2 * (400 + 1000 + 40000),
               1e-6);  // sizes are clamped to the measured range
   EXPECT_NEAR(r.attention_rate(512, 64, true), 1024e9, 1);
   EXPECT_NEAR(r.attention_rate(100000, 200, false), 512e9, 1);
@@ -44,7 +44,7 @@ TEST(MeasuredRatesTest, InterpolateTimeBetweenSizes) {
   const MeasuredRates r = rates();
   const auto seconds_of_flop = [&](i64 m) {
     const MatmulShape shape{.m = m, .n = 100, .k = 100};
-    return r.product_seconds(shape, ProductPass::Forward) / shape.flops();
+    return r.gemm_seconds(shape, GemmPass::Forward) / shape.flops();
   };
   EXPECT_NEAR(seconds_of_flop(200), (seconds_of_flop(100) + seconds_of_flop(400)) / 2, 1e-18);  // halfway by logarithm
   EXPECT_LT(seconds_of_flop(300), seconds_of_flop(150));
@@ -62,10 +62,10 @@ TEST(MeasuredRatesTest, ReplaceTileAndByteEstimates) {
   work.model.hidden_dropout = 0;
   EXPECT_DOUBLE_EQ(kernel_times(hardware, program, work).residual.backward, 7e-9);
   const MatmulShape shape{.m = 400, .n = 400, .k = 400};
-  EXPECT_EQ(product_seconds(hardware, ProductType::Bf16, shape, 2),
-            hardware.measured_bf16.product_seconds(shape, ProductPass::Forward));
-  work.products = ProductType::Fp32;  // for which nothing was measured
-  EXPECT_EQ(hardware.measured(work.products), nullptr);
+  EXPECT_EQ(gemm_seconds(hardware, GemmType::Bf16, shape, 2),
+            hardware.measured_bf16.gemm_seconds(shape, GemmPass::Forward));
+  work.gemms = GemmType::Fp32;  // for which nothing was measured
+  EXPECT_EQ(hardware.measured(work.gemms), nullptr);
 }
 
 TEST(MeasuredRatesTest, RejectIncompleteLists) {

@@ -30,7 +30,7 @@ TEST(UpgradeGainsTest, SortBottlenecksFirst) {
   const auto best = [&](const Layout& layout) {
     return upgrade_gains({hardware, program, work, layout}).front().change;
   };
-  EXPECT_EQ(best({}), "twice the matrix products per second");
+  EXPECT_EQ(best({}), "twice the GEMMs per second");
   EXPECT_EQ(best({.tp = 16}), "twice the bandwidth of inter_node");
   for (const Speedup& gain : upgrade_gains({hardware, program, work, {.tp = 8}})) {
     EXPECT_GE(gain.part, 0) << gain.change;

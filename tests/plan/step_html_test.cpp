@@ -46,11 +46,11 @@ TEST(StepPageTest, HasBoxForEachPartOfEachPass) {
   for (const char* part : {"<!DOCTYPE html>", "tp 2 sp, pp 4", "The first 16 of 32", "rank 3", "</html>"})
     EXPECT_THAT(page, testing::HasSubstr(part));
   for (const char* bad : {"nan", "inf\"", "<script", "http"}) EXPECT_THAT(page, testing::Not(testing::HasSubstr(bad)));
-  // Each of 4 ranks has 16 forward and 16 backward passes with products.
+  // Each of 4 ranks has 16 forward and 16 backward passes with GEMMs.
   const std::string drawn = page.substr(page.find("data-chart=\"passes\""), page.find("data-chart=\"memory\""));
-  const std::regex products("data-part=\"products\"");
+  const std::regex gemms("data-part=\"gemms\"");
   const std::string passes = drawn.substr(0, drawn.find("</svg>"));
-  EXPECT_EQ(std::distance(std::sregex_iterator(passes.begin(), passes.end(), products), std::sregex_iterator()),
+  EXPECT_EQ(std::distance(std::sregex_iterator(passes.begin(), passes.end(), gemms), std::sregex_iterator()),
             4 * 2 * 16);
   EXPECT_THAT(passes, testing::HasSubstr("tensor-parallel communication"));
 }
@@ -91,19 +91,19 @@ TEST(StepPageTest, CoversEverySchedule) {
           EXPECT_THAT(page, testing::Not(testing::HasSubstr(bad))) << what;
         const ChartBoxes boxes = boxes_of(page, "passes");
         const i64 microbatches = std::min<i64>(16, layout.microbatches(64)), passes = row.splits_backward ? 3 : 2;
-        EXPECT_EQ(boxes.count.at("products"), 4 * layout.chunks * passes * microbatches) << what;
+        EXPECT_EQ(boxes.count.at("gemms"), 4 * layout.chunks * passes * microbatches) << what;
         EXPECT_EQ(boxes.count.contains("context_parallel"), cp > 1) << what;
         EXPECT_EQ(boxes.count.contains("expert_parallel"), work == &mixture) << what;
         EXPECT_TRUE(boxes.count.contains("tensor_parallel")) << what;
-        // Time per part over all ranks, relative to that of the products.
-        const auto share = [&](const char* part) { return boxes.width.at(part) / boxes.width.at("products"); };
-        double products = 0, tensor_parallel = 0, attention = 0;
+        // Time per part over all ranks, relative to that of the GEMMs.
+        const auto share = [&](const char* part) { return boxes.width.at(part) / boxes.width.at("gemms"); };
+        double gemms = 0, tensor_parallel = 0, attention = 0;
         for (const StepTime& rank : step_time_by_rank(job)) {
-          products += rank.work.products, tensor_parallel += rank.work.tensor_parallel;
+          gemms += rank.work.gemms, tensor_parallel += rank.work.tensor_parallel;
           attention += rank.work.attention;
         }
-        EXPECT_NEAR(share("tensor_parallel") / (tensor_parallel / products), 1, 0.01) << what;
-        EXPECT_NEAR(share("attention") / (attention / products), 1, 0.01) << what;
+        EXPECT_NEAR(share("tensor_parallel") / (tensor_parallel / gemms), 1, 0.01) << what;
+        EXPECT_NEAR(share("attention") / (attention / gemms), 1, 0.01) << what;
         const std::regex levels("class=\"level\"");
         EXPECT_EQ(std::distance(std::sregex_iterator(page.begin(), page.end(), levels), std::sregex_iterator()), 4);
       }

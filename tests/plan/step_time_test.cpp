@@ -35,7 +35,7 @@ TEST(StepTimeTest, PartsAddUp) {
     const StepTime t = step_time({hardware, program, work, layout});
     EXPECT_NEAR(t.seconds, t.work.total() + t.bubble + t.messages + t.data_parallel + t.optimizer + t.data, 1e-12);
     for (const double part :
-         {t.work.products, t.work.attention, t.work.elementwise, t.bubble, t.messages, t.data_parallel, t.optimizer})
+         {t.work.gemms, t.work.attention, t.work.elementwise, t.bubble, t.messages, t.data_parallel, t.optimizer})
       EXPECT_GE(part, 0) << layout.describe();
     EXPECT_LE(step_time_lower_bound({hardware, program, work, layout}), t.seconds) << layout.describe();
   }
@@ -67,7 +67,7 @@ TEST(StepTimeTest, RingAttentionIsComputedInChunks) {
   const PassTime ring = layer(CpCommType::P2p), gathered = layer(CpCommType::AllGather);
   EXPECT_GT(ring.attention, 1.01 * gathered.attention);
   EXPECT_GT(ring.context_parallel, gathered.context_parallel);
-  EXPECT_EQ(ring.products, gathered.products);
+  EXPECT_EQ(ring.gemms, gathered.gemms);
 }
 
 // Keys and values of a rank take k bytes, their fp32 gradients w, its queries q, as in docs/context_parallelism.md.
@@ -126,7 +126,7 @@ TEST(StepTimeTest, HardwareUtilizationCountsRecomputation) {
   const double output = 6.0 * 2048 * 32000 / flops_per_token(work.model);
   EXPECT_EQ(more({}), 1);
   EXPECT_NEAR(more({.granularity = Recompute::Granularity::Full}), 1 + (1 - output) / 3, 1e-12);
-  // Two products of 1024 keys on average for each of 16 layers of 2048.
+  // Two GEMMs of 1024 keys on average for each of 16 layers of 2048.
   EXPECT_NEAR(more({.granularity = Recompute::Granularity::Selective, .core_attn = true}),
               1 + 16 * 4.0 * 2048 * 1024 / flops_per_token(work.model), 1e-4);
 }
@@ -144,10 +144,10 @@ TEST(StepTimeTest, CountsOnlyActiveExperts) {
     return step_time({hardware, program, work, {.micro_batch_size = micro_batch_size}});
   };
   const StepTime sparse = step(experts, 8), all = step(dense, 8);
-  EXPECT_NEAR(sparse.work.products / all.work.products, 1, 0.05);
+  EXPECT_NEAR(sparse.work.gemms / all.work.gemms, 1, 0.05);
   // An expert has a quarter of the rows. With few tokens, the sums of its weight gradients are too short to be
   // efficient.
-  EXPECT_GT(step(experts, 1).work.products / step(dense, 1).work.products, 1.05);
+  EXPECT_GT(step(experts, 1).work.gemms / step(dense, 1).work.gemms, 1.05);
   EXPECT_GT(sparse.optimizer, 3 * all.optimizer);  // the optimizer updates all experts
   EXPECT_EQ(sparse.work.expert_parallel, 0);
 }
@@ -193,19 +193,19 @@ TEST(LayerTimeTest, CountsNormsOfHeads) {
   EXPECT_NEAR(
       (normed.forward.elementwise - plain.forward.elementwise - gaps) / hardware.traffic_seconds(2 * passes * elements),
       1, 1e-9);
-  EXPECT_EQ(normed.forward.products, plain.forward.products);
+  EXPECT_EQ(normed.forward.gemms, plain.forward.gemms);
 }
 
 TEST(ForwardMatmulsTest, ExpertsAreNotInFp8) {
   Workload work = test::toy_mixture(8, 4096, 32, 64, 16);
-  work.products = ProductType::Fp8;
+  work.gemms = GemmType::Fp8;
   const Hardware hardware = hardware_with(100);
   const KernelTraits program;
   const std::vector<WeightMatmul> list = forward_matmuls({hardware, program, work, {.dp = 8, .ep = 8}});
-  std::vector<std::pair<std::string, ProductType>> types;
+  std::vector<std::pair<std::string, GemmType>> types;
   for (const WeightMatmul& matmul : list) types.emplace_back(matmul.name, matmul.type);
-  using enum ProductType;
-  const std::vector<std::pair<std::string, ProductType>> expected{
+  using enum GemmType;
+  const std::vector<std::pair<std::string, GemmType>> expected{
       {"qkv", Fp8}, {"proj", Fp8}, {"experts.fc1", Bf16}, {"experts.fc2", Bf16}, {"output", Bf16}};
   EXPECT_EQ(types, expected);
   // The busiest rank gets 1.1 times its share of two rows per token, 563 from each of 8 ranks for two experts.

@@ -44,7 +44,7 @@ TEST(GemmAlgoCacheTest, DistinguishesFp8FromBf16) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
-TEST(GemmAlgoCacheTest, DistinguishesEpiloguesFromPlainProducts) {
+TEST(GemmAlgoCacheTest, DistinguishesEpiloguesFromPlainGemms) {
   GemmAlgoCache choices;
   for (const GemmEpilogue epilogue :
        {GemmEpilogue::None, GemmEpilogue::Gelu, GemmEpilogue::BiasGelu, GemmEpilogue::GeluGradient}) {

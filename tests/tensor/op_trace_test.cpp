@@ -24,7 +24,7 @@ class OpTraceTest : public testing::Test {
   MetaDevice device_;
 };
 
-TEST_F(OpTraceTest, MatmulHasShapeOfProduct) {
+TEST_F(OpTraceTest, MatmulHasShapeOfGemm) {
   const Tensor x = make({6, 4}), w = make({5, 4}), dy = make({6, 5});
   Tensor y = make({6, 5}), dw = make({5, 4}, MemoryClass::Grads);
   ops::matmul(x, w, y, {.transpose_b = true});

@@ -109,7 +109,7 @@ std::string file_text(const HardwareKind& kind) {
 ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
   const Usage usage{.command = "mpirun -n N megatron_cpp plan calibrate",
                     .summary =
-                        "Measures products, attention, other operations and communication of N ranks on this "
+                        "Measures GEMMs, attention, other operations and communication of N ranks on this "
                         "host's processors (a few minutes), and writes a hardware file.",
                     .required = {"out"}};
   CalibrateOptions options;
@@ -130,7 +130,7 @@ ExitCode plan_calibrate_command(Arguments args, Log& log, const World& world) {
   write_file_atomic(options.out, file_text(kind));
   const DeviceRates& d = hardware.device;
   log.info(str(d.name, ", ", ranks, ranks == 1 ? " rank of " : " ranks of ", d.cores, d.cores == 1 ? " core" : " cores",
-               ": products ", fixed(1e3 * d.bf16_attained, 0), " GFLOP/s in bf16, ", fixed(1e3 * d.fp32_attained, 0),
+               ": GEMMs ", fixed(1e3 * d.bf16_attained, 0), " GFLOP/s in bf16, ", fixed(1e3 * d.fp32_attained, 0),
                " in fp32; memory ", fixed(d.memory_attained, 1), " GB/s; links ", fixed(hardware.links.bandwidth[0], 1),
                " GB/s, ", fixed(hardware.links.latency[0], 1), " us",
                options.offload_folder.empty() ? "" : str("; disk ", fixed(hardware.host.nvme_bandwidth, 2), " GB/s"),

@@ -17,7 +17,7 @@ struct EnumNames<DeviceType> {
   static constexpr std::array<std::string_view, 2> value{"cpu", "cuda"};
 };
 
-/// Selection of matrix product algorithms on a GPU.
+/// Selection of GEMM algorithms on a GPU.
 enum class GemmTuning : u8 { Off, Time };
 template <>
 struct EnumNames<GemmTuning> {
@@ -40,18 +40,17 @@ struct DeviceConfig {
     visit("num_threads", self.num_threads, "CPU threads per rank; 0 = all usable cores", between(0, 4096));
     visit("cpu_isa", self.cpu_isa,
           "highest instruction set to use; set it to get bitwise identical results on different hosts");
-    visit(
-        "gemm_tuning", self.gemm_tuning,
-        "selection of matrix product algorithms on a GPU: off = use gemm_tuning_file, and the library's first proposal "
-        "for products that it lacks; time = measure these products and add the fastest algorithms to the file");
+    visit("gemm_tuning", self.gemm_tuning,
+          "selection of GEMM algorithms on a GPU: off = use gemm_tuning_file, and the library's first proposal "
+          "for GEMMs that it lacks; time = measure these GEMMs and add the fastest algorithms to the file");
     visit("gemm_tuning_file", self.gemm_tuning_file,
-          "file with the algorithms of matrix products; runs with the same file are bitwise identical. Entries of a "
+          "file with the algorithms of GEMMs; runs with the same file are bitwise identical. Entries of a "
           "different GPU or cuBLAS version are ignored");
     visit("allow_tf32", self.allow_tf32,
-          "fp32 matrix products on a GPU round their factors to TF32 (10-bit mantissa); much faster");
+          "fp32 GEMMs on a GPU round their factors to TF32 (10-bit mantissa); much faster");
     visit("deterministic", self.deterministic, "use only GPU kernels with reproducible results; false may be faster");
     visit("gelu_epilogue", self.gelu_epilogue,
-          "with model.activation_func gelu: cuBLASLt fuses bias and GELU into the first product of an MLP, and the "
+          "with model.activation_func gelu: cuBLASLt fuses bias and GELU into the first GEMM of an MLP, and the "
           "gradient of GELU into the backward pass of the second; not bitwise identical, and not known to be faster");
   }
 

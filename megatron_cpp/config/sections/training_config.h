@@ -118,7 +118,7 @@ struct TrainingConfig {
   static void precision_fields(Self& self, Visitor& visit) {
     visit("precision", self.precision, "type of activations, and of the weights used for computation");
     visit("fp8", self.fp8,
-          "with bf16: matrix products of linear layers in fp8. e4m3: all operands in E4M3; hybrid: output gradients in "
+          "with bf16: GEMMs of linear layers in fp8. e4m3: all operands in E4M3; hybrid: output gradients in "
           "E5M2. A GPU needs compute capability 8.9; a CPU emulates it, slower than bf16");
     visit("fp8_recipe", self.fp8_recipe,
           "how scales are computed; tensorwise: one per tensor, from its current largest absolute value");

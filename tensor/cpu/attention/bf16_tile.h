@@ -1,4 +1,4 @@
-// Products of strided bf16 matrices that fit the cache, with fp32 sums, for tiled attention. Requires AVX512_BF16;
+// GEMMs of strided bf16 matrices that fit the cache, with fp32 sums, for tiled attention. Requires AVX512_BF16;
 // amx_multiply() also requires amx_available() (amx.h).
 #pragma once
 #include "tensor/cpu/simd/amx.h"

@@ -1,4 +1,4 @@
-// Matrix products on the CPU: c[M, N] = op(a) op(b) + beta c on plain pointers, with one function per implementation,
+// GEMMs on the CPU: c[M, N] = op(a) op(b) + beta c on plain pointers, with one function per implementation,
 // and the choice among them. All of them split the work such that results are bitwise independent of the number of
 // threads.
 #pragma once
@@ -34,42 +34,42 @@ struct GemmSize {
 /// oneDNN's AVX kernels (at least in 2.6) store an operand address in the stack pointer, so a signal on the thread
 /// overwrites operand memory. Their results for a row of c also depend on the number of rows.
 bool can_use_sgemm();
-/// Computes fp32 products with oneDNN's sgemm.
+/// Computes fp32 GEMMs with oneDNN's sgemm.
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
-/// Computes low-precision products by converting blocks to fp32. C is float or T, rounded once. Used for fp16 with
-/// sgemm, since this oneDNN version does not support fp16 products.
+/// Computes low-precision GEMMs by converting blocks to fp32. C is float or T, rounded once. Used for fp16 with
+/// sgemm, since this oneDNN version does not support fp16 GEMMs.
 template <class T, class C>
 void gemm_widened(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c);
-/// Computes bf16 products with AMX tiles; requires can_use(Bf16Path::Amx).
+/// Computes bf16 GEMMs with AMX tiles; requires can_use(Bf16Path::Amx).
 template <class C>
 void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// Computes bf16 products with oneDNN primitives; requires can_use(Bf16Path::Dots).
+/// Computes bf16 GEMMs with oneDNN primitives; requires can_use(Bf16Path::Dots).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
 /// Computes a b^T for up to kFewRows rows of a; a and b are dense. fp32, or low precision with C float or T.
 template <class T, class C>
 void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
 inline constexpr i64 kFewRows = 4;
-/// Product c = op(a) op(b) + beta c, where ldc is the row stride of c.
+/// GEMM c = op(a) op(b) + beta c, where ldc is the row stride of c.
 template <class T, class C>
-struct Product {
+struct Gemm {
   GemmSize size;
   Operand<T> a, b;
   C* c = nullptr;
   i64 ldc = 0;
   float beta = 0;
 };
-/// Computes several products in which each element of c is a sum over k in ascending order, so that a row of c depends
+/// Computes several GEMMs in which each element of c is a sum over k in ascending order, so that a row of c depends
 /// only on its row of a. c is dense. fp32, or low precision with C float or T.
 template <class T, class C>
-void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products);
+void gemm_ordered(CpuDevice& device, std::span<const Gemm<T, C>> gemms);
 /// Computes ordered bf16 products with dot product instructions; requires can_use(Bf16Path::Dots).
 template <class C>
-void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products);
-/// Computes fp64 products for gradient checks, with simple loops.
+void gemm_dot(CpuDevice& device, std::span<const Gemm<BFloat16, C>> gemms);
+/// Computes fp64 GEMMs for gradient checks, with simple loops.
 void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c);
 
-/// Cache of oneDNN's compiled kernels, separate for each thread: creating one takes as long as a small product.
+/// Cache of oneDNN's compiled kernels, separate for each thread: creating one takes as long as a small GEMM.
 struct OneDnnKernels;
 class OneDnnCache {
  public:
@@ -85,13 +85,13 @@ class OneDnnCache {
 
 }  // namespace kernel
 
-/// Product state of a CpuDevice.
+/// GEMM state of a CpuDevice.
 struct GemmCache {
-  std::optional<kernel::Bf16Path> bf16_path;  ///< set by the first product, or by a test before it
+  std::optional<kernel::Bf16Path> bf16_path;  ///< set by the first GEMM, or by a test before it
   std::optional<bool> sgemm;                  ///< set like bf16_path
   kernel::OneDnnCache onednn;
 
-  /// Selects the bf16 implementation. Called only by products: the choice fixes the instruction set of the process, but
+  /// Selects the bf16 implementation. Called only by GEMMs: the choice fixes the instruction set of the process, but
   /// ranks use a device to exchange strings before the instruction set is configured.
   kernel::Bf16Path choose_bf16_path() {
     if (!bf16_path) bf16_path = kernel::best_bf16_path();

@@ -1,4 +1,4 @@
-// Products of bf16 matrices with AMX, after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication",
+// bf16 GEMMs with AMX, after Goto and van de Geijn, "Anatomy of high-performance matrix multiplication",
 // 2008: all threads together pack a chunk of B (and of A, if it cannot be used in place), then take tasks of full 32 x
 // 32 blocks of C. Each element of C is one fp32 sum over k in ascending order, wherever chunks and tasks end
 // (intermediate sums are kept in fp32). The choice of sizes therefore does not change results, and tasks may be split

@@ -14,7 +14,7 @@ struct Block {
   i64 row = 0, column = 0, rows = 0, columns = 0;
 };
 
-/// Returns the block size (rows, columns) for a product of this size, tuned for sgemm: large blocks reuse the packed
+/// Returns the block size (rows, columns) for a GEMM of this size, tuned for sgemm: large blocks reuse the packed
 /// operands more often, but there must be enough blocks to balance several threads. Independent of the number of
 /// threads.
 inline Block block_of(GemmSize size, bool transpose_a) {

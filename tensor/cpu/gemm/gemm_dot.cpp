@@ -26,7 +26,7 @@ i64 pairs_of(i64 depth) {
   return (depth + 1) / 2;
 }
 
-/// Operands of the product of several rows of a strip with a panel, in pairs.
+/// Operands of the GEMM of several rows of a strip with a panel, in pairs.
 template <class C>
 struct Rows {
   const u32* a;
@@ -232,12 +232,12 @@ void dot_block(const BlockTask<BFloat16, C>& x, BlockScratch& scratch) {
 namespace mcpp::kernel {
 
 template <class C>
-void gemm_dot(CpuDevice& device, std::span<const Product<BFloat16, C>> products) {
-  run_blocks(device, products, Bf16DotKernel::kDepth, /*needs_sums=*/true, dot_block<C>);
+void gemm_dot(CpuDevice& device, std::span<const Gemm<BFloat16, C>> gemms) {
+  run_blocks(device, gemms, Bf16DotKernel::kDepth, /*needs_sums=*/true, dot_block<C>);
 }
 
-template void gemm_dot(CpuDevice&, std::span<const Product<BFloat16, float>>);
-template void gemm_dot(CpuDevice&, std::span<const Product<BFloat16, BFloat16>>);
+template void gemm_dot(CpuDevice&, std::span<const Gemm<BFloat16, float>>);
+template void gemm_dot(CpuDevice&, std::span<const Gemm<BFloat16, BFloat16>>);
 
 }  // namespace mcpp::kernel
 

@@ -1,4 +1,4 @@
-// Products of fp32 matrices with oneDNN's sgemm, one call per block of c. The library's own threading splits k for some
+// fp32 GEMMs with oneDNN's sgemm, one call per block of c. The library's own threading splits k for some
 // shapes, so that its sums depend on the number of threads. Blocks of a fixed size, each computed by one thread, avoid
 // that at equal speed.
 #include <dnnl.h>

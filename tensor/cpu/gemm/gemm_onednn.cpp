@@ -1,4 +1,4 @@
-// Products of bf16 matrices with oneDNN's matmul primitive, for CPUs with AVX512_BF16 but without AMX. As for fp32, one
+// bf16 GEMMs with oneDNN's matmul primitive, for CPUs with AVX512_BF16 but without AMX. As for fp32, one
 // call per block of C of fixed size, each on one thread.
 //
 // The library fixes how a primitive splits its work when it is created, from the number of OpenMP threads allowed at

@@ -1,4 +1,4 @@
-// Products in which each element of c is one fp32 sum over k in ascending order, so that it depends only on its row of
+// GEMMs in which each element of c is one fp32 sum over k in ascending order, so that it depends only on its row of
 // a and its column of b: neither on the number of rows nor on the partition of the work. oneDNN's sgemm uses different
 // kernels for few rows and for the last rows. Low-precision types are converted to fp32 as they are copied. See
 // ordered_blocks.h.
@@ -177,7 +177,7 @@ struct Fp32Kernel {
   }
 
   template <class T, class C>
-  static void write(const Product<T, C>& x, const float* sums, i64 ld) {
+  static void write(const Gemm<T, C>& x, const float* sums, i64 ld) {
     using namespace mcpp::HWY_NAMESPACE;
     const F32 d;
     for (i64 r = 0; r < x.size.m; ++r) {
@@ -238,15 +238,15 @@ void run_block(const BlockTask<T, C>& x, BlockScratch& scratch) {
 }  // namespace
 
 template <class T, class C>
-void gemm_ordered(CpuDevice& device, std::span<const Product<T, C>> products) {
-  run_blocks(device, products, kWords, !are_direct(products), run_block<T, C>);
+void gemm_ordered(CpuDevice& device, std::span<const Gemm<T, C>> gemms) {
+  run_blocks(device, gemms, kWords, !are_direct(gemms), run_block<T, C>);
 }
 
-template void gemm_ordered(CpuDevice&, std::span<const Product<float, float>>);
-template void gemm_ordered(CpuDevice&, std::span<const Product<BFloat16, BFloat16>>);
-template void gemm_ordered(CpuDevice&, std::span<const Product<BFloat16, float>>);
-template void gemm_ordered(CpuDevice&, std::span<const Product<Float16, Float16>>);
-template void gemm_ordered(CpuDevice&, std::span<const Product<Float16, float>>);
+template void gemm_ordered(CpuDevice&, std::span<const Gemm<float, float>>);
+template void gemm_ordered(CpuDevice&, std::span<const Gemm<BFloat16, BFloat16>>);
+template void gemm_ordered(CpuDevice&, std::span<const Gemm<BFloat16, float>>);
+template void gemm_ordered(CpuDevice&, std::span<const Gemm<Float16, Float16>>);
+template void gemm_ordered(CpuDevice&, std::span<const Gemm<Float16, float>>);
 
 }  // namespace mcpp::kernel
 #endif  // HWY_ONCE

@@ -1,4 +1,4 @@
-// Product c = a b^T for very few rows of a, as when decoding one token. Every weight is read once and used once or a
+// GEMM c = a b^T for very few rows of a, as when decoding one token. Every weight is read once and used once or a
 // few times, so memory bandwidth dominates, and packing or tiles would only add cost. One dot product per element of c,
 // in an order that depends only on k. Compiled once per instruction set by Highway.
 #undef HWY_TARGET_INCLUDE

@@ -28,8 +28,8 @@ bool is_ordered_gemm_faster(GemmSize size, Operand<T> a, Operand<T> b) {
 template <class T, class C>
 void multiply_in_f32(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c) {
   if (!device.gemm_cache().choose_sgemm() || is_ordered_gemm_faster(size, a, b)) {
-    const Product<T, C> product{size, a, b, c, size.n, beta};
-    return gemm_ordered<T, C>(device, {&product, 1});
+    const Gemm<T, C> gemm{size, a, b, c, size.n, beta};
+    return gemm_ordered<T, C>(device, {&gemm, 1});
   }
   if constexpr (std::is_same_v<T, float>)
     gemm_f32(device, size, a, b, beta, c);
@@ -86,34 +86,34 @@ void Kernels<DeviceType::Cpu>::matmul(const Tensor& a, const Tensor& b, Tensor& 
   });
 }
 
-// Grouped products. A row's result must not depend on the size of its group, so groups do not use the path of single
-// products, which is chosen by size.
+// Grouped GEMMs. A row's result must not depend on the size of its group, so groups do not use the path of single
+// GEMMs, which is chosen by size.
 
 namespace kernel {
 namespace {
 
-/// One product per group.
+/// One GEMM per group.
 template <class T, class C>
-using Products = std::vector<Product<T, C>>;
+using Gemms = std::vector<Gemm<T, C>>;
 
-/// Computes the products one after another, each with all threads.
-template <class T, class C, class Gemm>
-void run_sequentially(CpuDevice& device, const Products<T, C>& products, Gemm&& gemm) {
-  for (const Product<T, C>& x : products)
-    if (x.size.m > 0) gemm(device, x.size, x.a, x.b, x.beta, x.c);
+/// Computes the GEMMs one after another, each with all threads.
+template <class T, class C, class Run>
+void run_sequentially(CpuDevice& device, const Gemms<T, C>& gemms, Run&& run) {
+  for (const Gemm<T, C>& x : gemms)
+    if (x.size.m > 0) run(device, x.size, x.a, x.b, x.beta, x.c);
 }
 
 template <class T, class C>
-void multiply(CpuDevice& device, const Products<T, C>& products) {
+void multiply(CpuDevice& device, const Gemms<T, C>& gemms) {
   if constexpr (std::is_same_v<T, double>) {
-    return run_sequentially(device, products, gemm_f64);
+    return run_sequentially(device, gemms, gemm_f64);
   } else {
     if constexpr (std::is_same_v<T, BFloat16>) {
       const Bf16Path path = device.gemm_cache().choose_bf16_path();
-      if (path == Bf16Path::Amx) return run_sequentially(device, products, gemm_amx<C>);  // its sums are ordered, too
-      if (path == Bf16Path::Dots) return gemm_dot<C>(device, products);
+      if (path == Bf16Path::Amx) return run_sequentially(device, gemms, gemm_amx<C>);  // its sums are ordered, too
+      if (path == Bf16Path::Dots) return gemm_dot<C>(device, gemms);
     }
-    gemm_ordered<T, C>(device, products);
+    gemm_ordered<T, C>(device, gemms);
   }
 }
 
@@ -121,38 +121,38 @@ template <class T, class C>
 void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64> rows, Tensor& y, bool transpose) {
   const i64 n = y.dim(1), k = x.dim(1);
   if (k == 0) return void(std::fill_n(y.data<C>(), y.numel(), C()));
-  Products<T, C> products;
+  Gemms<T, C> gemms;
   for_each_group(rows, [&](i64 g, i64 first, i64 count) {
-    products.push_back({.size = {count, n, k},
-                        .a = {x.data<T>() + first * k, k},
-                        .b = {weights.data<T>() + g * n * k, transpose ? k : n, transpose},
-                        .c = y.data<C>() + first * n,
-                        .ldc = n});
+    gemms.push_back({.size = {count, n, k},
+                     .a = {x.data<T>() + first * k, k},
+                     .b = {weights.data<T>() + g * n * k, transpose ? k : n, transpose},
+                     .c = y.data<C>() + first * n,
+                     .ldc = n});
   });
-  multiply(cpu(y), products);
+  multiply(cpu(y), gemms);
 }
 
 template <class T, class C>
 void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const i64> rows, Tensor& dw, float beta) {
   const i64 n = dy.dim(1), k = x.dim(1);
-  Products<T, C> products;
+  Gemms<T, C> gemms;
   for_each_group(rows, [&](i64 g, i64 first, i64 count) {
     C* c = dw.data<C>() + g * n * k;
     if (count > 0) {
-      products.push_back({.size = {n, k, count},
-                          .a = {dy.data<T>() + first * n, n, true},
-                          .b = {x.data<T>() + first * k, k},
-                          .c = c,
-                          .ldc = k,
-                          .beta = beta});
+      gemms.push_back({.size = {n, k, count},
+                       .a = {dy.data<T>() + first * n, n, true},
+                       .b = {x.data<T>() + first * k, k},
+                       .c = c,
+                       .ldc = k,
+                       .beta = beta});
     } else if (beta == 0) {
       std::fill_n(c, n * k, C());
     }
   });
-  multiply(cpu(dw), products);
+  multiply(cpu(dw), gemms);
 }
 
-/// Calls f.template operator()<T, C>() with the types of factors and products.
+/// Calls f.template operator()<T, C>() with the types of factors and GEMMs.
 template <class F>
 void on_types(DType in, DType out, F&& f) {
   on_float(in, [&]<class T>() {

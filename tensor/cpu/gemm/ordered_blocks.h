@@ -1,4 +1,4 @@
-// Partition of products with ordered sums into blocks of c, each computed by one thread from copies of its parts of a
+// Partition of GEMMs with ordered sums into blocks of c, each computed by one thread from copies of its parts of a
 // and b: b in panels, a in strips of rows, one part of k at a time. The layout of copies and their multiplication are
 // defined by a kernel.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace mcpp::kernel {
 
-/// Software prefetch of memory that a product copies or writes later. Weights and gradients come from main memory, and
+/// Software prefetch of memory that a GEMM copies or writes later. Weights and gradients come from main memory, and
 /// waiting for them on use would take as long as the sums.
 class Prefetcher {
  public:
@@ -101,12 +101,12 @@ struct alignas(64) BlockScratch {
 /// Current block of a thread, and its next one; null at the end.
 template <class T, class C>
 struct BlockTask {
-  const Product<T, C>* block;
-  const Product<T, C>* next = nullptr;
+  const Gemm<T, C>* block;
+  const Gemm<T, C>* next = nullptr;
   bool has_panels = false;  ///< the panels of b are already complete
 };
 
-/// Product of a strip of a with a panel of b, for one part of k.
+/// GEMM of a strip of a with a panel of b, for one part of k.
 template <class C>
 struct Strip {
   bool is_a_transposed = false;
@@ -145,14 +145,14 @@ Operand<T> part_of(const Operand<T>& x, i64 row, i64 column) {
 /// next panels.
 template <class Kernel, class T, class C>
 void prefetch_next(const BlockTask<T, C>& task, i64 at, i64 row, Prefetcher& prefetcher) {
-  const Product<T, C>& x = *task.block;
+  const Gemm<T, C>& x = *task.block;
   const i64 m = x.size.m, depth = depth_of<Kernel>(x.size.k), step = strip_rows(x.a);
   const bool is_last_strip = row + step >= m, is_last_part = at + depth >= x.size.k;
-  const auto add_strip = [&](const Product<T, C>& from, i64 from_row, i64 from_at) {
+  const auto add_strip = [&](const Gemm<T, C>& from, i64 from_row, i64 from_at) {
     prefetcher.add(part_of(from.a, from_row, from_at), std::min(strip_rows(from.a), from.size.m - from_row),
                    std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at));
   };
-  const auto add_panels = [&](const Product<T, C>& from, i64 from_at) {
+  const auto add_panels = [&](const Gemm<T, C>& from, i64 from_at) {
     prefetcher.add(part_of(from.b, from_at, 0), std::min(depth_of<Kernel>(from.size.k), from.size.k - from_at),
                    from.size.n, row / step, ceil_div(m, step));
   };
@@ -183,14 +183,14 @@ void prefetch_next(const BlockTask<T, C>& task, i64 at, i64 row, Prefetcher& pre
 template <class Kernel, class T, class C>
 [[gnu::always_inline]] inline void compute_block(const Kernel& kernel, const BlockTask<T, C>& task,
                                                  BlockScratch& scratch) {
-  const Product<T, C>& x = *task.block;
+  const Gemm<T, C>& x = *task.block;
   const auto [m, n, k] = x.size;
   const i64 width = kernel.width(), part = depth_of<Kernel>(k), step = strip_rows(x.a);
   Strip<C> strip{
       .is_a_transposed = x.a.transposed, .sums = scratch.sums, .ld = kBlockColumns, .ldc = x.ldc, .beta = x.beta};
   bool is_direct = Kernel::kWritesTiles;
   if constexpr (std::is_same_v<C, float> && !Kernel::kWritesTiles) {
-    // This choice is the same for all blocks of a product, independent of its partition.
+    // This choice is the same for all blocks of a GEMM, independent of its partition.
     if (n % width == 0 && x.ldc % width == 0) is_direct = true, strip.sums = x.c, strip.ld = x.ldc;
   }
   float* const first_sums = strip.sums;
@@ -229,17 +229,17 @@ template <class Kernel, class T, class C>
   }
 }
 
-/// Splits the products into blocks of at most kBlockRows x `max_columns`, of nearly equal width per product, since a
+/// Splits the GEMMs into blocks of at most kBlockRows x `max_columns`, of nearly equal width per GEMM, since a
 /// strip of a is copied for each of them.
 template <class T, class C>
-std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i64 max_columns) {
-  std::vector<Product<T, C>> blocks;
-  for (const Product<T, C>& x : products) {
+std::vector<Gemm<T, C>> blocks_of(std::span<const Gemm<T, C>> gemms, i64 max_columns) {
+  std::vector<Gemm<T, C>> blocks;
+  for (const Gemm<T, C>& x : gemms) {
     const i64 across = ceil_div(x.size.n, max_columns) * kMaxPanelColumns;
     const i64 columns = ceil_div(x.size.n, across) * kMaxPanelColumns;
     for (i64 column = 0; column < x.size.n; column += columns) {
       for (i64 row = 0; row < x.size.m; row += kBlockRows) {
-        Product<T, C> block = x;
+        Gemm<T, C> block = x;
         block.size = {std::min(kBlockRows, x.size.m - row), std::min(columns, x.size.n - column), x.size.k};
         block.a.data = x.a.at(row, 0);
         block.b.data = x.b.at(0, column);
@@ -251,37 +251,37 @@ std::vector<Product<T, C>> blocks_of(std::span<const Product<T, C>> products, i6
   return blocks;
 }
 
-/// Splits the products into enough blocks to balance the threads, if they are large enough.
+/// Splits the GEMMs into enough blocks to balance the threads, if they are large enough.
 template <class T, class C>
-std::vector<Product<T, C>> blocks_for(std::span<const Product<T, C>> products, int threads) {
+std::vector<Gemm<T, C>> blocks_for(std::span<const Gemm<T, C>> gemms, int threads) {
   constexpr i64 kMinColumns = 64;
   i64 columns = kBlockColumns;
-  std::vector<Product<T, C>> blocks = blocks_of(products, columns);
+  std::vector<Gemm<T, C>> blocks = blocks_of(gemms, columns);
   while (threads > 1 && columns > kMinColumns && static_cast<int>(blocks.size()) < 4 * threads)
-    blocks = blocks_of(products, columns /= 2);
+    blocks = blocks_of(gemms, columns /= 2);
   if (threads == 1) return blocks;
   // The last blocks are small, so that threads that finish early wait for at most one of them.
   const auto last = blocks.end() - std::min(static_cast<std::ptrdiff_t>(threads), std::ssize(blocks));
-  const std::vector<Product<T, C>> rest(last, blocks.end());
+  const std::vector<Gemm<T, C>> rest(last, blocks.end());
   blocks.erase(last, blocks.end());
-  const std::vector<Product<T, C>> chunks = blocks_of(std::span(rest), kMinColumns);
+  const std::vector<Gemm<T, C>> chunks = blocks_of(std::span(rest), kMinColumns);
   blocks.insert(blocks.end(), chunks.begin(), chunks.end());
   return blocks;
 }
 
-/// Returns true if kernels of any panel width may accumulate directly in c for all blocks of the products.
+/// Returns true if kernels of any panel width may accumulate directly in c for all blocks of the GEMMs.
 template <class T, class C>
-bool are_direct(std::span<const Product<T, C>> products) {
-  return std::is_same_v<C, float> && std::ranges::all_of(products, [](const Product<T, C>& x) {
+bool are_direct(std::span<const Gemm<T, C>> gemms) {
+  return std::is_same_v<C, float> && std::ranges::all_of(gemms, [](const Gemm<T, C>& x) {
            return x.size.n % kMaxPanelColumns == 0 && x.ldc % kMaxPanelColumns == 0;
          });
 }
 
-/// Calls run(task, scratch) for all blocks of the products, on the device's threads. `needs_sums` adds scratch memory
+/// Calls run(task, scratch) for all blocks of the GEMMs, on the device's threads. `needs_sums` adds scratch memory
 /// for sums.
 template <class T, class C, class Run>
-void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 depth, bool needs_sums, Run&& run) {
-  const std::vector<Product<T, C>> blocks = blocks_for(products, device.threads());
+void run_blocks(CpuDevice& device, std::span<const Gemm<T, C>> gemms, i64 depth, bool needs_sums, Run&& run) {
+  const std::vector<Gemm<T, C>> blocks = blocks_for(gemms, device.threads());
   constexpr i64 kSums = kBlockRows * kBlockColumns;
   const auto floats = [&](i64 of_each) {
     return Tensor::empty({device.threads() * of_each}, DType::F32, device, MemoryClass::Workspace);
@@ -290,7 +290,7 @@ void run_blocks(CpuDevice& device, std::span<const Product<T, C>> products, i64 
   const Tensor sums = needs_sums ? floats(kSums) : Tensor();
   auto* thread_scratch = static_cast<BlockScratch*>(scratch.raw());
   std::atomic<std::size_t> num_taken = 0;
-  const auto take = [&]() -> const Product<T, C>* {
+  const auto take = [&]() -> const Gemm<T, C>* {
     const std::size_t i = num_taken++;
     return i < blocks.size() ? &blocks[i] : nullptr;
   };

@@ -1,9 +1,9 @@
-// Products of bf16 tiles with Intel AMX. A kernel holds a TileSession on the thread, packs its operands into panels,
+// GEMMs of bf16 tiles with Intel AMX. A kernel holds a TileSession on the thread, packs its operands into panels,
 // and calls multiply_block for each 32 x 32 block of the result.
 //
 // Layout of a panel: 32 rows of A (or columns of B) by depth, padded with zeros to steps of 32. Step s holds two tiles
 // of 16 x 32 elements, 1 KiB each: tile t of an A panel is rows 16 t .. 16 t + 15, contiguous in k; tile t of a B panel
-// is [k / 2][column][k % 2] of columns 16 t .. 16 t + 15, as required by the tile product.
+// is [k / 2][column][k % 2] of columns 16 t .. 16 t + 15, as required by the tile GEMM.
 #pragma once
 #include "base/integer_math.h"
 #include "tensor/dtype.h"

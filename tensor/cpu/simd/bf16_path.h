@@ -1,4 +1,4 @@
-// Selection of the bf16 product implementation by processor features.
+// Selection of the bf16 GEMM implementation by processor features.
 #pragma once
 #include <dnnl.hpp>
 

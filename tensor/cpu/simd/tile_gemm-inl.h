@@ -1,5 +1,5 @@
-// Products of small row-major matrices that fit the L1 or L2 cache, and transposition: building blocks of tiled
-// attention and of products with ordered sums. C (+)= A B, where only B is read in vectors; A is broadcast element by
+// GEMMs of small row-major matrices that fit the L1 or L2 cache, and transposition: building blocks of tiled
+// attention and of GEMMs with ordered sums. C (+)= A B, where only B is read in vectors; A is broadcast element by
 // element, so that A and its transpose can both be used in place. Each element of C is one sum over k in ascending
 // order, independent of its block and of splits along k.
 #if defined(MCPP_TENSOR_CPU_TILE_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -18,7 +18,7 @@ namespace mcpp::kernel::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Operands of a product: element (i, j) of X is at x[i * ldx + j]. With kTransposedA, A is [k, m].
+/// Operands of a GEMM: element (i, j) of X is at x[i * ldx + j]. With kTransposedA, A is [k, m].
 template <class R>
 struct Operands {
   const R* a;

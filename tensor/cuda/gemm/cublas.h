@@ -1,4 +1,4 @@
-// Matrix products with cuBLASLt: descriptors and the fastest algorithm are cached for each kind of product.
+// GEMMs with cuBLASLt: descriptors and the fastest algorithm are cached for each kind of GEMM.
 #pragma once
 #include <cublasLt.h>
 
@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Plan of a kind of product for cuBLASLt, which is column-major: c^T = op(b)^T op(a)^T, so its first operand is b.
+/// Plan of a kind of GEMM for cuBLASLt, which is column-major: c^T = op(b)^T op(a)^T, so its first operand is b.
 struct GemmPlan {
   mutable cublasLtMatmulDescOpaque_t operation{};  // the library takes no pointers to const, but does not modify it
   mutable cublasLtMatrixLayoutOpaque_t a{}, b{}, c{};
@@ -18,7 +18,7 @@ struct GemmPlan {
   i64 workspace = 0;  ///< bytes
 };
 
-/// State of one GPU. If `timed`, the first product of a kind times the best candidates of the library's heuristics on
+/// State of one GPU. If `timed`, the first GEMM of a kind times the best candidates of the library's heuristics on
 /// its operands and keeps the fastest. All candidates sum in a fixed order, but the orders differ: runs are bitwise
 /// identical if they use the same choices, as they do without `timed`.
 struct CublasLt {
@@ -27,10 +27,10 @@ struct CublasLt {
   GemmAlgoCache choices;  ///< found by timing or loaded; looked up before timing
   std::map<GemmKey, GemmPlan> plans;
   bool timed = false;       ///< otherwise the heuristics' first candidate is used
-  bool allow_tf32 = false;  ///< allows TF32 for fp32 products
+  bool allow_tf32 = false;  ///< allows TF32 for fp32 GEMMs
 };
 
-/// Addresses of the operands of a product.
+/// Addresses of the operands of a GEMM.
 struct Operands {
   const void *a, *b;
   void* c;
@@ -39,10 +39,10 @@ struct Operands {
   void* aux = nullptr;                                 ///< epilogue: input of GELU, in the layout of c
 };
 
-/// Computes a product. The first product of a kind may be timed.
+/// Computes a GEMM. The first GEMM of a kind may be timed.
 void multiply(const GemmKey& key, const Operands& x, CudaDevice& device);
 
-/// Computes the product of one nonempty group of rows; `key` has 0 for the number of rows. All groups use the same
+/// Computes the GEMM of one nonempty group of rows; `key` has 0 for the number of rows. All groups use the same
 /// algorithm, which never splits a sum.
 void multiply_group(const GemmKey& key, i64 rows, const Operands& x, CudaDevice& device);
 

@@ -1,4 +1,4 @@
-// Conversion of tensors to fp8, one byte per element, for cuBLASLt products.
+// Conversion of tensors to fp8, one byte per element, for cuBLASLt GEMMs.
 #pragma once
 #include "tensor/cuda/device.h"
 #include "tensor/ops/low_precision/fp8.h"

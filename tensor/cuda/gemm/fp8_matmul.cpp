@@ -1,4 +1,4 @@
-// Products in fp8. Hopper's kernels require both factors contiguous along the contraction, a as [m, k] and b as [n, k];
+// GEMMs in fp8. Hopper's kernels require both factors contiguous along the contraction, a as [m, k] and b as [n, k];
 // a factor in the other layout is transposed as it is rounded.
 #include "tensor/cuda/gemm/cublas.h"
 #include "tensor/cuda/gemm/fp8_codes.h"
@@ -54,7 +54,7 @@ std::string Fp8Kernels<DeviceType::Cuda>::problem(const Device& device) {
   if (gpu.major > kMinComputeCapabilityMajor ||
       (gpu.major == kMinComputeCapabilityMajor && gpu.minor >= kMinComputeCapabilityMinor))
     return "";
-  return str("the GPU ", gpu.name, " has compute capability ", gpu.major, ".", gpu.minor, "; products in fp8 need ",
+  return str("the GPU ", gpu.name, " has compute capability ", gpu.major, ".", gpu.minor, "; GEMMs in fp8 need ",
              kMinComputeCapabilityMajor, ".", kMinComputeCapabilityMinor);
 }
 

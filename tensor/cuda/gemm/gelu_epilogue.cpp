@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-/// Alignment the library requires for products with a second output.
+/// Alignment the library requires for GEMMs with a second output.
 constexpr i64 kAlignment = 16;
 
 template <class... Tensors>

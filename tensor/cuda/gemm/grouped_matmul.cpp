@@ -1,4 +1,4 @@
-// Grouped products: one cuBLASLt call per group, all with the same algorithm.
+// Grouped GEMMs: one cuBLASLt call per group, all with the same algorithm.
 #include "tensor/cuda/gemm/cublas.h"
 #include "tensor/ops/groups.h"
 #include "tensor/ops/kernels.h"

@@ -93,7 +93,7 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceA
                "cublasLtMatmulPreferenceSetAttribute");
 }
 
-/// Returns true if the product is for groups with any number of rows.
+/// Returns true if the GEMM is for groups with any number of rows.
 bool is_grouped(const GemmKey& key) {
   return key.m == 0 || key.k == 0;
 }
@@ -134,7 +134,7 @@ GemmPlan describe(const GemmKey& key) {
   return plan;
 }
 
-/// Sets the addresses of scales and epilogue operands, for each product. The library's first factor is b.
+/// Sets the addresses of scales and epilogue operands, for each GEMM. The library's first factor is b.
 void set_pointers(const GemmPlan& plan, const GemmKey& key, const Operands& x) {
   if (key.epilogue == GemmEpilogue::BiasGelu) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
   if (key.epilogue != GemmEpilogue::None) set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
@@ -158,7 +158,7 @@ cublasStatus_t try_run(const CublasLt& state, const GemmKey& key, const GemmPlan
                         device.stream());
 }
 
-void check_product(cublasStatus_t status, const char* call, const GemmKey& key) {
+void check_gemm(cublasStatus_t status, const char* call, const GemmKey& key) {
   if (status != CUBLAS_STATUS_SUCCESS) check_cublas(status, str(call, " for ", to_text(key)).c_str());
 }
 
@@ -180,7 +180,7 @@ std::vector<GemmAlgo> candidates(const CublasLt& state, const GemmKey& key, cons
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.operation, &plan.b, &plan.a, &plan.c,
                                                                &plan.c, &preference, kCandidates, found.data(), &count);
-  check_product(status, "cublasLtMatmulAlgoGetHeuristic", key);
+  check_gemm(status, "cublasLtMatmulAlgoGetHeuristic", key);
   std::vector<GemmAlgo> choices;
   for (const auto& result : std::span(found).first(static_cast<std::size_t>(count))) {
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
@@ -203,7 +203,7 @@ float time_of(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, c
   if (try_run(state, key, plan, x, device) != CUBLAS_STATUS_SUCCESS) return best;
   for (int i = 0; i < kTimings; ++i) {
     start.record(device.stream());
-    check_product(try_run(state, key, plan, x, device), "cublasLtMatmul", key);
+    check_gemm(try_run(state, key, plan, x, device), "cublasLtMatmul", key);
     stop.record(device.stream());
     best = std::min(best, stop.milliseconds_since(start));
   }
@@ -225,7 +225,7 @@ GemmAlgo fastest(const CublasLt& state, const GemmKey& key, GemmPlan plan, const
   return best;
 }
 
-/// Calls fastest() while preserving the contents of c if the product is added to it. (Otherwise the product overwrites
+/// Calls fastest() while preserving the contents of c if the GEMM is added to it. (Otherwise the GEMM overwrites
 /// c anyway.)
 GemmAlgo find_choice(const CublasLt& state, const GemmKey& key, const GemmPlan& plan, Operands x, CudaDevice& device) {
   if (!key.accumulate) return fastest(state, key, plan, x, device);
@@ -262,7 +262,7 @@ const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x,
 
 void multiply(const GemmKey& key, const Operands& x, CudaDevice& device) {
   CublasLt& state = device.cublas();
-  check_product(try_run(state, key, plan_for(state, key, x, device), x, device), "cublasLtMatmul", key);
+  check_gemm(try_run(state, key, plan_for(state, key, x, device), x, device), "cublasLtMatmul", key);
 }
 
 void multiply_group(const GemmKey& key, i64 rows, const Operands& x, CudaDevice& device) {
@@ -271,7 +271,7 @@ void multiply_group(const GemmKey& key, i64 rows, const Operands& x, CudaDevice&
   GemmPlan plan = plan_for(state, key, x, device);
   const GemmPlan layouts = describe(sized);
   plan.a = layouts.a, plan.b = layouts.b, plan.c = layouts.c;
-  check_product(try_run(state, sized, plan, x, device), "cublasLtMatmul", sized);
+  check_gemm(try_run(state, sized, plan, x, device), "cublasLtMatmul", sized);
 }
 
 template <>

@@ -1,4 +1,4 @@
-// Matrix products fused with GELU or its gradient.
+// GEMMs fused with GELU or its gradient.
 #pragma once
 #include "tensor/ops/ops.h"
 
@@ -7,7 +7,7 @@ namespace mcpp {
 namespace ops {
 
 /// Computes u = x w^T + bias and y = gelu(u), in the tanh form. x [T, k], w [f, k], bias [f] (may be null), u and y [T,
-/// f], all of one dtype. A GPU fuses both into one product (GELU_AUX of cuBLASLt); it requires low-precision dtypes and
+/// f], all of one dtype. A GPU fuses both into one GEMM (GELU_AUX of cuBLASLt); it requires low-precision dtypes and
 /// rows aligned to 16 bytes, and throws an Internal error otherwise. Its y is computed from u before rounding. A CPU
 /// runs the ops one by one.
 void matmul_gelu(const Tensor& x, const Tensor& w, const Tensor* bias, Tensor& u, Tensor& y);

@@ -1,4 +1,4 @@
-// Matrix products in fp8 with one scale per operand tensor, derived from the tensor's current largest magnitude:
+// GEMMs in fp8 with one scale per operand tensor, derived from the tensor's current largest magnitude:
 // Transformer Engine's "current scaling", Megatron Core's recipe "tensorwise" (formats: Micikevicius et al., "FP8
 // Formats for Deep Learning", 2022).
 //
@@ -71,7 +71,7 @@ void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y);
 /// once. On a GPU all sizes must be multiples of 16.
 void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
                 const MatmulOptions& options = {});
-/// Returns the reason why the device does not support fp8 products; "" if it does.
+/// Returns the reason why the device does not support fp8 GEMMs; "" if it does.
 std::string fp8_unsupported_reason(const Device& device);
 
 }  // namespace ops

@@ -46,7 +46,7 @@ void short_conv_backward(const ScanShape& shape, const Tensor& p, const ConvPara
                          const ScanPositions& positions, Tensor& dx, Tensor& dp, Tensor& d_weight, Tensor* d_bias,
                          float beta);
 
-/// Computes y in chunks of 64 positions, as matrix products. `state`, if not null, fp32 (fp64) [b, heads, key_dim,
+/// Computes y in chunks of 64 positions, as GEMMs. `state`, if not null, fp32 (fp64) [b, heads, key_dim,
 /// value_dim], has the states before the first position, which are not read if a document begins there, and receives
 /// those after the last; otherwise they begin at 0.
 void gated_scan(const ScanShape& shape, const Tensor& x, const Tensor& p, const ScanParams& params,

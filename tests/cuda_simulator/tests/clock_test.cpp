@@ -29,11 +29,9 @@ class HardwareCosts final : public cuda_simulator::CostModel {
   explicit HardwareCosts(const Hardware& hardware) : hardware_(hardware), collectives_(hardware) {}
 
   double kernel(double bytes) const override { return hardware_.traffic_seconds(bytes) + hardware_.gap_seconds(); }
-  double product(const cuda_simulator::ProductCost& p) const override {
-    const ProductType type = p.operand_bytes >= 4   ? ProductType::Fp32
-                             : p.operand_bytes == 2 ? ProductType::Bf16
-                                                    : ProductType::Fp8;
-    return product_seconds(hardware_, type, {.m = p.m, .n = p.n, .k = p.k, .batch = p.batch}, p.output_bytes);
+  double gemm(const cuda_simulator::GemmCost& p) const override {
+    const GemmType type = p.operand_bytes >= 4 ? GemmType::Fp32 : p.operand_bytes == 2 ? GemmType::Bf16 : GemmType::Fp8;
+    return gemm_seconds(hardware_, type, {.m = p.m, .n = p.n, .k = p.k, .batch = p.batch}, p.output_bytes);
   }
   /// The ramp over the keys and the speed of backward are the planner's (plan/cost/layer_time.cpp).
   double attention(const cuda_simulator::AttentionCost& a) const override {
@@ -206,7 +204,7 @@ TEST_F(VirtualClockTest, DataParallelMatchesPrediction) {
   EXPECT_GT(exposed.seconds, overlapped.seconds);
 }
 TEST_F(VirtualClockTest, TensorParallelMatchesPrediction) {
-  // The planner counts all gathers in backward as exposed. The program overlaps two of them with products, to a degree
+  // The planner counts all gathers in backward as exposed. The program overlaps two of them with GEMMs, to a degree
   // that depends on the order of its threads.
   expect_as_predicted({"tp 2", {.tp = 2, .sequence_parallel = true, .bucket_size = kBucket}},
                       {.seconds = 0.12, .share = 0.13});

@@ -121,7 +121,7 @@ TEST_P(DeviceParityTest, OffloadedWeightsAreBitwiseIdentical) {
   }
 }
 
-/// GELU fused into the products rounds less often; the results differ by at most this rounding.
+/// GELU fused into the GEMMs rounds less often; the results differ by at most this rounding.
 TEST_P(DeviceParityTest, GeluEpilogueStaysWithinBf16Error) {
   RunTask fused = task(DType::BF16);
   if (fused.model.activation_func != ActivationFunction::Gelu) return;
@@ -143,7 +143,7 @@ TEST_P(DeviceParityTest, FindsWorkingLossScale) {
   }
 }
 
-/// Sizes that fp8 products support.
+/// Sizes that fp8 GEMMs support.
 class Fp8DeviceParityTest : public DeviceParityTest {};
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8DeviceParityTest);

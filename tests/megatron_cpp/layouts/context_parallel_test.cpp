@@ -195,7 +195,7 @@ TEST_P(MixedDocumentsTest, MatchesOneRankForAnyPartition) {
 }
 
 /// If heads are exchanged, no sum is split over ranks, and the loss differs from that of one rank only by the order in
-/// which tokens are added. In fp64, whose products are simple loops; fp32 products may depend on the number of rows.
+/// which tokens are added. In fp64, whose GEMMs are simple loops; fp32 GEMMs may depend on the number of rows.
 TEST(ContextParallelSumsTest, AreNotSplitWhenHeadsAreExchanged) {
   for (const char* model : {"gpt2", "llama"}) {
     RunTask task = task_of(model, true, DType::F64);

@@ -29,7 +29,7 @@ ModelConfig model_of(const std::string& name) {
   config.num_layers = 4;
   config.num_attention_heads = 4;
   config.seq_length = 8;
-  if (test::runs_on_gpus()) {  // where all sizes of a rank's products must be multiples of 16
+  if (test::runs_on_gpus()) {  // where all sizes of a rank's GEMMs must be multiples of 16
     config.hidden_size = config.seq_length = 64;
     config.ffn_hidden_size = 128;
     config.vocab_size = 64;

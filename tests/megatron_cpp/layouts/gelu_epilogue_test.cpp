@@ -1,4 +1,4 @@
-// GELU fused into matrix products. A CPU computes them one after the other, so fp32 is bitwise identical to separate
+// GELU fused into GEMMs. A CPU computes them one after the other, so fp32 is bitwise identical to separate
 // GELU.
 #include <gtest/gtest.h>
 

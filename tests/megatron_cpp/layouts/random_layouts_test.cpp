@@ -169,7 +169,7 @@ void expect_model_of_one_rank(u64 seed) {
   const RandomTraining training(seed);
   SCOPED_TRACE(training.text());
   if (test::runs_on_gpus() && training.task().fp8 != Fp8::None)
-    GTEST_SKIP() << "products in fp8 on GPUs need sizes that are multiples of 16";
+    GTEST_SKIP() << "GEMMs in fp8 on GPUs need sizes that are multiples of 16";
   const test::DiskFolder folder;
   RunTask offloaded = training.task(), task = offloaded;
   offloaded.optimizer.offload_folder = folder.path().string();
@@ -188,7 +188,7 @@ void expect_continues(u64 seed) {
   const RandomTraining training(seed);
   SCOPED_TRACE(training.text());
   if (test::runs_on_gpus() && training.task().fp8 != Fp8::None)
-    GTEST_SKIP() << "products in fp8 on GPUs need sizes that are multiples of 16";
+    GTEST_SKIP() << "GEMMs in fp8 on GPUs need sizes that are multiples of 16";
   const test::DiskFolder disk;
   const test::ScratchFolder saved;
   RunTask task = training.task(), moved = training.task_moved();

@@ -22,7 +22,7 @@ namespace {
 using testing::HasSubstr;
 using namespace test;
 
-const CalibrationSizes kFew{.products = {16, 48, 144},
+const CalibrationSizes kFew{.gemms = {16, 48, 144},
                             .cold_bytes = 1 << 16,
                             .lengths = {32, 64},
                             .widths = {16, 32},
@@ -101,11 +101,11 @@ TEST(CalibrationTest, MeasuresNamedDisk) {
   EXPECT_CONTAINS(input_error([&] { bandwidth("/dev/shm"); }), "--offload_folder");
 }
 
-TEST(CalibrationTest, MeasuresMatrixProducts) {
+TEST(CalibrationTest, MeasuresGemms) {
   CpuDevice device({.threads = 1});
   const auto self = make_self_communicator();
   CalibrationSizes sizes = kFew;
-  sizes.products = {128, 256};
+  sizes.gemms = {128, 256};
   sizes.seconds_each = 0.02;
   const Hardware hardware = calibrate(device, *self, /*cores=*/1, sizes);
   const Tensor a = random_tensor({256, 256}, DType::F32, device, 1),
@@ -118,7 +118,7 @@ TEST(CalibrationTest, MeasuresMatrixProducts) {
     min_seconds = std::min(min_seconds, seconds), max_seconds = std::max(max_seconds, seconds);
   }
   const MatmulShape shape{.m = 256, .n = 256, .k = 256};
-  const double predicted = hardware.measured_fp32.product_seconds(shape, ProductPass::Forward);
+  const double predicted = hardware.measured_fp32.gemm_seconds(shape, GemmPass::Forward);
   // The typical time is between minimum and maximum, which are far apart on a busy host.
   EXPECT_GT(predicted, 0.5 * min_seconds);
   EXPECT_LT(predicted, 1.5 * max_seconds);

@@ -252,7 +252,7 @@ TEST(LayoutSearchTest, ExplainsWhyAlternativesAreSlower) {
     return "";
   };
   EXPECT_THAT(reason("tp 16"), HasSubstr("tensor parallelism exceeds the nvlink domain of 8 ranks and uses rack"));
-  EXPECT_THAT(reason("recompute full"), HasSubstr("more products are recomputed"));
+  EXPECT_THAT(reason("recompute full"), HasSubstr("more GEMMs are recomputed"));
 }
 
 // Expects that the memory of a layout equals that of a dry run of its configuration.

@@ -44,8 +44,8 @@ TEST_F(PlanCommandTest, EmitsConfigurationForPretrain) {
   const std::string file = folder_ / "found.toml";
   const Outcome found = run({"--hardware=h200_sxm", "--world_size=256", "--explain", "--emit=" + file});
   ASSERT_EQ(found.code, 0) << found.err;
-  for (const char* part : {"the usual recipe:", "256 x H200 SXM:", "and not:", "the configuration's own layout",
-                           "matrix products", "MFU", "HFU"})
+  for (const char* part :
+       {"the usual recipe:", "256 x H200 SXM:", "and not:", "the configuration's own layout", "GEMMs", "MFU", "HFU"})
     EXPECT_THAT(found.out, HasSubstr(part));
   const Outcome checked = Program({"config", file}, folder_ / "config").wait();
   EXPECT_EQ(checked.code, 0) << checked.err;
@@ -91,7 +91,7 @@ TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
   const std::string tp = "--parallel.tensor_model_parallel_size=8";
   const Outcome table = run({"--hardware=h100_sxm", "--world_size=64", "--predict", tp});
   ASSERT_EQ(table.code, 0) << table.err;
-  EXPECT_THAT(table.out, AllOf(HasSubstr("a step of tp 8"), HasSubstr("matrix products"), HasSubstr("of memory"),
+  EXPECT_THAT(table.out, AllOf(HasSubstr("a step of tp 8"), HasSubstr("GEMMs"), HasSubstr("of memory"),
                                Not(HasSubstr("layouts are possible"))));
   const Outcome json = run({"--hardware=h100_sxm", "--world_size=64", "--predict", "--json", tp});
   ASSERT_EQ(json.code, 0) << json.err;

@@ -60,7 +60,7 @@ KernelTraits fused() {
   return p;
 }
 /// torchtitan with and without torch.compile: FlashAttention 2, rotation in complex fp32, norms in fp32, every second
-/// product recomputed.
+/// GEMM recomputed.
 KernelTraits torch_compiled() {
   KernelTraits p;
   p.norm = {4, 6};
@@ -71,7 +71,7 @@ KernelTraits torch_compiled() {
   p.attention = 0.6;
   p.quantize = {2.5, 4};
   p.requantize = 0;
-  p.recomputed_products = 0.5;
+  p.recomputed_gemms = 0.5;
   return p;
 }
 KernelTraits torch_eager() {
@@ -151,7 +151,7 @@ TEST(PublishedRunsTest, MatchMegatronWeakScaling) {
   expect_within(rows, 0.10, "TFLOP/s");
 }
 
-/// The only fitted constant (plan/cost/kernel_times.cpp) is optimal for rows 1, 4, 7 and 10. Products that are faster
+/// The only fitted constant (plan/cost/kernel_times.cpp) is optimal for rows 1, 4, 7 and 10. GEMMs that are faster
 /// by a factor stand for another value of it.
 TEST(PublishedRunsTest, FittedConstantIsOptimalForFourRows) {
   const auto squared_error = [](double factor) {
@@ -248,12 +248,12 @@ TEST(PublishedRunsTest, MatchLlmq) {
     const char* size;
     ModelConfig model;
     i64 gpus, micro_batch, accumulation;
-    ProductType products;
+    GemmType gemms;
     double tokens_per_second;
     bool recomputes_ffn = false;
   };
   KernelTraits recomputing = program;
-  recomputing.recomputed_products = 0.6;  // the first MLP product of a layer
+  recomputing.recomputed_gemms = 0.6;  // the first MLP GEMM of a layer
   const auto qwen = [](i64 layers, i64 hidden, i64 ffn, i64 heads, i64 groups, i64 vocabulary, bool tied) {
     ModelConfig m = llama(layers, hidden, ffn, heads, groups, vocabulary, 1024);
     m.untie_embeddings_and_output_weights = !tied;
@@ -261,7 +261,7 @@ TEST(PublishedRunsTest, MatchLlmq) {
   };
   const ModelConfig half = qwen(24, 896, 4864, 14, 2, 151936, true), b1 = qwen(28, 1536, 8960, 12, 2, 151936, true),
                     b3 = qwen(36, 2048, 11008, 16, 2, 151936, true), b7 = qwen(28, 3584, 18944, 28, 4, 152064, false);
-  using enum ProductType;
+  using enum GemmType;
   const Published published[]{{"0.5B", half, 1, 32, 16, Bf16, 149e3}, {"1.5B", b1, 1, 32, 16, Bf16, 58.8e3},
                               {"3B", b3, 1, 16, 32, Bf16, 30.9e3},    {"7B", b7, 1, 4, 128, Bf16, 13.86e3},
                               {"0.5B", half, 8, 32, 2, Bf16, 1186e3}, {"1.5B", b1, 8, 32, 2, Bf16, 457e3},
@@ -271,7 +271,7 @@ TEST(PublishedRunsTest, MatchLlmq) {
   std::vector<Row> rows;
   for (const Published& p : published) {
     const Workload work{
-        .model = p.model, .products = p.products, .global_batch_size = p.gpus * p.micro_batch * p.accumulation};
+        .model = p.model, .gemms = p.gemms, .global_batch_size = p.gpus * p.micro_batch * p.accumulation};
     const PredictionInput input{hardware,
                                 p.recomputes_ffn ? recomputing : program,
                                 work,
@@ -280,7 +280,7 @@ TEST(PublishedRunsTest, MatchLlmq) {
                                  .micro_batch_size = p.micro_batch,
                                  .recompute = {.granularity = p.recomputes_ffn ? Recompute::Granularity::Selective
                                                                                : Recompute::Granularity::None}}};
-    rows.push_back({.name = str("llmq ", p.size, " ", enum_name(p.products), ", ", p.gpus, " H100"),
+    rows.push_back({.name = str("llmq ", p.size, " ", enum_name(p.gemms), ", ", p.gpus, " H100"),
                     .published = p.tokens_per_second,
                     .predicted = work.tokens() / step_time(input).seconds});
   }
@@ -294,17 +294,17 @@ TEST(PublishedRunsTest, MatchTorchtitan8B) {
     const char* name;
     const KernelTraits& program;
     i64 gpus;
-    ProductType products;
+    GemmType gemms;
     double tokens_per_second;
   };
-  using enum ProductType;
+  using enum GemmType;
   std::vector<Row> rows;
   for (const Published& p :
        {Published{"eager", eager, 8, Bf16, 5762}, Published{"compiled", compiled, 8, Bf16, 6667},
         Published{"compiled fp8", compiled, 8, Fp8, 8532}, Published{"eager", eager, 128, Bf16, 5605},
         Published{"compiled", compiled, 128, Bf16, 6514}, Published{"compiled fp8", compiled, 128, Fp8, 8380}}) {
     const Workload work{
-        .model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .products = p.products, .global_batch_size = 2 * p.gpus};
+        .model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .gemms = p.gemms, .global_batch_size = 2 * p.gpus};
     const PredictionInput input{hardware,
                                 p.program,
                                 work,

@@ -46,7 +46,7 @@ TEST(GeluEpilogueConfigTest, NamesAllConflicts) {
 TEST(GeluEpilogueConfigTest, RejectsFp8) {
   Config config = config_with_epilogue();
   config.training.fp8 = Fp8::E4m3;
-  EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gelu_epilogue: fp8 products have no epilogues")));
+  EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.gelu_epilogue: fp8 GEMMs have no epilogues")));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ namespace {
 
 HWY_EXPORT(compiled_for);
 
-/// Returns true if a kernel runs at `target` and bf16 matrix products use no instructions beyond AVX-512.
+/// Returns true if a kernel runs at `target` and bf16 GEMMs use no instructions beyond AVX-512.
 bool is_at(int64_t target, const std::string& name) {
   return HWY_DYNAMIC_DISPATCH(compiled_for)() == target && cpu_isa_name() == name &&
          kernel::best_bf16_path() == kernel::Bf16Path::Widen && !kernel::can_use(kernel::Bf16Path::Amx) &&

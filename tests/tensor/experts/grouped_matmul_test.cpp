@@ -111,7 +111,7 @@ void for_each_path(DType type, const F& f) {
 /// A single row, and the same row among few and among many, at the start of a group and later, must be bitwise
 /// identical.
 TEST_P(GroupedMatmulOpsTest, RowIsIndependentOfItsGroup) {
-  if (dtype() == DType::F64) GTEST_SKIP() << "its products are simple loops, and slow";
+  if (dtype() == DType::F64) GTEST_SKIP() << "its GEMMs are simple loops, and slow";
   for (const auto& [n, k] : std::vector<std::pair<i64, i64>>{{257, 200}, {64, 768}, {100, 1030}}) {
     const std::vector<i64> sizes{1, 7, 64, 200, 0, 16, 600};
     const i64 all = std::accumulate(sizes.begin(), sizes.end(), i64{0}), groups = static_cast<i64>(sizes.size());
@@ -141,7 +141,7 @@ TEST_P(GroupedMatmulOpsTest, RowIsIndependentOfItsGroup) {
   }
 }
 
-/// Returns the products of groups of rows in both directions and the gradients of their matrices, all as bytes.
+/// Returns the GEMMs of groups of rows in both directions and the gradients of their matrices, all as bytes.
 std::vector<std::vector<std::byte>> products_of(const Groups& groups, DType type, Device& device) {
   const i64 n = groups.n, k = groups.k, all = groups.all();
   const Tensor x = tensor_of(normals(all * k, 1), {all, k}, type, device);

@@ -107,7 +107,7 @@ TEST_P(Fp8OpsTest, AmaxIsLargestMagnitude) {
   EXPECT_EQ(to_doubles(amax)[0], 2);
 }
 
-/// One non-finite value turns the entire tensor and its products into NaN, so that it is always noticed.
+/// One non-finite value turns the entire tensor and its GEMMs into NaN, so that it is always noticed.
 TEST_P(Fp8OpsTest, PropagatesNonFiniteValues) {
   for (const double none : {std::nan(""), double{kInfinity}, -double{kInfinity}}) {
     Numbers x = normals(16 * 16, 3);
@@ -132,17 +132,17 @@ TEST_P(Fp8OpsTest, KeepsZeroTensors) {
 }
 
 /// Sizes that a GPU supports, with partial tiles and partial vector loads.
-constexpr std::array<i64, 3> kProductSizes[]{{16, 16, 16}, {32, 48, 64}, {80, 16, 144}, {16, 112, 32}};
+constexpr std::array<i64, 3> kGemmSizes[]{{16, 16, 16}, {32, 48, 64}, {80, 16, 144}, {16, 112, 32}};
 
-struct Product {
+struct Gemm {
   i64 m, n, k;
   Fp8Format a, b;
   DType out;
   ops::MatmulOptions options;
 };
 
-/// Compares with fp64 products of operands rounded by the table of values. bf16 rounds the result; sums are in fp32.
-void expect_product(const Product& p, const Numbers& a, const Numbers& b, const Numbers& before, const Tensor& c) {
+/// Compares with fp64 GEMMs of operands rounded by the table of values. bf16 rounds the result; sums are in fp32.
+void expect_gemm(const Gemm& p, const Numbers& a, const Numbers& b, const Numbers& before, const Tensor& c) {
   const Numbers x = in_fp8(a, p.a, largest_magnitude(a)), y = in_fp8(b, p.b, largest_magnitude(b)), got = to_doubles(c);
   const auto at = [](const Numbers& m, i64 i) { return m[static_cast<std::size_t>(i)]; };
   for (i64 i = 0; i < p.m; ++i) {
@@ -159,16 +159,16 @@ void expect_product(const Product& p, const Numbers& a, const Numbers& b, const 
   }
 }
 
-TEST_P(Fp8OpsTest, ProductsMatchProductsOfRoundedOperands) {
-  std::vector<Product> products;
-  for (const auto& [m, n, k] : kProductSizes)
+TEST_P(Fp8OpsTest, GemmsMatchGemmsOfRoundedOperands) {
+  std::vector<Gemm> gemms;
+  for (const auto& [m, n, k] : kGemmSizes)
     for (const Fp8Format a : kFormats)
       for (const DType out : {DType::BF16, DType::F32})
         for (const bool transpose_a : {false, true})
           for (const bool transpose_b : {false, true})
             for (const float beta : {0.F, 1.F})
-              products.push_back({m, n, k, a, Fp8Format::E4M3, out, {transpose_a, transpose_b, beta}});
-  for (const Product& p : products) {
+              gemms.push_back({m, n, k, a, Fp8Format::E4M3, out, {transpose_a, transpose_b, beta}});
+  for (const Gemm& p : gemms) {
     const Numbers a = normals(p.m * p.k, 5, 1e-3), b = normals(p.k * p.n, 6, 30);
     const Numbers before = test::normals(p.m * p.n, 7, p.out, 1e-2);
     const std::vector<Tensor> c = run([&](Device& device) {
@@ -181,7 +181,7 @@ TEST_P(Fp8OpsTest, ProductsMatchProductsOfRoundedOperands) {
                       p.options);
       return std::vector{result};
     });
-    expect_product(p, a, b, before, c[0]);
+    expect_gemm(p, a, b, before, c[0]);
     if (HasFailure()) return;
   }
 }

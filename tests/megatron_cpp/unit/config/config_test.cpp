@@ -456,7 +456,7 @@ TEST(ConfigTest, RecognizesMegatronExpertArguments) {
   EXPECT_EQ(
       error_of(with_model("moe_grouped_gemm = true")),
       "run.toml:5:1: model.moe_grouped_gemm: unknown key; the experts of a rank are always multiplied in one grouped "
-      "product; remove it");
+      "GEMM; remove it");
   EXPECT_EQ(error_of(kMinimal, {"--moe_router_dtype=fp32"}),
             "command line: --moe_router_dtype=fp32: unknown option; the router always computes in fp32; remove it");
   EXPECT_THAT(error_of(with_model("num_moe_experts = 8")), HasSubstr("did you mean model.num_experts?"));

@@ -111,7 +111,7 @@ TEST(Fp8ConfigTest, IsReportedInPlan) {
   EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("fp8")));
 }
 
-/// A step of Llama 8B on H100 is faster in fp8, by less than products alone. Hardware without fp8 has no prediction.
+/// A step of Llama 8B on H100 is faster in fp8, by less than GEMMs alone. Hardware without fp8 has no prediction.
 TEST(Fp8ConfigTest, IsPredictedWhenHardwareSupportsIt) {
   Config config = load_config(test::source_folder() / "configs/llama_8b.toml");
   const Path folder = test::source_folder() / "configs/hardware";
