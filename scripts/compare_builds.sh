@@ -60,6 +60,11 @@ gpt2  4 pp=2 zero=3 muon bf16
 llama 2 experts ep=2 zero=1 bf16
 llama 4 experts ep=2 tp=2 sp
 gpt2  2 zero=1 offload bf16
+gpt2  1 fp8=hybrid bf16
+llama 4 tp=2 sp zero=1 fp8=e4m3 bf16
+gpt2  4 zero=3 zero_quantized_weights zero_quantized_gradients bf16
+gpt2  4 zero=2 grad_reduce_dtype=bf16 bf16
+llama 2 zero=1 power_sgd_rank=2
 END_OF_LAYOUTS
 }
 
@@ -99,6 +104,9 @@ arguments_of() {
       recompute=*) echo "--training.recompute_granularity=$value" ;;
       sgd | muon) echo "--optimizer.optimizer=$setting" ;;
       offload) echo --optimizer.offload=host ;;
+      fp8=*) echo "--training.fp8=$value" ;;
+      zero_quantized_*) echo "--parallel.$setting=true" ;;
+      grad_reduce_dtype=* | power_sgd_rank=*) echo "--parallel.$setting" ;;
       experts) printf '%s\n' --model.num_experts=4 --model.moe_router_topk=2 ;;
       ep=*) printf '%s\n' "--parallel.expert_model_parallel_size=$value" --parallel.expert_tensor_parallel_size=1 ;;
     esac
