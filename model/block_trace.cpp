@@ -18,7 +18,11 @@ BlockTrace record(MetaRun& run, ModuleType& module, const Forward& forward, cons
   module.visit([&](Param& param) {
     run.allocate(param);
     names[param.value.raw()] = names[param.main_grad.raw()] = param.name;
-    trace.params.push_back({param.name, param.box.shape, param.placement.grid, !param.matrices.empty()});
+    trace.params.push_back({.name = param.name,
+                            .shape = param.box.shape,
+                            .grid = param.placement.grid,
+                            .is_matrix = !param.matrices.empty(),
+                            .has_partial_slices = param.has_partial_slices()});
   });
   MicrobatchContext microbatch = run.make_microbatch();
   run.device().record_to(&trace.forward);

@@ -18,7 +18,8 @@ struct ParamTrace {
   std::string name;
   Shape shape;
   GridKind grid = GridKind::Dense;
-  bool is_matrix = false;  ///< has Param::matrices
+  bool is_matrix = false;           ///< has Param::matrices
+  bool has_partial_slices = false;  ///< see Param::has_partial_slices()
 };
 
 /// Passes of one microbatch through a block, or through the output, on the first rank, and its parameters.

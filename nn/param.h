@@ -39,6 +39,9 @@ struct Param {
   double init_std = 0.02;  ///< standard deviation of Init::Normal
 
   Placement placement;  ///< ranks that hold it
+  /// Returns true if this box or another one of the same tensor is Partial along tp.
+  bool has_partial_slices() const { return placement.tp.spread == Spread::Partial || others_are_partial; }
+  bool others_are_partial = false;  ///< another box of the same tensor is Partial along tp
 
   /// Linear maps between hidden vectors that are fused in the global tensor, for optimizers that treat each as a
   /// matrix. In these boxes all axes except the last are rows. Empty for biases, norms, embeddings, the output layer

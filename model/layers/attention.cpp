@@ -37,6 +37,7 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, const Attention
   MCPP_CHECK(tp % groups == 0, groups, " query groups do not divide ", tp, " tensor-parallel ranks");
   const i64 ranks_per_group = tp / groups, own_rows = q_rows / ranks_per_group;
   queries_ = make_slice(name, 1, context_.tp.rank() % ranks_per_group * own_rows, own_rows);
+  queries_->visit([](Param& param) { param.others_are_partial = true; });
   keys_values_ = make_slice(name, 1, q_rows, 2 * head_dim);
   keys_values_->visit([&](Param& param) {
     param.placement.tp = {gradient_spread(ActivationPlacement::ColumnSharded),

@@ -14,7 +14,7 @@ bool is_low_rank(const Shape& shape, i64 rank) {
 }
 
 bool is_low_rank(const Param& param, i64 rank) {
-  return !param.matrices.empty() && is_low_rank(param.box.shape, rank);
+  return !param.matrices.empty() && !param.has_partial_slices() && is_low_rank(param.box.shape, rank);
 }
 
 PowerSgd::PowerSgd(const StoreContext& context, DType dtype, i64 rank)

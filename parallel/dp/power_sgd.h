@@ -11,7 +11,8 @@ namespace mcpp {
 /// Returns true if gradients of this shape are compressed: matrices for which at most half as much is sent.
 bool is_low_rank(const Shape& shape, i64 rank);
 /// Returns true if this parameter is compressed. Embeddings, the output layer and routers are not: each row gets its
-/// gradient from different tokens, so a low rank does not represent them.
+/// gradient from different tokens, so a low rank does not represent them. Nor are weights with slices that are Partial
+/// along tp: each of the ranks that share a slice would have its own error, and a checkpoint stores one per slice.
 bool is_low_rank(const Param& param, i64 rank);
 
 class PowerSgd {

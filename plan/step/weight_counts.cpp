@@ -10,7 +10,8 @@ namespace {
 
 WeightCount count_param(const ParamTrace& param, i64 low_rank) {
   const double all = real(numel(param.shape));
-  if (!param.is_matrix || !is_low_rank(param.shape, low_rank)) return {.all = all, .summed = all};
+  if (!param.is_matrix || param.has_partial_slices || !is_low_rank(param.shape, low_rank))
+    return {.all = all, .summed = all};
   const i64 columns = param.shape.back();
   return {.all = all, .summed = real(low_rank * (numel(param.shape) / columns + columns)), .factorized = all};
 }

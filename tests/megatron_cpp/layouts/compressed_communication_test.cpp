@@ -296,6 +296,32 @@ TEST(PowerSgdLayoutsTest, ContinueBitwiseIdentically) {
   }
 }
 
+/// Tensor-parallel ranks have partial gradients of shared keys and values, and of latents' projections.
+TEST(PowerSgdLayoutsTest, ContinueBitwiseIdenticallyWithReplicatedWeights) {
+  const test::ScratchFolder scratch;
+  RunTask multi_query = task_of(DType::F32, "llama"), latent = multi_query;
+  multi_query.model.num_query_groups = 1;
+  latent.model.num_query_groups = 0;
+  latent.model.mla = {.is_used = true,
+                      .kv_lora_rank = 24,
+                      .qk_head_dim = 8,
+                      .qk_pos_emb_head_dim = 4,
+                      .v_head_dim = 8,
+                      .latent_norm_epsilon = 0};
+  for (const RunTask& task : {multi_query, latent}) {
+    for (const RunLayout& layout :
+         {RunLayout{"tp2_dp2", {.tp = 2, .dp = 2, .formats = {.power_sgd_rank = 2}}},
+          {"tp2_sp_dp2",
+           {.tp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1, .formats = {.power_sgd_rank = 2}}}}) {
+      const bool is_latent = task.model.mla.is_used;
+      SCOPED_TRACE(str(layout.name, is_latent ? " with latents" : " with one query group"));
+      const Path folder = scratch / str(layout.name, is_latent);
+      const Numbers losses = save_and_continue(task, layout, folder);
+      EXPECT_EQ(load_and_continue(task, layout, folder), losses);
+    }
+  }
+}
+
 /// Returns the sum over ranks of their error feedback, by parameter.
 std::map<std::string, Numbers> summed_errors(test::LayoutRank& self, Communicator& world) {
   std::map<std::string, Numbers> sums;
