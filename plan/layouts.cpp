@@ -85,10 +85,10 @@ std::vector<i64> choices(i64 requested, std::vector<i64> all) {
   return all;
 }
 
-/// Returns true if tp ranks can share each layer of the model.
-bool splits_layers(ModelSizes sizes, i64 tp) {
+/// Returns true if tp x cp ranks can share each layer of the model.
+bool splits_layers(ModelSizes sizes, i64 tp, i64 cp) {
   sizes.num_layers = 0;  // of no interest
-  return layout_conflicts(sizes, {.tp = tp, .etp = sizes.num_experts > 0 ? 1 : 0}, kAnyWorld).empty();
+  return layout_conflicts(sizes, {.tp = tp, .cp = cp, .etp = sizes.num_experts > 0 ? 1 : 0}, kAnyWorld).empty();
 }
 
 class LayoutEnumerator {
@@ -106,9 +106,9 @@ class LayoutEnumerator {
   void run() {
     const i64 world = limits_.world_size;
     for (const i64 tp : choices(limits_.tp, divisors(world, kMaxTensorParallel))) {
-      if (world % tp != 0 || !splits_layers(sizes_, tp)) continue;
+      if (world % tp != 0 || !splits_layers(sizes_, tp, 1)) continue;
       for (const i64 cp : choices(limits_.cp, context_parallel(world / tp))) {
-        if (world % (tp * cp) != 0) continue;
+        if (world % (tp * cp) != 0 || !splits_layers(sizes_, tp, cp)) continue;
         for (const i64 pp : choices(limits_.pp, divisors(world / tp / cp, work_.model.num_layers)))
           if (world % (tp * cp * pp) == 0) for_each_micro_batch(tp, cp, pp);
       }

@@ -101,19 +101,23 @@ std::vector<bool> parse_layer_types(const ConfigJson& config, i64 layers) {
   return windows;
 }
 
-/// Returns the shortest window_attn_skip_freq for these layers, of which some have a window and some have none.
-std::vector<i64> skip_freq_of(const std::vector<bool>& windows) {
-  const i64 layers = static_cast<i64>(windows.size());
-  for (i64 n = 2; n <= layers; ++n) {
-    const auto fits = [&](i64 layer) { return windows[static_cast<std::size_t>(layer)] == ((layer + 1) % n != 0); };
+}  // namespace
+
+std::vector<i64> all_but_every_nth(const std::vector<bool>& selected) {
+  const i64 layers = static_cast<i64>(selected.size());
+  for (i64 n = 2; n <= layers + 1; ++n) {
+    const auto fits = [&](i64 layer) { return selected[static_cast<std::size_t>(layer)] == ((layer + 1) % n != 0); };
     i64 layer = 0;
     while (layer < layers && fits(layer)) ++layer;
     if (layer == layers) return {n};
   }
-  return {windows.begin(), windows.end()};
+  return {selected.begin(), selected.end()};
 }
 
-}  // namespace
+bool rotates_pairs(const ModelConfig& model) {
+  return model.rotary_percent == 1 ||
+         static_cast<i64>(static_cast<double>(model.head_dim()) * model.rotary_percent) % 2 == 0;
+}
 
 void parse_rope(const ConfigJson& config, const Family& family, ModelConfig& model) {
   const char* base = family.family == HuggingfaceFamily::GptNeox ? "rotary_emb_base" : "rope_theta";
@@ -157,7 +161,8 @@ OrderedJson rope_scaling_json(const ModelConfig& m) {
 }
 
 bool has_rope(const ModelConfig& model, i64 layer) {
-  return block_spec(model, layer).core_attention()->rope != RotaryKind::None;
+  const std::optional<AttentionSpec> attention = block_spec(model, layer).core_attention();
+  return attention && attention->rope != RotaryKind::None;
 }
 
 void parse_no_rope_layers(const ConfigJson& config, ModelConfig& model) {
@@ -177,7 +182,7 @@ void parse_no_rope_layers(const ConfigJson& config, ModelConfig& model) {
     for (std::size_t layer = 0; layer < layers; ++layer) ropes.push_back((layer + 1) % interval != 0);
   }
   if (std::ranges::count(ropes, false) == 0) return;
-  const std::vector<i64> freq = skip_freq_of(ropes);
+  const std::vector<i64> freq = all_but_every_nth(ropes);
   if (freq.size() == 1 && layers > 1) {
     model.no_rope_freq = freq;
   } else {
@@ -210,11 +215,12 @@ void parse_windows(const ConfigJson& config, const LlamaTraits& traits, ModelCon
   }
   config.require(window > 0, "sliding_window", "null", "a number, for the layers of sliding_attention");
   model.window_size = {window - 1, 0};
-  if (count < model.num_layers) model.window_attn_skip_freq = skip_freq_of(windows);
+  if (count < model.num_layers) model.window_attn_skip_freq = all_but_every_nth(windows);
 }
 
 bool has_window(const ModelConfig& model, i64 layer) {
-  return block_spec(model, layer).core_attention()->window > 0;
+  const std::optional<AttentionSpec> attention = block_spec(model, layer).core_attention();
+  return attention && attention->window > 0;
 }
 i64 count_windows(const ModelConfig& model) {
   i64 count = 0;
@@ -257,15 +263,37 @@ std::vector<i64> sparse_layers(const ConfigJson& config, i64 num_layers) {
   return layers;
 }
 
-void parse_qwen(const ConfigJson& config, bool has_shared_expert, ModelConfig& model) {
+/// transformers' defaults for absent keys of experts.
+struct QwenDefaults {
+  i64 experts = 128, topk = 8, ffn = 768, shared = 0;  ///< shared: 0 = no shared expert
+  bool normalizes = false;
+};
+
+QwenDefaults qwen_defaults(ExpertKeys keys) {
+  switch (keys) {
+    case ExpertKeys::Qwen2:
+      return {.experts = 60, .topk = 4, .ffn = 1408, .shared = 5632};
+    case ExpertKeys::Qwen3Next:
+      return {.experts = 512, .topk = 10, .ffn = 512, .shared = 512, .normalizes = true};
+    case ExpertKeys::Qwen35Moe:
+      return {.experts = 256, .topk = 8, .ffn = 512, .shared = 512, .normalizes = true};
+    default:
+      return {};
+  }
+}
+
+void parse_qwen(const ConfigJson& config, ExpertKeys keys, ModelConfig& model) {
   MoeConfig& moe = model.moe;
+  const QwenDefaults defaults = qwen_defaults(keys);
   const char* key = config.find("num_local_experts") ? "num_local_experts" : "num_experts";  // of transformers 5 and 4
-  moe.num_experts = config.integer(key, has_shared_expert ? 60 : 128);
-  moe.ffn_hidden_size = config.integer("moe_intermediate_size", has_shared_expert ? 1408 : 768);
-  moe.layer_freq = sparse_layers(config, model.num_layers);
-  moe.router_pre_softmax = !config.flag("norm_topk_prob", false);
-  if (!has_shared_expert) return;
-  moe.shared_expert_intermediate_size = config.integer("shared_expert_intermediate_size", 5632);
+  moe.num_experts = config.integer(key, defaults.experts);
+  moe.ffn_hidden_size = config.integer("moe_intermediate_size", defaults.ffn);
+  if (keys != ExpertKeys::Qwen35Moe) {  // which has experts in all layers, with normalized weights
+    moe.layer_freq = sparse_layers(config, model.num_layers);
+    moe.router_pre_softmax = !config.flag("norm_topk_prob", defaults.normalizes);
+  }
+  if (defaults.shared == 0) return;
+  moe.shared_expert_intermediate_size = config.integer("shared_expert_intermediate_size", defaults.shared);
   moe.shared_expert_gate = true;
 }
 
@@ -279,14 +307,14 @@ void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model
   if (keys == ExpertKeys::None || has_own_functions(keys) || model.num_layers > kMaxLayers) return;
   if (has_deepseek_keys(keys)) return parse_deepseek_experts(config, keys, model);
   const bool is_mixtral = keys == ExpertKeys::Mixtral;
-  is_mixtral ? parse_mixtral(config, model) : parse_qwen(config, keys == ExpertKeys::Qwen2, model);
-  model.moe.router_topk = config.integer("num_experts_per_tok", is_mixtral ? 2 : keys == ExpertKeys::Qwen2 ? 4 : 8);
+  is_mixtral ? parse_mixtral(config, model) : parse_qwen(config, keys, model);
+  model.moe.router_topk = config.integer("num_experts_per_tok", is_mixtral ? 2 : qwen_defaults(keys).topk);
   model.moe.aux_loss_coeff = config.number("router_aux_loss_coef", 0.001);
 }
 
 std::vector<std::string> unsupported_expert_options(const ModelConfig& m, ExpertKeys keys) {
   const i64 shared = m.moe.shared_expert_intermediate_size;
-  const bool has_shared = keys == ExpertKeys::Qwen2 || has_deepseek_keys(keys);
+  const bool has_shared = qwen_defaults(keys).shared > 0 || has_deepseek_keys(keys);
   std::vector<std::string> unsupported;
   if (has_shared && (shared == 0 || (has_deepseek_keys(keys) && shared % m.moe_ffn() != 0)))
     unsupported.emplace_back("model.moe_shared_expert_intermediate_size");
@@ -313,7 +341,8 @@ void add_experts(const ModelConfig& m, ExpertKeys keys, OrderedJson& json) {
     if (!block_spec(m, layer).moe()) dense.push_back(layer);
   json["num_experts"] = m.moe.num_experts;
   json["moe_intermediate_size"] = m.moe_ffn();
-  if (keys == ExpertKeys::Qwen2) json["shared_expert_intermediate_size"] = m.moe.shared_expert_intermediate_size;
+  if (qwen_defaults(keys).shared > 0) json["shared_expert_intermediate_size"] = m.moe.shared_expert_intermediate_size;
+  if (keys == ExpertKeys::Qwen35Moe) return;
   json["norm_topk_prob"] = !m.moe.router_pre_softmax;
   json["decoder_sparse_step"] = 1;
   json["mlp_only_layers"] = dense;

@@ -23,6 +23,11 @@ void parse_no_rope_layers(const ConfigJson& config, ModelConfig& model);
 /// Adds no_rope_layers, which has 1 for layers with RoPE and 0 for the others.
 void add_no_rope_layers(const ModelConfig& model, OrderedJson& json);
 
+/// Returns the shortest form of a key that selects all layers but every n-th: [n] if these layers are, otherwise a list
+/// of 1 and 0.
+std::vector<i64> all_but_every_nth(const std::vector<bool>& selected);
+/// Returns false if transformers would rotate another number of channels of each head, because it is odd.
+bool rotates_pairs(const ModelConfig& model);
 /// Returns true if a layer rotates queries and keys.
 bool has_rope(const ModelConfig& model, i64 layer);
 
@@ -36,10 +41,10 @@ void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json);
 /// Returns the number of layers with a window.
 i64 count_windows(const ModelConfig& model);
 
-// Mixtures of experts in config.json: mixtral, in every layer; qwen3_moe and qwen2_moe, in some layers, the latter with
-// a shared expert; and DeepSeek's experts (deepseek_keys.cpp) in all layers but the first ones, with shared experts:
-// those of V2 have softmax scores, those of V3, which dots1 and glm4_moe_lite share, sigmoid scores and a balancing
-// bias.
+// Mixtures of experts in config.json: mixtral, in every layer; qwen3_moe, qwen2_moe and qwen3_next, in some layers, the
+// last two with a shared expert; qwen3_5_moe_text, in every layer with a shared expert; and DeepSeek's experts
+// (deepseek_keys.cpp) in all layers but the first ones, with shared experts: those of V2 have softmax scores, those of
+// V3, which dots1 and glm4_moe_lite share, sigmoid scores and a balancing bias.
 
 /// Returns true for the keys of DeepSeek's model types and of those derived from them.
 constexpr bool has_deepseek_keys(ExpertKeys keys) {

@@ -40,6 +40,21 @@ constexpr Family with_functions(Family family, decltype(Family::parse) parse, de
   return family;
 }
 
+/// Returns a family with Gated DeltaNet and gated attention.
+constexpr Family qwen3_next_like(F family, std::string_view model_type, std::string_view architecture,
+                                 i64 num_key_value_heads, ExpertKeys experts) {
+  return with_functions(llama_like(family, model_type, architecture,
+                                   {.max_position_embeddings = 32768,
+                                    .num_key_value_heads = num_key_value_heads,
+                                    .head_dim = 256,
+                                    .experts = experts,
+                                    .head_norms = HeadNormKind::EachHead,
+                                    .partial_rotary_factor = 0.25,
+                                    .has_linear_attention = true,
+                                    .prediction_prefix = "mtp."}),
+                        parse_qwen3_next, write_qwen3_next);
+}
+
 constexpr Family kFamilies[]{
     {F::Gpt2, "gpt2", "GPT2LMHeadModel", "transformer.", "h.", "lm_head", parse_gpt2, write_gpt2},
     llama_like(F::Llama, "llama", "LlamaForCausalLM", {.biases = BiasKeys::AttentionMlp}),
@@ -75,6 +90,9 @@ constexpr Family kFamilies[]{
                 .windows = WindowKeys::AllIfUsed,
                 .experts = ExpertKeys::Qwen3,
                 .head_norms = HeadNormKind::EachHead}),
+    qwen3_next_like(F::Qwen3Next, "qwen3_next", "Qwen3NextForCausalLM", 2, ExpertKeys::Qwen3Next),
+    qwen3_next_like(F::Qwen35, "qwen3_5_text", "Qwen3_5ForCausalLM", 4, ExpertKeys::None),
+    qwen3_next_like(F::Qwen35Moe, "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", 2, ExpertKeys::Qwen35Moe),
     llama_like(F::Dots1, "dots1", "Dots1ForCausalLM",
                {.num_key_value_heads = 32,
                 .biases = BiasKeys::Attention,
@@ -97,7 +115,7 @@ constexpr Family kFamilies[]{
                 .windows = WindowKeys::All,
                 .sliding_window = 0,
                 .supports_rope_scaling = false,
-                .has_partial_rotary_factor = true,
+                .partial_rotary_factor = 1,
                 .has_resid_pdrop = true}),
     llama_like(F::Olmo2, "olmo2", "Olmo2ForCausalLM",
                {.rms_norm_eps = 1e-5,
@@ -269,16 +287,19 @@ void parse_gemma(const ConfigJson& config, const LlamaTraits& traits, ModelConfi
   model.final_logit_softcapping = number_or_null(config, "final_logit_softcapping", traits.final_logit_softcapping);
 }
 
-/// Parses partial_rotary_factor, which only gpt_neox and phi3 have.
+/// Parses partial_rotary_factor, which only some types have.
 void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelConfig& model) {
   std::optional<ConfigJson> rope = config.object("rope_scaling");
   if (!rope) rope = config.object("rope_parameters");
   const bool is_neox = family.family == HuggingfaceFamily::GptNeox;
+  const double absent = family.traits.partial_rotary_factor;
   const double default_fraction =
-      is_neox ? config.number("rotary_pct", 0.25) : config.number("partial_rotary_factor", 1);
+      is_neox ? config.number("rotary_pct", 0.25) : config.number("partial_rotary_factor", absent > 0 ? absent : 1);
   model.rotary_percent = rope ? rope->number("partial_rotary_factor", default_fraction) : default_fraction;
-  config.require(is_neox || family.traits.has_partial_rotary_factor || model.rotary_percent == 1,
-                 "partial_rotary_factor", model.rotary_percent, "1");
+  config.require(is_neox || absent > 0 || model.rotary_percent == 1, "partial_rotary_factor", model.rotary_percent,
+                 "1");
+  config.require(rotates_pairs(model), "partial_rotary_factor", model.rotary_percent,
+                 "a fraction of an even number of channels of a head");
 }
 
 /// Parses the dropouts of the residual and of the embedding, which are one key in our configuration.
@@ -377,7 +398,8 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
   ModelConfig model;
   model.num_layers = config.integer("num_hidden_layers");
   model.hidden_size = config.integer("hidden_size");
-  model.ffn_hidden_size = config.integer("intermediate_size");
+  const bool has_dense_layers = traits.experts != ExpertKeys::Qwen35Moe;
+  if (has_dense_layers) model.ffn_hidden_size = config.integer("intermediate_size");
   model.num_attention_heads = config.integer("num_attention_heads");
   // Some types accept null for as many as there are heads.
   const bool has_own_default = traits.num_key_value_heads > 0 && !config.has_key("num_key_value_heads");
@@ -416,7 +438,7 @@ OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   if (traits.rope_local_base_freq > 0)
     json["rope_local_base_freq"] = m.rope_local_base_freq > 0 ? m.rope_local_base_freq : m.rotary_base;
   json["rope_scaling"] = traits.supports_rope_scaling ? rope_scaling_json(m) : OrderedJson();
-  if (traits.has_partial_rotary_factor) json["partial_rotary_factor"] = m.rotary_percent;
+  if (traits.partial_rotary_factor > 0) json["partial_rotary_factor"] = m.rotary_percent;
   if (traits.biases == BiasKeys::Attention || traits.biases == BiasKeys::AttentionMlp)
     json["attention_bias"] = m.qkv_bias();
   if (traits.biases == BiasKeys::AttentionMlp) json["mlp_bias"] = m.mlp_bias();

@@ -26,6 +26,9 @@ enum class HuggingfaceFamily : u8 {
   Qwen2Moe,
   Qwen3,
   Qwen3Moe,
+  Qwen3Next,
+  Qwen35,
+  Qwen35Moe,
   Dots1,
   DeepSeekV2,
   DeepSeekV3,
@@ -62,6 +65,8 @@ enum class ExpertKeys : u8 {
   Mixtral,
   Qwen2,
   Qwen3,
+  Qwen3Next,
+  Qwen35Moe,
   Dots1,
   DeepSeekV2,
   DeepSeekV3,
@@ -86,11 +91,13 @@ struct LlamaTraits {
   ExpertKeys experts = ExpertKeys::None;
   HeadNormKind head_norms = HeadNormKind::None;
   NormPosition norms = NormPosition::Pre;
-  i64 q_lora_rank = -1;                    ///< width of the latent of queries; negative: no multi-latent attention
-  bool supports_rope_scaling = true;       ///< supports our kinds of scaled RoPE
-  bool has_partial_rotary_factor = false;  ///< partial_rotary_factor
-  bool has_resid_pdrop = false;            ///< resid_pdrop and embd_pdrop
-  bool has_no_rope_layers = false;         ///< no_rope_layers, or no_rope_layer_interval
+  i64 q_lora_rank = -1;                     ///< width of the latent of queries; negative: no multi-latent attention
+  bool supports_rope_scaling = true;        ///< supports our kinds of scaled RoPE
+  double partial_rotary_factor = 0;         ///< default of partial_rotary_factor; 0: the type lacks this key
+  bool has_resid_pdrop = false;             ///< resid_pdrop and embd_pdrop
+  bool has_no_rope_layers = false;          ///< no_rope_layers, or no_rope_layer_interval
+  bool has_linear_attention = false;        ///< layers with Gated DeltaNet
+  std::string_view prediction_prefix = {};  ///< of the names of weights for multi-token prediction
   /// GeGLU, norms that multiply by 1 + weight, scaled embeddings (tied by default), query_pre_attn_scalar
   /// and soft caps.
   bool is_gemma = false;
@@ -141,5 +148,7 @@ ModelConfig parse_gpt_oss(const ConfigJson& config, const Family& family);
 OrderedJson write_gpt_oss(const ModelConfig& model, const Family& family);
 ModelConfig parse_llama4(const ConfigJson& config, const Family& family);
 OrderedJson write_llama4(const ModelConfig& model, const Family& family);
+ModelConfig parse_qwen3_next(const ConfigJson& config, const Family& family);
+OrderedJson write_qwen3_next(const ModelConfig& model, const Family& family);
 
 }  // namespace mcpp

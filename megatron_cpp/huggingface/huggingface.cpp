@@ -88,10 +88,11 @@ DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
 }
 
-/// Returns the prefixes of the layers that DeepSeek-V3 adds after the others for multi-token prediction.
+/// Returns the prefixes of the tensors for multi-token prediction. DeepSeek-V3 adds layers after the others.
 std::vector<std::string> prediction_layers(const std::string& config, const Family& family, i64 num_layers) {
   constexpr i64 kMaxCount = 100;
   std::vector<std::string> layers;
+  if (!family.traits.prediction_prefix.empty()) layers.emplace_back(family.traits.prediction_prefix);
   if (!has_latent_attention(family)) return layers;
   const Json json = Json::parse(config);
   const i64 count = std::min(ConfigJson(json, "config.json").count("num_nextn_predict_layers", 0), kMaxCount);
@@ -163,24 +164,22 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
   std::optional<HuggingfaceTokenizer> tokenizer;  // checked before anything is written
   if (!options.tokenizer_model.empty()) tokenizer.emplace(options.tokenizer_model);
   prepare_folder(folder);
+  const std::vector<ForeignParts> tensors = foreign_tensors(rules);
   std::vector<SafeSpec> specs;
-  std::vector<std::pair<const WeightRule*, std::size_t>> parts;  // source of specs[i]
-  for (const WeightRule& rule : rules) {
-    const DType stored = tensor_entry(checkpoint.manifest(), model_tensor(rule.name), checkpoint.directory()).dtype,
-                dtype = rule.dtype.value_or(options.dtype.value_or(stored));
-    for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
-      specs.push_back({rule.foreign[i].name, dtype, rule.foreign[i].shape});
-      parts.emplace_back(&rule, i);
-    }
+  for (const ForeignParts& tensor : tensors) {
+    const WeightRule& rule = *tensor.parts[0].rule;
+    const DType stored = tensor_entry(checkpoint.manifest(), model_tensor(rule.name), checkpoint.directory()).dtype;
+    specs.push_back({tensor.tensor.name, rule.dtype.value_or(options.dtype.value_or(stored)), tensor.tensor.shape});
   }
   CpuDevice device;
   const auto data = [&](std::size_t i) {
-    const auto& [rule, index] = parts[i];
-    NamedShard ours(model_tensor(rule->name), {rule->shape, Shape(rule->shape.size(), 0), rule->shape},
-                    Tensor::empty(rule->shape, specs[i].dtype, device, MemoryClass::Other));
-    checkpoint.read(ours, Conversion::Convert);
-    check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule->name));
-    return scatter_rows(*rule, index, ours.data);
+    return scatter_rows(tensors[i], [&](const WeightRule& rule) {
+      NamedShard ours(model_tensor(rule.name), {rule.shape, Shape(rule.shape.size(), 0), rule.shape},
+                      Tensor::empty(rule.shape, specs[i].dtype, device, MemoryClass::Other));
+      checkpoint.read(ours, Conversion::Convert);
+      check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule.name));
+      return ours.data;
+    });
   };
   const SpecialTokens tokens = options.tokens.is_stated() || !tokenizer ? options.tokens : tokenizer->special_tokens();
   if (tokenizer) tokenizer->write(folder, model.max_positions(), tokens);

@@ -223,8 +223,10 @@ ModelConfig canonical_form(ModelConfig m) {
   m.add_qkv_bias = given.qkv_bias();
   m.add_attention_output_bias = given.attention_output_bias();
   m.add_mlp_bias = given.mlp_bias();
-  m.window_attn_skip_freq =
-      layers_with(m, [&](i64 layer) { return block_spec(given, layer).core_attention()->window > 0; });
+  m.window_attn_skip_freq = layers_with(m, [&](i64 layer) {
+    const std::optional<AttentionSpec> attention = block_spec(given, layer).core_attention();
+    return attention && attention->window > 0;
+  });
   if (m.window_attn_skip_freq.empty()) m.window_size.clear();
   if (m.mla.is_used && m.mla.latent_norm_epsilon == 0) m.mla.latent_norm_epsilon = m.norm_epsilon;
   const bool scales = m.rope_scaling.type == RopeScalingType::Yarn || m.rope_scaling.type == RopeScalingType::Llama3;
@@ -232,7 +234,8 @@ ModelConfig canonical_form(ModelConfig m) {
   if (m.rope_local_base_freq == m.rotary_base && m.rope_scaling.type == RopeScalingType::None)
     m.rope_local_base_freq = 0;
   const auto lacks_rope = [&](i64 layer) {
-    return block_spec(given, layer).core_attention()->rope == RotaryKind::None;
+    const std::optional<AttentionSpec> attention = block_spec(given, layer).core_attention();
+    return attention && attention->rope == RotaryKind::None;
   };
   if (m.position_embedding_type == PositionEmbedding::Rope) m.no_rope_freq = layers_with(m, lacks_rope);
   if (!m.no_rope_freq.empty() && std::ranges::count(m.no_rope_freq, 0) == 0)  // no layer has RoPE
@@ -241,6 +244,8 @@ ModelConfig canonical_form(ModelConfig m) {
     const BlockSpec block = block_spec(given, layer);
     return block.attention() && block.attention()->has_output_gate;
   });
+  m.recurrent.linear_attention_freq =
+      layers_with(m, [&](i64 layer) { return block_spec(given, layer).recurrent() != nullptr; });
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
   m.moe.router_bias_update_rate = m.moe.aux_loss_coeff = m.moe.z_loss_coeff = m.moe.input_jitter_eps = 0;
@@ -276,7 +281,9 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
 /// Returns the keys that prevent a model from being expressed by a family: those that a round trip would change.
 std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
   if (!model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};
-  if (!model.recurrent.linear_attention_freq.empty()) return {"model.linear_attention_freq"};
+  if (!model.recurrent.linear_attention_freq.empty() && !family.traits.has_linear_attention)
+    return {"model.linear_attention_freq"};
+  if (!rotates_pairs(model)) return {"model.rotary_percent"};
   if (model.mla.is_used != has_latent_attention(family)) return {"model.multi_latent_attention"};
   const bool needs_experts = family.traits.experts != ExpertKeys::None;
   if (needs_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <numeric>
 #include <utility>
 
 #include "model/layers/moe/router.h"
@@ -145,6 +147,31 @@ Names gpt_oss() {
               });
 }
 
+Names qwen3_next() {
+  return with(qwen_moe(), {
+                              {"self_attention.linear_qkv",
+                               WeightConversion::QkvGated,
+                               {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
+                              {"self_attention.linear_qkv.gate", WeightConversion::HeadGates, {"self_attn.q_proj"}},
+                              {"self_attention.in_proj",
+                               WeightConversion::MixerByGroup,
+                               {"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"}},
+                              {"self_attention.conv1d", WeightConversion::MixerSections, {"linear_attn.conv1d"}},
+                              {"self_attention.A_log", WeightConversion::AsIs, {"linear_attn.A_log"}},
+                              {"self_attention.dt_bias", WeightConversion::AsIs, {"linear_attn.dt_bias"}},
+                              {"self_attention.norm", WeightConversion::AsIs, {"linear_attn.norm"}},
+                              {"self_attention.out_proj", WeightConversion::AsIs, {"linear_attn.out_proj"}},
+                          });
+}
+
+Names qwen3_5() {
+  return with(
+      qwen3_next(),
+      {{"self_attention.in_proj",
+        WeightConversion::MixerSections,
+        {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b", "linear_attn.in_proj_a"}}});
+}
+
 Names llama4() {
   return with(llama(),
               {
@@ -176,6 +203,11 @@ std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
     case HuggingfaceFamily::Qwen2Moe:
     case HuggingfaceFamily::Qwen3Moe:
       return qwen_moe();
+    case HuggingfaceFamily::Qwen3Next:
+      return qwen3_next();
+    case HuggingfaceFamily::Qwen35:
+    case HuggingfaceFamily::Qwen35Moe:
+      return qwen3_5();
     case HuggingfaceFamily::Dots1:
       return dots1();
     case HuggingfaceFamily::DeepSeekV2:
@@ -248,31 +280,70 @@ void add_paired_heads(WeightRule& rule, i64 dim) {
   }
 }
 
+/// Adds the row moves of a parameter [groups, rows, ...] whose groups consist of sections of `sizes` rows. Foreign
+/// tensor i has `counts[i]` consecutive sections: those of the first group, then those of the second, ... if
+/// `by_group`, otherwise the first section of all groups, then the second of all, ...
+void add_sections(WeightRule& rule, const std::vector<i64>& sizes, const std::vector<std::size_t>& counts,
+                  bool by_group) {
+  const i64 groups = rule.shape[0], rows = rule.shape[1];
+  auto first = sizes.begin();
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const auto end = first + static_cast<std::ptrdiff_t>(counts[i]);
+    const i64 width = std::accumulate(first, end, i64{0}), our_begin = std::accumulate(sizes.begin(), first, i64{0});
+    rule.foreign[i].shape.assign(rule.shape.begin() + 1, rule.shape.end());
+    rule.foreign[i].shape[0] = groups * width;
+    for (i64 begin = 0; first != end; begin += *first++) {
+      for (i64 g = 0; g < groups; ++g)
+        rule.moves.push_back(
+            {i, by_group ? g * width + begin : groups * begin + g * *first, g * rows + our_begin + begin, *first});
+    }
+  }
+}
+
+/// Moves the rows of each query head apart to leave space for those of its output gate.
+void add_gates_to_queries(WeightRule& rule, i64 dim) {
+  rule.foreign[0].shape[0] *= 2;
+  for (RowMove& move : std::vector(std::exchange(rule.moves, {}))) {
+    if (move.foreign != 0) {
+      rule.moves.push_back(move);
+      continue;
+    }
+    for (i64 row = 0; row < move.count; row += dim)
+      rule.moves.push_back({0, 2 * (move.foreign_row + row), move.our_row + row, dim});
+  }
+}
+
+/// Adds the row moves of output gates [heads * head_dim, h].
+void make_head_gates(WeightRule& rule, i64 dim) {
+  rule.foreign[0].shape = {2 * rule.shape[0], rule.shape[1]};
+  for (i64 row = 0; row < rule.shape[0]; row += dim) rule.moves.push_back({0, 2 * row + dim, row, dim});
+}
+
 /// Adds the row moves of linear_qkv; ours is [groups, (query heads of a group + 2) * head_dim, ...].
 void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
-  const i64 groups = rule.shape[0], rows = rule.shape[1], queries = rows / dim - 2;
-  const auto shape = [&](i64 heads) {
-    Shape theirs(rule.shape.begin() + 1, rule.shape.end());
-    theirs[0] = heads * dim;
-    return theirs;
-  };
   const bool is_fused = rule.foreign.size() == 1;
-  if (is_fused) {
-    const Shape all = shape(groups * (queries + 2));
-    rule.foreign[0].is_transposed = conversion == WeightConversion::QkvTransposed && all.size() == 2;
-    rule.foreign[0].shape = rule.foreign[0].is_transposed ? transposed(all) : all;
-  } else {
-    rule.foreign[0].shape = shape(groups * queries);
-    rule.foreign[1].shape = rule.foreign[2].shape = shape(groups);
-  }
-  const i64 key_begin = is_fused ? groups * queries * dim : 0, value_begin = is_fused ? key_begin + groups * dim : 0;
-  if (conversion == WeightConversion::QkvPairs) return add_paired_heads(rule, dim);
-  for (i64 g = 0; g < groups; ++g) {
-    const i64 row = g * rows;
-    rule.moves.push_back({0, g * queries * dim, row, queries * dim});
-    rule.moves.push_back({is_fused ? 0u : 1u, key_begin + g * dim, row + queries * dim, dim});
-    rule.moves.push_back({is_fused ? 0u : 2u, value_begin + g * dim, row + (queries + 1) * dim, dim});
-  }
+  add_sections(rule, {rule.shape[1] - 2 * dim, dim, dim},
+               is_fused ? std::vector<std::size_t>{3} : std::vector<std::size_t>{1, 1, 1}, /*by_group=*/false);
+  ForeignTensor& first = rule.foreign[0];
+  if (conversion == WeightConversion::QkvTransposed && first.shape.size() == 2)
+    first.is_transposed = true, first.shape = transposed(first.shape);
+  if (conversion == WeightConversion::QkvPairs) rule.moves.clear(), add_paired_heads(rule, dim);
+  if (conversion == WeightConversion::QkvGated) add_gates_to_queries(rule, dim);
+}
+
+/// Adds the row moves of the input projection or the convolution of Gated DeltaNet, [groups, width, h] or
+/// [groups, conv_width, taps].
+void make_mixer(WeightRule& rule, WeightConversion conversion, const ScanShape& scan) {
+  const i64 values = scan.heads_per_group * scan.value_dim;
+  std::vector<i64> sizes{scan.key_dim, scan.key_dim, values};
+  const bool is_conv = rule.shape[1] == scan.conv_width();
+  if (!is_conv) sizes.insert(sizes.end(), {values, scan.heads_per_group, scan.heads_per_group});
+  std::vector<std::size_t> counts(rule.foreign.size(), 1);
+  counts[0] = sizes.size() - (counts.size() - 1);
+  if (conversion == WeightConversion::MixerByGroup) counts = {4, 2};
+  add_sections(rule, sizes, counts, conversion == WeightConversion::MixerByGroup);
+  if (!is_conv) return;
+  for (ForeignTensor& tensor : rule.foreign) tensor.shape.insert(tensor.shape.begin() + 1, 1);
 }
 
 /// Adds the row moves of `heads` heads of `plain` rows and then `rotary` rows. Theirs has the two channels that RoPE
@@ -340,6 +411,36 @@ void make_rows(WeightRule& rule, WeightConversion conversion, const ModelConfig&
   if (theirs.is_transposed) theirs.shape = transposed(theirs.shape);
 }
 
+/// Adds the shapes of the foreign tensors and the row moves of a rule with names.
+void add_moves(WeightRule& rule, WeightConversion conversion, const NameParts& name, const ModelConfig& model) {
+  switch (conversion) {
+    case WeightConversion::Experts:
+    case WeightConversion::ExpertsInterleaved:
+      return make_stored_experts(rule, name.suffix == ".bias", name.module.ends_with("linear_fc1") && model.is_gated(),
+                                 conversion == WeightConversion::ExpertsInterleaved);
+    case WeightConversion::Qkv:
+    case WeightConversion::QkvTransposed:
+    case WeightConversion::QkvPairs:
+    case WeightConversion::QkvGated:
+      return make_qkv(rule, conversion, model.head_dim());
+    case WeightConversion::HeadGates:
+      return make_head_gates(rule, model.head_dim());
+    case WeightConversion::MixerByGroup:
+    case WeightConversion::MixerSections:
+      return make_mixer(rule, conversion, model.recurrent.delta_net_shape());
+    case WeightConversion::LatentQueries:
+      return make_interleaved(rule, rule.shape[0], model.mla.qk_head_dim, model.mla.qk_pos_emb_head_dim);
+    case WeightConversion::Latents:
+      return make_interleaved(rule, 1, model.mla.kv_lora_rank, model.mla.qk_pos_emb_head_dim);
+    case WeightConversion::Stacked:
+      return make_stacked(rule);
+    case WeightConversion::PerExpert:
+      return make_experts(rule);
+    default:
+      return make_rows(rule, conversion, model);
+  }
+}
+
 /// Copies a [rows, columns] block between two strided matrices whose elements have the size of T.
 template <class T>
 void move_block(const T* from, i64 from_row, i64 from_column, T* to, i64 to_row, i64 to_column, i64 rows, i64 columns) {
@@ -380,22 +481,7 @@ std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& famil
     const std::string suffix = !is_stored_experts ? name.suffix : is_bias ? "_bias" : "";
     for (const std::string_view theirs : it->theirs) rule.foreign.push_back({str(where, theirs, suffix), {}});
     if (name.module == "output_layer") rule.foreign.push_back({str(family.output, name.suffix), {}});
-    if (is_stored_experts)
-      make_stored_experts(rule, is_bias, name.module.ends_with("linear_fc1") && model.is_gated(),
-                          it->conversion == WeightConversion::ExpertsInterleaved);
-    else if (it->conversion == WeightConversion::Qkv || it->conversion == WeightConversion::QkvTransposed ||
-             it->conversion == WeightConversion::QkvPairs)
-      make_qkv(rule, it->conversion, model.head_dim());
-    else if (it->conversion == WeightConversion::LatentQueries)
-      make_interleaved(rule, shape[0], model.mla.qk_head_dim, model.mla.qk_pos_emb_head_dim);
-    else if (it->conversion == WeightConversion::Latents)
-      make_interleaved(rule, 1, model.mla.kv_lora_rank, model.mla.qk_pos_emb_head_dim);
-    else if (it->conversion == WeightConversion::Stacked)
-      make_stacked(rule);
-    else if (it->conversion == WeightConversion::PerExpert)
-      make_experts(rule);
-    else
-      make_rows(rule, it->conversion, model);
+    add_moves(rule, it->conversion, name, model);
     if (check) check(rule);
     rules.push_back(std::move(rule));
   };
@@ -423,20 +509,37 @@ Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign) {
   return ours;
 }
 
-Tensor scatter_rows(const WeightRule& rule, std::size_t index, const Tensor& ours) {
-  const ForeignTensor& tensor = rule.foreign[index];
-  Tensor foreign = Tensor::like(ours, tensor.shape);
-  const i64 columns = rule.columns();
-  on_bits(ours.dtype(), [&]<class T>() {
-    for (const RowMove& move : rule.moves) {
-      if (move.foreign != index) continue;
-      const T* from = static_cast<const T*>(ours.raw()) + move.our_row * columns;
-      T* to = static_cast<T*>(foreign.raw()) + tensor.offset(move.foreign_row);
-      move_block(from, columns, 1, to, tensor.row_stride() * move.foreign_step, tensor.column_stride(), move.count,
-                 columns);
+std::vector<ForeignParts> foreign_tensors(const std::vector<WeightRule>& rules) {
+  std::vector<ForeignParts> tensors;
+  std::map<std::string_view, std::size_t> positions;
+  for (const WeightRule& rule : rules) {
+    for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
+      const auto [at, is_new] = positions.emplace(rule.foreign[i].name, tensors.size());
+      if (is_new) tensors.push_back({rule.foreign[i], {}});
+      tensors[at->second].parts.push_back({&rule, i});
     }
-  });
-  return foreign;
+  }
+  return tensors;
+}
+
+Tensor scatter_rows(const ForeignParts& foreign, const std::function<Tensor(const WeightRule& rule)>& ours) {
+  Tensor result;
+  for (const auto& [rule, index] : foreign.parts) {
+    const Tensor source = ours(*rule);
+    if (!result.defined()) result = Tensor::like(source, foreign.tensor.shape);
+    const ForeignTensor& tensor = rule->foreign[index];
+    const i64 columns = rule->columns();
+    on_bits(source.dtype(), [&]<class T>() {
+      for (const RowMove& move : rule->moves) {
+        if (move.foreign != index) continue;
+        const T* from = static_cast<const T*>(source.raw()) + move.our_row * columns;
+        T* to = static_cast<T*>(result.raw()) + tensor.offset(move.foreign_row);
+        move_block(from, columns, 1, to, tensor.row_stride() * move.foreign_step, tensor.column_stride(), move.count,
+                   columns);
+      }
+    });
+  }
+  return result;
 }
 
 }  // namespace mcpp

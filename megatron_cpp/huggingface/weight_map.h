@@ -22,6 +22,11 @@ enum class WeightConversion : u8 {
   Flat,           ///< same order of rows, with one axis for our first two: QKV by heads, or gate and up
   Qkv,            ///< all query heads, all keys, all values, in one tensor or in three
   QkvTransposed,  ///< Qkv in one tensor of Conv1D
+  QkvGated,       ///< Qkv in three tensors; the rows of a query head are followed by those of its output gate
+  HeadGates,      ///< output gates of attention, from the tensor of the queries (QkvGated)
+  // Parameters of Gated DeltaNet, which have a row per channel of a group (tensor/ops/scan/scan_shape.h).
+  MixerByGroup,  ///< channels of each group up to the output gate in one tensor, the gates of the recurrence in another
+  MixerSections,  ///< queries of all groups, then keys of all groups, ...; the first tensor has what the others lack
   Stacked,        ///< the rows of the gate tensor, then those of the up tensor
   PerExpert,      ///< the tensors of expert 0, then of expert 1, ...
   LatentQueries,  ///< queries of multi-latent attention by heads, each with interleaved rotary rows at its end
@@ -54,7 +59,7 @@ struct ForeignTensor {
 
   i64 columns() const {
     if (is_vector || shape.size() == 1) return 1;
-    return is_transposed ? shape[shape.size() - 2] : shape[1];
+    return is_transposed ? shape[shape.size() - 2] : shape.back();
   }
   // Strides and offsets in elements.
   i64 row_stride() const { return is_transposed ? 1 : columns(); }
@@ -79,7 +84,9 @@ struct WeightRule {
   std::string name;  ///< name of our parameter
   Shape shape;       ///< global
   std::vector<ForeignTensor> foreign;
-  std::vector<RowMove> moves;       ///< cover every row of every foreign tensor; our other rows are padding
+  /// Rows of foreign tensors. Our other rows are padding; rows of a foreign tensor that do not occur belong to other
+  /// rules.
+  std::vector<RowMove> moves;
   std::optional<DType> dtype = {};  ///< fixed type of the parameter; std::nullopt = the type of the weights
 
   i64 columns() const { return foreign[0].columns(); }
@@ -97,7 +104,21 @@ inline std::vector<WeightRule> weight_map(const ModelConfig& model, const Family
 
 /// Returns our parameter, assembled from its foreign tensors (in the order of rule.foreign, all of one type).
 Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign);
-/// Returns foreign tensor number `index`, extracted from our parameter.
-Tensor scatter_rows(const WeightRule& rule, std::size_t index, const Tensor& ours);
+
+/// Foreign tensor, and every rule with rows of it.
+struct ForeignParts {
+  struct Part {
+    const WeightRule* rule = nullptr;
+    std::size_t index = 0;  ///< of the tensor in rule->foreign
+  };
+  ForeignTensor tensor;
+  std::vector<Part> parts;
+};
+
+/// Returns the foreign tensors of the rules, in the order of their first occurrence. The rules must outlive the result.
+std::vector<ForeignParts> foreign_tensors(const std::vector<WeightRule>& rules);
+/// Returns the foreign tensor, extracted from our parameters. `ours` returns the parameter of a rule; all have one
+/// type.
+Tensor scatter_rows(const ForeignParts& foreign, const std::function<Tensor(const WeightRule& rule)>& ours);
 
 }  // namespace mcpp

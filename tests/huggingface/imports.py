@@ -194,8 +194,32 @@ def random_llama4(rng):
                 floor_scale=rng.randint(2, 9), attn_scale=rng.choice([0.1, 0.7]), tie_word_embeddings=rng.random() < 0.3)
 
 
+def random_qwen3_next(family, rng):
+    """Returns a random configuration with Gated DeltaNet and gated attention, and in some families experts."""
+    layers, groups, dim = rng.randint(1, 5), rng.choice([1, 2, 3]), rng.choice([8, 12, 16])
+    kinds = ["full_attention"] + [rng.choice(["linear_attention", "linear_attention", "full_attention"]) for _ in range(layers - 1)]
+    rope = dict(rope_type="default", rope_theta=rng.choice([1e4, 1e7]))
+    if rng.random() < 0.4:
+        rope.update(rope_type="yarn", factor=rng.choice([4.0, 32.0]), original_max_position_embeddings=16)
+    options = dict(
+        num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=rng.choice([1, 2, 4]), head_dim=dim,
+        layer_types=rng.choice([rng.sample(kinds, layers), kinds]), linear_num_key_heads=groups,
+        linear_num_value_heads=groups * rng.randint(1, 3), linear_key_head_dim=rng.choice([4, 6, 8]),
+        linear_value_head_dim=rng.choice([4, 8, 10]), linear_conv_kernel_dim=rng.randint(2, 5),
+        rms_norm_eps=rng.choice([1e-6, 1e-5]), tie_word_embeddings=rng.random() < 0.3,
+        rope_parameters=dict(rope, partial_rotary_factor=rng.choice([0.25, 0.5, 1.0]) if dim != 12 else 0.5))
+    if family != "Qwen3_5Text":
+        options.update(num_experts=rng.randint(3, 6), num_experts_per_tok=rng.randint(2, 3), moe_intermediate_size=16,
+                       shared_expert_intermediate_size=rng.choice([8, 24]))
+    if family == "Qwen3Next":
+        options.update(norm_topk_prob=rng.random() < 0.7, **rng.choice([
+            {}, dict(decoder_sparse_step=min(2, layers)), dict(mlp_only_layers=rng.sample(range(layers), layers - 1))]))
+    return options
+
+
 # Families of which random configurations are checked.
 RANDOM_FAMILIES = {"SmolLM3": random_smollm3, "GptOss": random_gpt_oss, "Llama4Text": random_llama4,
+                   **{family: functools.partial(random_qwen3_next, family) for family in ("Qwen3Next", "Qwen3_5Text", "Qwen3_5MoeText")},
                    **{family: functools.partial(random_latent, family) for family in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")}}
 RANDOM_MODELS = 12
 

@@ -20,6 +20,18 @@ SIZES = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_lay
 LLAMA_KEYS = {"num_key_value_heads", "head_dim"}  # keys that GPT-NeoX lacks
 # Keys of multi-latent attention, which has no keys shared by heads.
 LATENTS = dict(num_key_value_heads=2, head_dim=4, kv_lora_rank=12, qk_nope_head_dim=10, qk_rope_head_dim=4, v_head_dim=8)
+# Keys of Gated DeltaNet and of gated attention. With a smaller epsilon, the norms after scans would amplify rounding.
+LINEAR = dict(rms_norm_eps=1e-2, num_attention_heads=4, num_key_value_heads=2, head_dim=12, linear_num_key_heads=2,
+              linear_num_value_heads=6, linear_key_head_dim=5, linear_value_head_dim=4, linear_conv_kernel_dim=3)
+SHARED_EXPERT = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=12,
+                     experts_implementation="eager")
+STORED_EXPERTS = {"gpt_oss", "llama4_text"}  # model types whose files have one tensor for all experts
+
+
+def linear_layers(kinds):
+    """Returns layer_types, with l for Gated DeltaNet and f for attention."""
+    return dict(num_hidden_layers=len(kinds), layer_types=[
+        "linear_attention" if kind == "l" else "full_attention" for kind in kinds])
 
 
 def rope(rope_type, **parameters):
@@ -67,6 +79,16 @@ MODELS = {
     "families/glm4_moe_lite": ("Glm4MoeLite", dict(
         LATENTS, v_head_dim=14, q_lora_rank=20, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=8,
         num_hidden_layers=3, mlp_layer_types=["dense", "sparse", "sparse"], experts_implementation="eager")),
+    "families/qwen3_next": ("Qwen3Next", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("llfl"), mlp_only_layers=[1], rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
+    "families/qwen3_next_unnormalized": ("Qwen3Next", dict(
+        **dict(LINEAR, linear_num_value_heads=2, linear_conv_kernel_dim=4), **SHARED_EXPERT, **linear_layers("fl"), norm_topk_prob=False,
+        rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, partial_rotary_factor=0.34, factor=4.0,
+                                                original_max_position_embeddings=32))),
+    "families/qwen3_5": ("Qwen3_5Text", dict(**LINEAR, **linear_layers("lfl"), tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 1], mrope_interleaved=True))),
+    "families/qwen3_5_moe": ("Qwen3_5MoeText", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("lfl"), rope_parameters=dict(
+        rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
     "families/phi3": ("Phi3", dict(sliding_window=7, pad_token_id=None, rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
     "families/olmo2": ("Olmo2", dict(pad_token_id=None)),
@@ -130,13 +152,13 @@ def write_gradients(file, model, tokens):
             file["gradients/" + part] = rows
 
 
-def parts_of(name, value):
+def parts_of(name, value, stores_experts=False):
     """Returns the tensors of a checkpoint that a parameter of transformers 5 fuses."""
-    if name.endswith("experts.gate_up_proj"):
+    if not stores_experts and name.endswith("experts.gate_up_proj"):
         for expert, rows in enumerate(value):
             for half, part in zip(("gate", "up"), (rows[:len(rows) // 2], rows[len(rows) // 2:])):
                 yield f"{name.removesuffix('gate_up_proj')}{expert}.{half}_proj.weight", part
-    elif name.endswith("experts.down_proj"):
+    elif not stores_experts and name.endswith("experts.down_proj"):
         for expert, rows in enumerate(value):
             yield f"{name.removesuffix('down_proj')}{expert}.down_proj.weight", rows
     else:
@@ -155,12 +177,15 @@ def answer(folder, model, tokens):
         file["generated"] = model.generate(
             tokens[:, :PROMPT], attention_mask=torch.ones(2, PROMPT), do_sample=False, use_cache=True, pad_token_id=0,
             min_new_tokens=LENGTH - PROMPT, max_new_tokens=LENGTH - PROMPT).to(torch.int32).numpy()
+        if hasattr(model.config, "kv_lora_rank"):
+            return
         with torch.enable_grad():
             logits = model(tokens).logits[:, :-1]
             torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum").backward()
         for name, parameter in model.named_parameters():
-            gradient = parameter.grad.flatten()
-            file[f"gradients/{name}"] = gradient[torch.arange(GRADIENTS) * STEP % len(gradient)].numpy()
+            for part, rows in parts_of(name, parameter.grad, model.config.model_type in STORED_EXPERTS):
+                gradient = rows.flatten()
+                file[f"gradients/{part}"] = gradient[torch.arange(GRADIENTS) * STEP % len(gradient)].numpy()
 
 
 def main():

@@ -52,6 +52,16 @@ inline ModelConfig tiny_delta_net() {
   return config;
 }
 
+/// Gated DeltaNet, gated attention and zero-centered norms of Qwen3-Next, without experts.
+inline ModelConfig tiny_qwen3_next() {
+  ModelConfig config = tiny_delta_net();
+  config.kv_channels = 12;
+  config.qk_layernorm = config.apply_layernorm_1p = true;
+  config.attention_output_gate = {1};
+  config.recurrent.linear_attention_freq = {2};
+  return config;
+}
+
 /// Layers with one branch: Mamba-2, Gated DeltaNet, or an MLP.
 inline ModelConfig tiny_mamba() {
   ModelConfig config = tiny_llama();
@@ -169,8 +179,8 @@ inline std::vector<NamedModel> tiny_variants() {
   ModelConfig qwen3 = tiny_llama();
   qwen3.qk_layernorm = true;
   qwen3.kv_channels = 12;
-  ModelConfig qwen3_next = qwen3;
-  qwen3_next.attention_output_gate = {2};
+  ModelConfig gated_attention = qwen3;
+  gated_attention.attention_output_gate = {2};
   ModelConfig olmo2 = tiny_llama();
   olmo2.qk_layernorm = olmo2.qk_layernorm_all_heads = true;
   olmo2.norm_position = NormPosition::Post;
@@ -201,7 +211,8 @@ inline std::vector<NamedModel> tiny_variants() {
   mtp_tied.mtp_num_layers = 1;
   const auto [deepseek, wide_values] = tiny_latent_models();
   return {{"qwen3", qwen3},
-          {"qwen3_next", qwen3_next},
+          {"gated_attention", gated_attention},
+          {"qwen3_next", tiny_qwen3_next()},
           {"olmo2", olmo2},
           {"gemma", gemma},
           {"mtp", mtp},

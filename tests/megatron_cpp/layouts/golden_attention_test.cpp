@@ -64,7 +64,9 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttentionTest,
                                          "families/deepseek_v2", "families/deepseek_v2_lite", "families/deepseek_v3",
                                          "families/glm4_moe_lite", "families/smollm3", "families/gpt_oss",
                                          "families/llama4", "families/phi3", "families/olmo2", "families/gemma2",
-                                         "families/gemma3", "families/gpt_neox"),
+                                         "families/gemma3", "families/gpt_neox", "families/qwen3_next",
+                                         "families/qwen3_next_unnormalized", "families/qwen3_5",
+                                         "families/qwen3_5_moe"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
@@ -109,15 +111,15 @@ TEST_P(GoldenGradientTest, GradientsMatchTransformers) {
   std::map<std::string, Tensor> gradients;
   m.model.visit([&](Param& param, int) { gradients[param.name] = param.main_grad; });
   const Family& family = family_of_config(read_text_file(folder / "config.json"), "config.json");
-  for (const WeightRule& rule : weight_map(imported.model, family)) {
-    if (!gradients.contains(rule.name)) continue;  // the bias of the experts
-    for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
-      const Numbers ours = test::to_doubles(scatter_rows(rule, i, gradients.at(rule.name))),
-                    theirs = expected.read<double>("gradients/" + rule.foreign[i].name).values;
-      ASSERT_EQ(ours.size(), theirs.size());
-      for (std::size_t at = 0; at < ours.size(); ++at)
-        ASSERT_NEAR(ours[at] / count, theirs[at], 1e-11) << rule.foreign[i].name << " " << at;
-    }
+  const std::vector<WeightRule> rules = weight_map(imported.model, family);
+  for (const ForeignParts& foreign : foreign_tensors(rules)) {
+    if (!gradients.contains(foreign.parts[0].rule->name)) continue;  // the bias of the experts
+    const Numbers ours = test::to_doubles(
+                      scatter_rows(foreign, [&](const WeightRule&rule) { return gradients.at(rule.name); })),
+                  theirs = expected.read<double>("gradients/" + foreign.tensor.name).values;
+    ASSERT_EQ(ours.size(), theirs.size());
+    for (std::size_t at = 0; at < ours.size(); ++at)
+      ASSERT_NEAR(ours[at] / count, theirs[at], 1e-11) << foreign.tensor.name << " " << at;
   }
 }
 
@@ -147,7 +149,9 @@ TEST_P(GoldenAttentionTest, GeneratesLikeTransformers) {
 /// make_golden.py.
 struct GoldenGradientSampleTest : GoldenAttentionTest {};
 INSTANTIATE_TEST_SUITE_P(Models, GoldenGradientSampleTest,
-                         testing::Values("families/smollm3", "families/gpt_oss", "families/llama4"),
+                         testing::Values("families/smollm3", "families/gpt_oss", "families/llama4",
+                                         "families/qwen3_next", "families/qwen3_next_unnormalized", "families/qwen3_5",
+                                         "families/qwen3_5_moe"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenGradientSampleTest, MatchesAutograd) {
@@ -162,17 +166,18 @@ TEST_P(GoldenGradientSampleTest, MatchesAutograd) {
   m.step();
   std::map<std::string, Tensor> gradients;
   m.model.visit([&](Param& param, int) { gradients[param.name] = param.main_grad; });
-  std::size_t compared = 0;
-  for (const WeightRule& rule : weight_map(imported.model, exporting_family(imported.model, ""))) {
-    for (std::size_t i = 0; i < rule.foreign.size(); ++i, ++compared) {
-      const Numbers all = test::to_doubles(scatter_rows(rule, i, gradients.at(rule.name)));
-      const Numbers golden_values = expected.read<double>("gradients/" + rule.foreign[i].name).values;
-      for (std::size_t k = 0; k < golden_values.size(); ++k)
-        ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], 1e-9 * std::max(1.0, std::abs(golden_values[k])))
-            << rule.foreign[i].name << ", element " << k * kStep % all.size();
-    }
+  const Family& family = family_of_config(read_text_file(folder / "config.json"), "config.json");
+  const std::vector<WeightRule> rules = weight_map(imported.model, family);
+  const std::vector<ForeignParts> tensors = foreign_tensors(rules);
+  for (const ForeignParts& foreign : tensors) {
+    const Numbers all =
+        test::to_doubles(scatter_rows(foreign, [&](const WeightRule& rule) { return gradients.at(rule.name); }));
+    const Numbers golden_values = expected.read<double>("gradients/" + foreign.tensor.name).values;
+    for (std::size_t k = 0; k < golden_values.size(); ++k)
+      ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], 1e-9 * std::max(1.0, std::abs(golden_values[k])))
+          << foreign.tensor.name << ", element " << k * kStep % all.size();
   }
-  EXPECT_GT(compared, 20u);
+  EXPECT_GT(tensors.size(), 20u);
 }
 
 }  // namespace

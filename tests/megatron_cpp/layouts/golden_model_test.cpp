@@ -64,21 +64,21 @@ OptimizerConfig golden_optimizer() {
 /// transformers 5 has them in one tensor too, although its files do not.
 std::map<std::string, Numbers> by_module_name(const ModelConfig& model, const std::map<std::string, Tensor>& ours) {
   std::map<std::string, Numbers> result;
-  for (const WeightRule& rule : weight_map(model, exporting_family(model))) {
-    const Tensor& values = ours.at(rule.name);
+  const std::vector<WeightRule> rules = weight_map(model, exporting_family(model));
+  for (const WeightRule& rule : rules) {
     const std::size_t experts = rule.name.find(".mlp.experts.");
-    if (experts != std::string::npos) {
-      const std::string layer = rule.name.substr(std::strlen("decoder"), experts - std::strlen("decoder"));
-      const bool is_first = rule.name.ends_with("linear_fc1.weight");
-      result[str("model", layer, ".mlp.experts.", is_first ? "gate_up_proj" : "down_proj")] = test::to_doubles(values);
-      continue;
-    }
-    for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
-      std::string name = rule.foreign[i].name;
-      const std::string file = "block_sparse_moe.", module = "mlp.";
-      if (const std::size_t at = name.find(file); at != std::string::npos) name.replace(at, file.size(), module);
-      result[name] = test::to_doubles(scatter_rows(rule, i, values));
-    }
+    if (experts == std::string::npos) continue;
+    const std::string layer = rule.name.substr(std::strlen("decoder"), experts - std::strlen("decoder"));
+    const bool is_first = rule.name.ends_with("linear_fc1.weight");
+    result[str("model", layer, ".mlp.experts.", is_first ? "gate_up_proj" : "down_proj")] =
+        test::to_doubles(ours.at(rule.name));
+  }
+  for (const ForeignParts& foreign : foreign_tensors(rules)) {
+    std::string name = foreign.tensor.name;
+    if (name.find(".experts.") != std::string::npos) continue;
+    const std::string file = "block_sparse_moe.", module = "mlp.";
+    if (const std::size_t at = name.find(file); at != std::string::npos) name.replace(at, file.size(), module);
+    result[name] = test::to_doubles(scatter_rows(foreign, [&](const WeightRule& rule) { return ours.at(rule.name); }));
   }
   return result;
 }

@@ -213,7 +213,8 @@ INSTANTIATE_TEST_SUITE_P(Windows, LayoutParityTest,
 // OLMo 2 sums squares of queries and keys over tensor-parallel ranks; with four ranks, two share each query group.
 // DeepSeek's latent attention has replicated projections, and a part of the keys that all heads share.
 // Gemma has norms around its branches, soft caps, windows and two kinds of RoPE; gpt-oss sinks and limited activations;
-// Llama 4 layers with RoPE, chunks and normalized queries, and others without.
+// Llama 4 layers with RoPE, chunks and normalized queries, and others without; Qwen3-Next Gated DeltaNet and attention
+// with output gates.
 const Row kVariantRows[]{
     {{"recompute_selective", {.recompute = selective()}}, Equals::OneRank},
     {{"tp2", {.tp = 2}}, Equals::Nothing},
@@ -226,11 +227,13 @@ const Row kVariantRows[]{
     {{"tp4_dp2_zero1", {.tp = 4, .dp = 2, .sequence_parallel = true, .zero_stage = 1}}, Equals::SameDp},
     {{"tp2_pp2_dp2", {.tp = 2, .pp = 2, .dp = 2}}, Equals::SameDp},
 };
-INSTANTIATE_TEST_SUITE_P(
-    Variants, LayoutParityTest,
-    testing::Combine(testing::Values("olmo2", "gemma", "deepseek", "latent_wide_values", "gpt_oss", "llama4"),
-                     testing::Values(OptimizerKind::Adam), testing::ValuesIn(kVariantRows)),
-    [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name); });
+INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
+                         testing::Combine(testing::Values("olmo2", "gemma", "deepseek", "latent_wide_values", "gpt_oss",
+                                                          "llama4", "qwen3_next"),
+                                          testing::Values(OptimizerKind::Adam), testing::ValuesIn(kVariantRows)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
+                         });
 
 INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, LayoutParityTest,
                          testing::Combine(testing::Values("mtp", "mtp_tied"), testing::Values(OptimizerKind::Adam),

@@ -465,6 +465,20 @@ TEST(LayoutSearchTest, TriesEveryContextParallelCommType) {
   EXPECT_THAT(comm_types(8, 8), ElementsAre("all_gather", "p2p"));
 }
 
+// Tensor and context-parallel ranks divide the groups of recurrent mixers.
+TEST(LayoutSearchTest, DividesGroupsOfRecurrentMixers) {
+  const Hardware hardware = catalogue("h100_sxm");
+  Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 1 << 17), .global_batch_size = 64};
+  work.model.recurrent = {.linear_attention_freq = {4}, .linear_num_key_heads = 4, .linear_num_value_heads = 8};
+  std::set<i64> found;
+  for_each_layout(hardware, work, limits_for(hardware, 64), [&](const Layout& layout) {
+    if (found.insert(layout.tp * layout.cp).second) {
+      EXPECT_THAT(layout_conflicts(model_sizes(work.model), layout, 64), testing::IsEmpty());
+    }
+  });
+  EXPECT_EQ(found, (std::set<i64>{1, 2, 4}));
+}
+
 // If some states must be offloaded, the fraction is minimal: a smaller one does not fit, and a larger one is slower.
 TEST(LayoutSearchTest, OffloadsNoMoreStatesThanNecessary) {
   const Hardware hardware = catalogue("h100_sxm");

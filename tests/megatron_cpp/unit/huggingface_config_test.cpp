@@ -322,6 +322,85 @@ TEST(HuggingfaceConfigTest, RejectsUnsupportedKeysOfLlama4ByName) {
   EXPECT_CONTAINS(error([](Json& j) { j["floor_scale"] = 0; }), "model.attn_temperature_floor_scale would be 0");
 }
 
+TEST(HuggingfaceConfigTest, RejectsUnsupportedKeysOfQwen3NextByName) {
+  using Json = nlohmann::json;
+  const auto error = [](const std::function<void(Json&)>& change) {
+    return config_error("families/qwen3_next", change);
+  };
+  EXPECT_EQ(error([](Json&) {}), "");
+  EXPECT_CONTAINS(error([](Json& j) { j["attention_bias"] = true; }),
+                  "'attention_bias' is true, which is not supported; allowed: false");
+  EXPECT_CONTAINS(error([](Json& j) { j["attn_output_gate"] = false; }), "'attn_output_gate' is false");
+  EXPECT_CONTAINS(error([](Json& j) { j["layer_types"][1] = "sliding_attention"; }),
+                  "'layer_types' is \"sliding_attention\", which is not supported; allowed: linear_attention");
+  EXPECT_CONTAINS(error([](Json& j) { j["num_hidden_layers"] = 3; }), "'layer_types' is of 4 layers");
+  EXPECT_CONTAINS(error([](Json& j) { j["num_hidden_layers"] = i64{1} << 39; }), "num_layers");
+  EXPECT_CONTAINS(error([](Json& j) { j["linear_num_value_heads"] = 3; }),
+                  "model.linear_num_value_heads: 3 is not a multiple of linear_num_key_heads = 2");
+  EXPECT_CONTAINS(error([](Json& j) { j["linear_num_key_heads"] = 0; }), "'linear_num_key_heads'");
+  EXPECT_CONTAINS(error([](Json& j) { j["linear_conv_kernel_dim"] = 9; }), "model.linear_conv_kernel_dim would be 9");
+  EXPECT_CONTAINS(error([](Json& j) { j["hidden_act"] = "relu"; }), "'hidden_act' is relu");
+  EXPECT_CONTAINS(error([](Json& j) { j["num_experts"] = 0; }), "'num_experts'");
+  EXPECT_CONTAINS(error([](Json& j) { j["rope_parameters"]["partial_rotary_factor"] = 0.75; }),
+                  "'partial_rotary_factor' is 0.75, which is not supported; allowed: a fraction of an even number of");
+}
+
+/// Missing keys get transformers' defaults, which are those of the published model.
+TEST(HuggingfaceConfigTest, Qwen3NextHasDefaultsOfTransformers) {
+  const nlohmann::json json{{"model_type", "qwen3_next"}, {"vocab_size", 151936},   {"hidden_size", 2048},
+                            {"intermediate_size", 5120},  {"num_hidden_layers", 8}, {"num_attention_heads", 16},
+                            {"rope_theta", 10000000}};
+  const ModelConfig m = parse_huggingface_config(json.dump(), "config.json");
+  EXPECT_EQ(m.recurrent.linear_attention_freq, std::vector<i64>{4});
+  EXPECT_EQ(m.recurrent.delta_net_shape(), (ScanShape{ScanRule::DeltaRule, 16, 2, 128, 128}));
+  EXPECT_EQ(m.recurrent.linear_conv_kernel_dim, 4);
+  EXPECT_EQ(m.rotary_percent, 0.25);
+  EXPECT_EQ(m.rotary_base, 1e7);
+  EXPECT_EQ(m.head_dim(), 256);
+  EXPECT_EQ(m.query_groups(3), 2);
+  EXPECT_EQ(m.moe.num_experts, 512);
+  EXPECT_EQ(m.moe.router_topk, 10);
+  EXPECT_EQ(m.moe_ffn(), 512);
+  EXPECT_EQ(m.moe.shared_expert_intermediate_size, 512);
+  EXPECT_FALSE(m.moe.router_pre_softmax);
+  EXPECT_TRUE(m.moe.shared_expert_gate && m.apply_layernorm_1p && m.qk_layernorm);
+  EXPECT_TRUE(block_spec(m, 3).attention()->has_output_gate);
+  EXPECT_EQ(m.max_positions(), 32768);
+  EXPECT_EQ(exporting_family(m).model_type, "qwen3_next");
+  const auto frequency = [&](i64 layers, const std::vector<std::string>& types) {
+    nlohmann::json changed = json;
+    changed["num_hidden_layers"] = layers;
+    changed["layer_types"] = types;
+    return parse_huggingface_config(changed.dump(), "config.json").recurrent.linear_attention_freq;
+  };
+  EXPECT_EQ(frequency(1, {"linear_attention"}), std::vector<i64>{2});
+  EXPECT_EQ(frequency(2, {"linear_attention", "linear_attention"}), std::vector<i64>{3});
+  EXPECT_EQ(frequency(2, {"full_attention", "linear_attention"}), (std::vector<i64>{0, 1}));
+  EXPECT_EQ(frequency(2, {"full_attention", "full_attention"}), std::vector<i64>{});
+}
+
+TEST(HuggingfaceConfigTest, NamesKeysThatQwen3NextCannotExpress) {
+  const ModelConfig qwen = model_of(golden("families/qwen3_next"));
+  const auto error = [&](const char* type, const std::function<void(ModelConfig&)>& change) {
+    ModelConfig m = qwen;
+    change(m);
+    return error_of([&] { exporting_family(m, type); });
+  };
+  EXPECT_EQ(error("qwen3_next", [](ModelConfig&) {}), "");
+  EXPECT_CONTAINS(error("qwen3_moe", [](ModelConfig&) {}), "different values of model.linear_attention_freq");
+  EXPECT_CONTAINS(error("qwen3_5_text", [](ModelConfig&) {}), "different values of model.num_experts");
+  EXPECT_CONTAINS(error("qwen3_5_moe_text", [](ModelConfig&) {}),
+                  "different values of model.ffn_hidden_size, model.moe_layer_freq");
+  EXPECT_CONTAINS(error("qwen3_next", [](ModelConfig& m) { m.attention_output_gate = {}; }),
+                  "model.attention_output_gate");
+  EXPECT_CONTAINS(error("qwen3_next", [](ModelConfig& m) { m.apply_layernorm_1p = false; }),
+                  "model.apply_layernorm_1p");
+  EXPECT_CONTAINS(error("qwen3_next", [](ModelConfig& m) { m.add_qkv_bias = true; }), "model.add_qkv_bias");
+  EXPECT_CONTAINS(error("qwen3_next", [](ModelConfig& m) { m.moe.shared_expert_gate = false; }),
+                  "model.moe_shared_expert_gate");
+  EXPECT_CONTAINS(error("", [](ModelConfig& m) { m.rotary_percent = 0.25; }), "model.rotary_percent");
+}
+
 TEST(HuggingfaceConfigTest, TrainingOptionsDoNotPreventExport) {
   ModelConfig model = parse_huggingface_config(read_text_file(golden("mixtral") / "config.json"), "config.json");
   const Family& family = exporting_family(model, "");

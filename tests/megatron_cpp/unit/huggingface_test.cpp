@@ -1,11 +1,13 @@
 #include "megatron_cpp/huggingface/huggingface.h"
 
+#include <gmock/gmock.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/log.h"
 #include "checkpoint/save/writer.h"
@@ -78,8 +80,10 @@ std::string text_of(const ModelConfig& model) {
 
 TEST_F(HuggingfaceTest, RoundTripsEveryFamily) {
   for (const char* name :
-       {"qwen3", "qwen3_moe", "qwen2_moe", "dots1", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "glm4_moe_lite",
-        "smollm3", "gpt_oss", "llama4", "phi3", "olmo2", "gemma2", "gemma3", "gpt_neox"}) {
+       {"qwen3",       "qwen3_moe",     "qwen2_moe", "dots1",    "deepseek_v2", "deepseek_v2_lite",
+        "deepseek_v3", "glm4_moe_lite", "smollm3",   "gpt_oss",  "llama4",      "phi3",
+        "olmo2",       "gemma2",        "gemma3",    "gpt_neox", "qwen3_next",  "qwen3_next_unnormalized",
+        "qwen3_5",     "qwen3_5_moe"}) {
     SCOPED_TRACE(name);
     const Path source = golden("families") / name;
     const ModelConfig model = model_of(source);
@@ -101,24 +105,41 @@ TEST_F(HuggingfaceTest, RoundTripsEveryFamily) {
   }
 }
 
+/// Tensor with the first values of another one.
+struct ChangedTensor {
+  std::string name;
+  Shape shape;
+  std::string source;
+};
+/// Copies a model without the tensors `removed`, and with those of `added`.
+void copy_model(const Path& source, const Path& copy, const std::set<std::string>& removed,
+                const std::vector<ChangedTensor>& added, Device& device) {
+  mcpp::create_directories(copy);
+  write_file_atomic(copy / "config.json", read_text_file(source / "config.json"));
+  const SafetensorsReader reader(source);
+  std::vector<ChangedTensor> tensors = added;
+  for (const SafeTensor& tensor : reader.tensors())
+    if (!removed.contains(tensor.name)) tensors.push_back({tensor.name, tensor.shape, tensor.name});
+  std::vector<SafeSpec> specs;
+  for (const ChangedTensor& tensor : tensors) specs.push_back({tensor.name, DType::F32, tensor.shape});
+  std::filesystem::remove(copy / "model.safetensors");
+  write_safetensors(
+      copy, specs,
+      [&](std::size_t i) {
+        const Tensor values = reader.read(reader.at(tensors[i].source), DType::F32, device);
+        return values.flat(0, numel(tensors[i].shape)).view(tensors[i].shape);
+      },
+      i64{1} << 30);
+}
+
 /// Checkpoints of DeepSeek-V3 have layers for multi-token prediction after those of num_hidden_layers.
 TEST_F(HuggingfaceTest, SkipsLayersForMultiTokenPrediction) {
   const Path source = golden("families/deepseek_v3"), copy = folder_ / "with_prediction";
-  mcpp::create_directories(copy);
+  copy_model(source, copy, {},
+             {{"model.layers.4.eh_proj.weight", {16}, "model.norm.weight"},
+              {"model.layers.4.enorm.weight", {16}, "model.norm.weight"}},
+             device_);
   auto config = nlohmann::json::parse(read_text_file(source / "config.json"));
-  const SafetensorsReader reader(source);
-  std::vector<SafeSpec> specs;
-  std::vector<std::string> names;
-  for (const SafeTensor& tensor : reader.tensors()) {
-    specs.push_back({tensor.name, DType::F32, tensor.shape});
-    names.push_back(tensor.name);
-  }
-  for (const char* name : {"model.layers.4.eh_proj.weight", "model.layers.4.enorm.weight"}) {
-    specs.push_back({name, DType::F32, {16}});
-    names.emplace_back("model.norm.weight");
-  }
-  write_safetensors(
-      copy, specs, [&](std::size_t i) { return reader.read(reader.at(names[i]), DType::F32, device_); }, i64{1} << 30);
   const auto import_with = [&](i64 layers) {
     config["num_nextn_predict_layers"] = layers;
     write_file_atomic(copy / "config.json", config.dump());
@@ -127,6 +148,56 @@ TEST_F(HuggingfaceTest, SkipsLayersForMultiTokenPrediction) {
   EXPECT_EQ(import_with(1), std::vector<std::string>{"model.layers.4."});
   EXPECT_CONTAINS(error_of([&] { import_with(0); }), "model.layers.4.eh_proj.weight has no counterpart");
   EXPECT_TRUE(import_huggingface(source, {}, device_).skipped_layers.empty());
+}
+
+TEST_F(HuggingfaceTest, SkipsLayersForMultiTokenPredictionOfQwen) {
+  const Path source = golden("families/qwen3_next"), copy = folder_ / "with_prediction";
+  const auto import_with = [&](const char* name) {
+    copy_model(source, copy, {}, {{name, {16}, "model.norm.weight"}}, device_);
+    return import_huggingface(copy, {}, device_).skipped_layers;
+  };
+  EXPECT_EQ(import_with("mtp.norm.weight"), std::vector<std::string>{"mtp."});
+  EXPECT_CONTAINS(error_of([&] { import_with("model.mtp.norm.weight"); }),
+                  "the tensor model.mtp.norm.weight has no counterpart in the model of config.json");
+  EXPECT_TRUE(import_huggingface(source, {}, device_).skipped_layers.empty());
+}
+
+/// Tensors that two of our parameters share are checked like others.
+TEST_F(HuggingfaceTest, RejectsMissingAndMisshapenTensorsOfQwen3Next) {
+  const Path source = golden("families/qwen3_next"), copy = folder_ / "changed";
+  const auto error_with = [&](const std::string& name, const Shape& shape) {
+    copy_model(source, copy, {name},
+               shape.empty() ? std::vector<ChangedTensor>{} : std::vector{ChangedTensor{name, shape, name}}, device_);
+    return error_of([&] { import_huggingface(copy, {}, device_); });
+  };
+  const std::string queries = "model.layers.2.self_attn.q_proj.weight", scan = "model.layers.0.linear_attn.";
+  EXPECT_CONTAINS(error_with(queries, {48, 16}), "q_proj.weight has shape [48, 16], but config.json requires [96, 16]");
+  EXPECT_CONTAINS(error_with(queries, {}), "has no tensor model.layers.2.self_attn.q_proj.weight");
+  EXPECT_CONTAINS(error_with(scan + "conv1d.weight", {44, 3}),
+                  "conv1d.weight has shape [44, 3], but config.json requires [44, 1, 3]");
+  EXPECT_CONTAINS(error_with(scan + "in_proj_qkvz.weight", {12, 16}), "but config.json requires [68, 16]");
+  EXPECT_CONTAINS(error_with(scan + "in_proj_ba.weight", {}), "in_proj_ba.weight");
+  EXPECT_CONTAINS(error_with(scan + "A_log", {2}), "A_log has shape [2], but config.json requires [6]");
+}
+
+/// Every row of a foreign tensor belongs to one row of our parameters.
+TEST_F(HuggingfaceTest, WeightRulesCoverEveryForeignRowOnce) {
+  for (const auto& entry : std::filesystem::directory_iterator(golden("families"))) {
+    const std::string config = read_text_file(entry.path() / "config.json");
+    const Family& family = family_of_config(config, "config.json");
+    const std::vector<WeightRule> rules = weight_map(parse_huggingface_config(config, "config.json"), family);
+    for (const ForeignParts& foreign : foreign_tensors(rules)) {
+      std::vector<int> counts(static_cast<std::size_t>(numel(foreign.tensor.shape) / foreign.tensor.columns()), 0);
+      for (const auto& [rule, index] : foreign.parts) {
+        EXPECT_EQ(rule->foreign[index].shape, foreign.tensor.shape) << foreign.tensor.name;
+        for (const RowMove& move : rule->moves) {
+          for (i64 i = 0; move.foreign == index && i < move.count; ++i)
+            ++counts.at(static_cast<std::size_t>(move.foreign_row + i * move.foreign_step));
+        }
+      }
+      EXPECT_THAT(counts, testing::Each(1)) << entry.path() << " " << foreign.tensor.name;
+    }
+  }
 }
 
 /// If several model types can represent a model, the export uses the first, or the requested one.
