@@ -7,11 +7,11 @@
 
 namespace mcpp {
 
-ResidualBranch::ResidualBranch(std::string site, StoredRef<ModelContext> context, const std::string& before,
-                               std::unique_ptr<Branch> branch, const std::string& after)
+ResidualBranch::ResidualBranch(std::string site, StoredRef<ModelContext> context, NormPosition norms,
+                               const std::string& before, std::unique_ptr<Branch> branch, const std::string& after)
     : site_(std::move(site)), context_(context), branch_(std::move(branch)) {
-  if (context_.config.has_pre_norms()) before_ = std::make_unique<Norm>(before, context_);
-  if (context_.config.has_post_norms()) after_ = std::make_unique<Norm>(after, context_);
+  if (norms != NormPosition::Post) before_ = std::make_unique<Norm>(before, context_);
+  if (norms != NormPosition::Pre) after_ = std::make_unique<Norm>(after, context_);
 }
 
 Dropout ResidualBranch::dropout(const Tensor& x, const MicrobatchContext& microbatch) const {
@@ -100,22 +100,22 @@ TransformerLayer::TransformerLayer(i64 layer, const BlockSpec& spec, StoredRef<M
                     mlp = name + ".mlp";
   if (spec.attention())
     attention_ = std::make_unique<ResidualBranch>(
-        attention, context, name + ".input_layernorm",
+        attention, context, spec.norm_position, name + ".input_layernorm",
         std::make_unique<SelfAttention>(attention, layer, *spec.attention(), context, rotary),
         name + ".post_self_attn_layernorm");
   if (const RecurrentSpec* recurrent = spec.recurrent()) {
     const std::string mixer = recurrent->is_mamba() ? name + ".mixer" : attention;
-    attention_ = std::make_unique<ResidualBranch>(mixer, context, name + ".input_layernorm",
+    attention_ = std::make_unique<ResidualBranch>(mixer, context, spec.norm_position, name + ".input_layernorm",
                                                   std::make_unique<RecurrentMixer>(mixer, layer, *recurrent, context),
                                                   name + ".post_self_attn_layernorm");
   }
   if (spec.latent_attention())
     attention_ = std::make_unique<ResidualBranch>(
-        attention, context, name + ".input_layernorm",
+        attention, context, spec.norm_position, name + ".input_layernorm",
         std::make_unique<MultiLatentAttention>(attention, layer, *spec.latent_attention(), context, rotary),
         name + ".post_self_attn_layernorm");
   if (spec.has_feed_forward())
-    mlp_ = std::make_unique<ResidualBranch>(mlp, context, name + ".pre_mlp_layernorm",
+    mlp_ = std::make_unique<ResidualBranch>(mlp, context, spec.norm_position, name + ".pre_mlp_layernorm",
                                             make_feed_forward(layer, spec, mlp), name + ".post_mlp_layernorm");
 }
 

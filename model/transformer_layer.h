@@ -1,4 +1,4 @@
-// Layer built from a BlockSpec, with norms before its branches, after them, or both (model.norm_position):
+// Layer built from a BlockSpec, with norms before its branches, after them, or both (BlockSpec::norm_position):
 //   x1 = x  + dropout(norm(attention(norm(x)) + bias))
 //   y  = x1 + dropout(norm(mlp(norm(x1)) + bias)), or experts instead of the MLP
 // A block without a mixer or without a feed-forward part omits that branch. With use_parallel_residual the MLP reads x
@@ -22,8 +22,8 @@ namespace mcpp {
 /// missing. Saves the tensors of these modules.
 class ResidualBranch {
  public:
-  /// `site`: name for dropout. `before`, `after`: names of the norms; model.norm_position decides which exist.
-  ResidualBranch(std::string site, StoredRef<ModelContext> context, const std::string& before,
+  /// `site`: name for dropout. `before`, `after`: names of the norms, of which those at `norms` exist.
+  ResidualBranch(std::string site, StoredRef<ModelContext> context, NormPosition norms, const std::string& before,
                  std::unique_ptr<Branch> branch, const std::string& after);
 
   Tensor forward(const Tensor& x, const Tensor& residual, MicrobatchContext& microbatch);

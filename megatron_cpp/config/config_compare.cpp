@@ -55,6 +55,7 @@ constexpr auto kTensorDefining = std::to_array<std::string_view>({"training.prec
                                                                   "model.vocab_size",
                                                                   "model.normalization",
                                                                   "model.norm_position",
+                                                                  "model.post_norm_freq",
                                                                   "model.qk_layernorm",
                                                                   "model.qk_layernorm_all_heads",
                                                                   "model.attention_output_gate",

@@ -121,6 +121,7 @@ std::string describe(const BlockSpec& block, const ModelConfig& c) {
     if (moe->shared_expert_intermediate_size > 0) text += str(" + shared ", moe->shared_expert_intermediate_size);
     parts.push_back(text);
   }
+  if (!c.post_norm_freq.empty() && block.norm_position == NormPosition::Post) parts.emplace_back("post norms");
   return str("[", join(parts, " | "), "]");
 }
 
@@ -158,6 +159,8 @@ std::optional<AttentionSpec> BlockSpec::core_attention() const {
 BlockSpec block_spec(const ModelConfig& config, i64 layer) {
   layer = std::min(layer, config.num_layers - 1);
   BlockSpec block;
+  const bool has_post_norms = is_selected(config.post_norm_freq, layer, /*is_nth=*/true, /*if_empty=*/false);
+  block.norm_position = has_post_norms ? NormPosition::Post : config.norm_position;
   const char branch = branch_of(config, layer);
   if (branch == kMambaOnly || branch == kDeltaNetOnly || has_delta_net(config, layer))
     block.mixer = recurrent_spec(config, branch == kMambaOnly);

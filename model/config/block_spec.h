@@ -1,6 +1,6 @@
 // Blocks of a model: a model is an embedding, a list of blocks, a final norm and an output matrix. block_spec() is the
 // only place that interprets the keys of the configuration that differ by layer (hybrid_layer_pattern, moe_layer_freq,
-// window_attn_skip_freq, no_rope_freq and the keys that concern only layers with or without RoPE,
+// window_attn_skip_freq, no_rope_freq and the keys that concern only layers with or without RoPE, post_norm_freq,
 // attention_output_gate, linear_attention_freq, and sizes given as lists). Layers, estimates, weight maps and the
 // planner read the result.
 #pragma once
@@ -80,11 +80,11 @@ struct MoeSpec {
   auto operator<=>(const MoeSpec&) const = default;
 };
 
-/// One block: a mixer of positions, a feed-forward part, or both. Each part is a residual branch with its norms
-/// (ModelConfig::norm_position).
+/// One block: a mixer of positions, a feed-forward part, or both. Each part is a residual branch with its norms.
 struct BlockSpec {
   std::variant<std::monostate, AttentionSpec, MultiLatentAttentionSpec, RecurrentSpec> mixer;
   std::variant<std::monostate, MlpSpec, MoeSpec> feed_forward;
+  NormPosition norm_position = NormPosition::Pre;
 
   /// Return the part of the block, or nullptr if the block has no such part.
   const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }

@@ -149,6 +149,10 @@ void add_activation_conflicts(const ModelConfig& m, std::vector<std::string>& er
 }
 
 void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  if (!m.post_norm_freq.empty() && m.norm_position != NormPosition::Pre)
+    errors.push_back("model.post_norm_freq: only read when norm_position is \"pre\"");
+  add_selection_conflicts("post_norm_freq", m.post_norm_freq, m.num_layers,
+                          "1 (norms after attention and MLP) or 0 (before)", errors);
   if (!m.qk_layernorm_all_heads) return;
   if (!m.qk_layernorm) errors.push_back("model.qk_layernorm_all_heads: only read when qk_layernorm is true");
   if (m.normalization != Normalization::RMSNorm)

@@ -72,6 +72,7 @@ struct ModelConfig {
   Normalization normalization = Normalization::LayerNorm;
   double norm_epsilon = 1e-5;
   NormPosition norm_position = NormPosition::Pre;
+  std::vector<i64> post_norm_freq = {};
   bool apply_layernorm_1p = false;
   bool qk_layernorm = false;
   bool qk_layernorm_all_heads = false;
@@ -188,6 +189,11 @@ struct ModelConfig {
     visit("normalization", self.normalization, "type of all norms");
     visit("norm_epsilon", self.norm_epsilon, "term added to the variance in a norm", greater_than(0));
     visit("norm_position", self.norm_position, "position of norms: before attention and MLP, after them, or both");
+    visit(
+        "post_norm_freq", self.post_norm_freq,
+        "with norm_position = \"pre\": layers with norms after attention and MLP instead: [n] = every n-th, or a list "
+        "of 1 (after) and 0 (before); [] = none",
+        between(0, 1e5));
     visit("apply_layernorm_1p", self.apply_layernorm_1p, "norms multiply by 1 + weight; weights are initialized to 0");
     visit("use_parallel_residual", self.use_parallel_residual,
           "the MLP reads the input of attention instead of its output; both are added to the residual");
@@ -251,8 +257,6 @@ struct ModelConfig {
     return activation_func == ActivationFunction::SwiGLU || activation_func == ActivationFunction::GeGLU ||
            activation_func == ActivationFunction::QuickGeGLU;
   }
-  bool has_pre_norms() const { return norm_position != NormPosition::Post; }
-  bool has_post_norms() const { return norm_position != NormPosition::Pre; }
   /// Returns the factor of the attention scores.
   double softmax_scale() const;
   bool qkv_bias() const { return add_bias_linear || add_qkv_bias; }

@@ -24,6 +24,11 @@ void RecurrentConfig::add_conflicts(i64 hidden_size, const std::string& pattern,
   delta_net("linear_num_value_heads", &RecurrentConfig::linear_num_value_heads);
   delta_net("linear_key_head_dim", &RecurrentConfig::linear_key_head_dim);
   delta_net("linear_value_head_dim", &RecurrentConfig::linear_value_head_dim);
+  const auto only_with_delta_net = [&](bool is_set, const char* key) {
+    if (is_set && !has_delta_net) errors.push_back(str("model.", key, ": only read by layers with ", kDeltaNet));
+  };
+  only_with_delta_net(linear_allow_neg_eigval, "linear_allow_neg_eigval");
+  only_with_delta_net(linear_norm_epsilon != 0, "linear_norm_epsilon");
   mamba("mamba_state_dim", &RecurrentConfig::mamba_state_dim);
   mamba("mamba_head_dim", &RecurrentConfig::mamba_head_dim);
   mamba("mamba_num_groups", &RecurrentConfig::mamba_num_groups);

@@ -16,6 +16,8 @@ struct RecurrentConfig {
   i64 linear_key_head_dim = 128;
   i64 linear_value_head_dim = 128;
   i64 linear_conv_kernel_dim = 4;
+  bool linear_allow_neg_eigval = false;
+  double linear_norm_epsilon = 0;
   i64 mamba_state_dim = 128;
   i64 mamba_head_dim = 64;
   i64 mamba_num_groups = 8;
@@ -36,6 +38,10 @@ struct RecurrentConfig {
           between(1, 1e4));
     visit("linear_conv_kernel_dim", self.linear_conv_kernel_dim,
           "positions that the convolution of Gated DeltaNet or Mamba-2 reads, including its own", between(1, 8));
+    visit("linear_allow_neg_eigval", self.linear_allow_neg_eigval,
+          "Gated DeltaNet: double the steps, so that eigenvalues of a state's transition may be negative");
+    visit("linear_norm_epsilon", self.linear_norm_epsilon,
+          "epsilon of the norms after the scans of Gated DeltaNet; 0 = norm_epsilon", at_least(0));
     visit("mamba_state_dim", self.mamba_state_dim, "width of the state of a Mamba-2 head", between(1, 1e4));
     visit("mamba_head_dim", self.mamba_head_dim, "width of a Mamba-2 head", between(1, 1e4));
     visit("mamba_num_groups", self.mamba_num_groups, "groups of Mamba-2 heads that share B and C", between(1, 1e5));
@@ -52,7 +58,8 @@ struct RecurrentConfig {
             .groups = linear_num_key_heads,
             .heads_per_group = linear_num_value_heads / linear_num_key_heads,
             .key_dim = linear_key_head_dim,
-            .value_dim = linear_value_head_dim};
+            .value_dim = linear_value_head_dim,
+            .allows_neg_eigval = linear_allow_neg_eigval};
   }
   ScanShape mamba_shape(i64 hidden_size) const {
     return {.rule = ScanRule::StateSpace,

@@ -31,6 +31,11 @@ ScanShape shape_of_rank(ScanShape shape, const ModelContext& context) {
   return shape;
 }
 
+double norm_epsilon(const RecurrentSpec& spec, const ModelConfig& config) {
+  const double own = config.recurrent.linear_norm_epsilon;
+  return !spec.is_mamba() && own > 0 ? own : config.norm_epsilon;
+}
+
 }  // namespace
 
 RecurrentMixer::RecurrentMixer(const std::string& name, i64 layer, const RecurrentSpec& spec,
@@ -40,6 +45,7 @@ RecurrentMixer::RecurrentMixer(const std::string& name, i64 layer, const Recurre
       context_(context),
       exchange_(context_.cp),
       shape_(shape_of_rank(spec.shape, context_)),
+      norm_epsilon_(norm_epsilon(spec, context_.config)),
       in_proj_(name + ".in_proj", context_.config.hidden_size, {spec.shape.groups, spec.shape.width()}, 0, context_.tp,
                {.bias = false,
                 .init_std = context_.config.init_method_std,
@@ -125,7 +131,7 @@ Tensor RecurrentMixer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   microbatch.save(this, y);
   Tensor out = Tensor::like(y);
   const Tensor norm_weight = spec_.is_mamba() ? own_part(norm_weight_.value) : norm_weight_.value;
-  ops::gated_norm(shape_, y, p, norm_weight, context_.config.norm_epsilon, out);
+  ops::gated_norm(shape_, y, p, norm_weight, norm_epsilon_, out);
   return out_proj_.forward(exchange_.to_positions(out, microbatch.partition.get()), microbatch);
 }
 
@@ -134,7 +140,7 @@ Tensor RecurrentMixer::norm_backward(const Tensor& d_out, const Tensor& y, const
   const Tensor weight = spec_.is_mamba() ? own_part(norm_weight_.value) : norm_weight_.value;
   Tensor dw = Tensor::empty({ceil_div(p.dim(0) * p.dim(1), ops::kGatedNormRows), weight.numel()},
                             accumulate_dtype(p.dtype()), p.device(), MemoryClass::Workspace);
-  ops::gated_norm_backward(shape_, d_out, y, p, weight, context_.config.norm_epsilon, dy, dp, dw);
+  ops::gated_norm_backward(shape_, d_out, y, p, weight, norm_epsilon_, dy, dp, dw);
   if (spec_.is_mamba())
     add_grad(norm_weight_, [&](Tensor& sum, float beta) { ops::column_sum(dw, sum, beta); });
   else

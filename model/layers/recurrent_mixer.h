@@ -48,6 +48,7 @@ class RecurrentMixer final : public Branch {
   const ModelContext& context_;
   SequenceExchange exchange_;
   ScanShape shape_;  // of the groups that this rank processes
+  double norm_epsilon_;
   ColumnParallelLinear in_proj_;
   Param conv_weight_, a_log_, dt_bias_, norm_weight_;
   std::unique_ptr<Param> conv_bias_, skip_;  // Mamba-2 only

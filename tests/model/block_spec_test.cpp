@@ -226,12 +226,30 @@ TEST(BlockSpecTest, HasRecurrentMixers) {
   EXPECT_EQ(model_sizes(config).mamba_num_groups, 2);
 }
 
+TEST(BlockSpecTest, SomeLayersHavePostNorms) {
+  ModelConfig config = small_model();
+  config.post_norm_freq = {3};
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_EQ(block_spec(config, 1).norm_position, NormPosition::Pre);
+  EXPECT_EQ(block_spec(config, 2).norm_position, NormPosition::Post);
+  EXPECT_THAT(BlockKinds(config).count(0, 6), ElementsAre(4, 2));
+  EXPECT_THAT(describe_blocks(config), HasSubstr("[attention gqa 4/2 | gelu 96 | post norms]"));
+  config.norm_position = NormPosition::Both, config.post_norm_freq = {1, 0};
+  EXPECT_THAT(
+      config.conflicts(),
+      UnorderedElementsAre(HasSubstr("model.post_norm_freq: only read when norm_position is \"pre\""),
+                           HasSubstr("model.post_norm_freq: has 2 values; must have one, or one for each of the 6")));
+}
+
 TEST(BlockSpecTest, RecurrentConflictsNameKeyAndAllowedValues) {
   ModelConfig config = small_model();
   config.recurrent.linear_num_key_heads = 3, config.recurrent.mamba_state_dim = 16;
   config.recurrent.linear_conv_kernel_dim = 2;
+  config.recurrent.linear_allow_neg_eigval = true, config.recurrent.linear_norm_epsilon = 1e-5;
   EXPECT_THAT(config.conflicts(),
-              UnorderedElementsAre(HasSubstr("model.linear_num_key_heads: only read by layers with Gated DeltaNet"),
+              UnorderedElementsAre(HasSubstr("model.linear_allow_neg_eigval: only read by layers with Gated DeltaNet"),
+                                   HasSubstr("model.linear_norm_epsilon: only read by layers with Gated DeltaNet"),
+                                   HasSubstr("model.linear_num_key_heads: only read by layers with Gated DeltaNet"),
                                    HasSubstr("model.mamba_state_dim: only read by layers with Mamba-2"),
                                    HasSubstr("model.linear_conv_kernel_dim: only read by layers with")));
   config = small_model();

@@ -62,6 +62,18 @@ inline ModelConfig tiny_qwen3_next() {
   return config;
 }
 
+/// Norms before Gated DeltaNet and after attention, and large steps of OLMo Hybrid.
+inline ModelConfig tiny_olmo_hybrid() {
+  ModelConfig config = tiny_delta_net();
+  config.position_embedding_type = PositionEmbedding::None;
+  config.rotary_percent = 1;
+  config.qk_layernorm = config.qk_layernorm_all_heads = true;
+  config.recurrent.linear_attention_freq = config.post_norm_freq = {2};
+  config.recurrent.linear_allow_neg_eigval = true;
+  config.recurrent.linear_norm_epsilon = 2e-2;
+  return config;
+}
+
 /// Layers with one branch: Mamba-2, Gated DeltaNet, or an MLP.
 inline ModelConfig tiny_mamba() {
   ModelConfig config = tiny_llama();
@@ -213,6 +225,7 @@ inline std::vector<NamedModel> tiny_variants() {
   return {{"qwen3", qwen3},
           {"gated_attention", gated_attention},
           {"qwen3_next", tiny_qwen3_next()},
+          {"olmo_hybrid", tiny_olmo_hybrid()},
           {"olmo2", olmo2},
           {"gemma", gemma},
           {"mtp", mtp},

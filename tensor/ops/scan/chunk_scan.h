@@ -213,6 +213,7 @@ class ChunkScan {
   MCPP_SCAN_FUNCTION void load_gates(i64 head) {
     const R a = team_.exp(team_.widen(o_.a_log[param(head)])), bias = team_.widen(o_.dt_bias[param(head)]);
     const bool delta = is_delta();
+    const R scale = static_cast<R>(o_.shape.step_scale());
     team_.each(1, c_, [=, this](i64, i64 i) {
       if (i >= rows_) {
         g_[i] = beta_[i] = slope_[i] = 0;
@@ -222,7 +223,7 @@ class ChunkScan {
       const R raw = team_.widen(o_.p[at]) + bias, step = raw > R{20} ? raw : team_.log1p(team_.exp(raw));
       slope_[i] = R{1} / (R{1} + team_.exp(-raw));
       g_[i] = -a * step;
-      beta_[i] = delta ? R{1} / (R{1} + team_.exp(-team_.widen(o_.p[at - heads_]))) : step;
+      beta_[i] = delta ? scale / (R{1} + team_.exp(-team_.widen(o_.p[at - heads_]))) : step;
     });
     team_.serial([=, this] {
       double sum = 0;
@@ -461,6 +462,7 @@ class ChunkScan {
   MCPP_SCAN_FUNCTION void write_gate_gradients(i64 head) {
     const R a = team_.exp(team_.widen(o_.a_log[param(head)]));
     const bool delta = is_delta();
+    const R inverse_scale = R{1} / static_cast<R>(o_.shape.step_scale());
     team_.serial([=, this] {
       for (i64 i = 0; i < rows_; ++i) {
         d_params_[3 * head] += d_g_[i] * g_[i];
@@ -471,7 +473,7 @@ class ChunkScan {
     team_.each(1, rows_, [=, this](i64, i64 i) {
       const i64 at = decay_at(t_ + i, head);
       team_.narrow(dots_[i], o_.dp + at);
-      if (delta) team_.narrow(d_beta_[i] * beta_[i] * (R{1} - beta_[i]), o_.dp + at - heads_);
+      if (delta) team_.narrow(d_beta_[i] * beta_[i] * (R{1} - beta_[i] * inverse_scale), o_.dp + at - heads_);
     });
   }
 

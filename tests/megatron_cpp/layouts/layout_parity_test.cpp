@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Windows, LayoutParityTest,
 // DeepSeek's latent attention has replicated projections, and a part of the keys that all heads share.
 // Gemma has norms around its branches, soft caps, windows and two kinds of RoPE; gpt-oss sinks and limited activations;
 // Llama 4 layers with RoPE, chunks and normalized queries, and others without; Qwen3-Next Gated DeltaNet and attention
-// with output gates.
+// with output gates; OLMo Hybrid norms before Gated DeltaNet and after attention.
 const Row kVariantRows[]{
     {{"recompute_selective", {.recompute = selective()}}, Equals::OneRank},
     {{"tp2", {.tp = 2}}, Equals::Nothing},
@@ -229,7 +229,7 @@ const Row kVariantRows[]{
 };
 INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
                          testing::Combine(testing::Values("olmo2", "gemma", "deepseek", "latent_wide_values", "gpt_oss",
-                                                          "llama4", "qwen3_next"),
+                                                          "llama4", "qwen3_next", "olmo_hybrid"),
                                           testing::Values(OptimizerKind::Adam), testing::ValuesIn(kVariantRows)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);

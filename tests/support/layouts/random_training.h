@@ -187,6 +187,8 @@ class RandomTraining {
     if (!m.mla.is_used && flip("num_query_groups_list")) m.num_query_groups = list(m.query_groups(0), 4);
     if (m.position_embedding_type == PositionEmbedding::Rope && m.normalization == Normalization::RMSNorm)
       if (const i64 freq = pick<i64>("no_rope_freq", {0, 2, 3}); freq > 0) m.no_rope_freq = {freq};
+    if (m.norm_position == NormPosition::Pre)
+      if (const i64 freq = pick<i64>("post_norm_freq", {0, 0, 2}); freq > 0) m.post_norm_freq = {freq};
     if (!m.mla.is_used && !m.no_rope_freq.empty() && flip("attn_temperature_tuning")) {
       m.attn_temperature_tuning = true;
       m.attn_temperature_floor_scale = 4, m.attn_temperature_scale = 0.5;
@@ -217,6 +219,8 @@ class RandomTraining {
     r.linear_key_head_dim = pick<i64>("linear_key_head_dim", {4, 6});
     r.linear_value_head_dim = pick<i64>("linear_value_head_dim", {4, 8});
     r.linear_conv_kernel_dim = pick<i64>("linear_conv_kernel_dim", {4, 2});
+    r.linear_allow_neg_eigval = flip("linear_allow_neg_eigval");
+    if (flip("linear_norm_epsilon")) r.linear_norm_epsilon = 2e-2;
   }
   void draw_mamba() {
     RecurrentConfig& r = config_.model.recurrent;

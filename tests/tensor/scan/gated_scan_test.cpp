@@ -37,6 +37,9 @@ std::vector<ScanCase> cases() {
     result.push_back({shape_of(rule, 1, 3, 20, 16), 64, 1});
     result.push_back({shape_of(rule, 2, 1, 32, 40), 140, 2, documents({1, 5, 70, 64}, 2)});
   }
+  ScanShape large_steps = shape_of(ScanRule::DeltaRule, 2, 2, 8, 12);
+  large_steps.allows_neg_eigval = true;
+  result.push_back({large_steps, 150, 2});
   return result;
 }
 
@@ -91,7 +94,8 @@ class PlainScan {
     const bool delta = s.rule == ScanRule::DeltaRule;
     const auto at = static_cast<std::size_t>(head);
     const double dt = softplus(gates[delta ? s.heads_per_group + h : h] + in_.dt_bias[at]);
-    const double decay = std::exp(-std::exp(in_.a_log[at]) * dt), beta = delta ? sigmoid(gates[h]) : dt;
+    const double decay = std::exp(-std::exp(in_.a_log[at]) * dt),
+                 beta = delta ? s.step_scale() * sigmoid(gates[h]) : dt;
     if (delta) {
       normalize(q, 1 / std::sqrt(static_cast<double>(s.key_dim)));
       normalize(k, 1);
