@@ -41,6 +41,9 @@ void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json);
 /// Returns the number of layers with a window.
 i64 count_windows(const ModelConfig& model);
 
+/// Returns true if a type with such layers can have the layers with Gated DeltaNet of the model.
+bool supports_linear_layers(const ModelConfig& model, LinearLayers layers);
+
 // Mixtures of experts in config.json: mixtral, in every layer; qwen3_moe, qwen2_moe and qwen3_next, in some layers, the
 // last two with a shared expert; qwen3_5_moe_text, in every layer with a shared expert; and DeepSeek's experts
 // (deepseek_keys.cpp) in all layers but the first ones, with shared experts: those of V2 have softmax scores, those of

@@ -50,7 +50,7 @@ constexpr Family qwen3_next_like(F family, std::string_view model_type, std::str
                                     .experts = experts,
                                     .head_norms = HeadNormKind::EachHead,
                                     .partial_rotary_factor = 0.25,
-                                    .has_linear_attention = true,
+                                    .linear_layers = LinearLayers::Any,
                                     .prediction_prefix = "mtp."}),
                         parse_qwen3_next, write_qwen3_next);
 }
@@ -122,6 +122,12 @@ constexpr Family kFamilies[]{
                 .biases = BiasKeys::Attention,
                 .head_norms = HeadNormKind::AllHeads,
                 .norms = NormPosition::Post}),
+    with_functions(llama_like(F::OlmoHybrid, "olmo_hybrid", "OlmoHybridForCausalLM",
+                              {.max_position_embeddings = 65536,
+                               .biases = BiasKeys::Attention,
+                               .head_norms = HeadNormKind::AllHeads,
+                               .linear_layers = LinearLayers::Some}),
+                   parse_olmo_hybrid, write_olmo_hybrid),
     llama_like(F::Gemma2, "gemma2", "Gemma2ForCausalLM",
                {.max_position_embeddings = 8192,
                 .num_key_value_heads = 4,

@@ -35,6 +35,7 @@ enum class HuggingfaceFamily : u8 {
   Glm4MoeLite,
   Phi3,
   Olmo2,
+  OlmoHybrid,
   Gemma2,
   Gemma3,
   SmolLm3,
@@ -75,6 +76,12 @@ enum class ExpertKeys : u8 {
   GptOss,
   Llama4
 };
+/// Layers with Gated DeltaNet.
+enum class LinearLayers : u8 {
+  None,
+  Any,
+  Some  ///< at least one layer has it, and at least one does not
+};
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
 
 /// Differences of a type from llama. Values are defaults for absent keys.
@@ -91,12 +98,12 @@ struct LlamaTraits {
   ExpertKeys experts = ExpertKeys::None;
   HeadNormKind head_norms = HeadNormKind::None;
   NormPosition norms = NormPosition::Pre;
-  i64 q_lora_rank = -1;                     ///< width of the latent of queries; negative: no multi-latent attention
-  bool supports_rope_scaling = true;        ///< supports our kinds of scaled RoPE
-  double partial_rotary_factor = 0;         ///< default of partial_rotary_factor; 0: the type lacks this key
-  bool has_resid_pdrop = false;             ///< resid_pdrop and embd_pdrop
-  bool has_no_rope_layers = false;          ///< no_rope_layers, or no_rope_layer_interval
-  bool has_linear_attention = false;        ///< layers with Gated DeltaNet
+  i64 q_lora_rank = -1;               ///< width of the latent of queries; negative: no multi-latent attention
+  bool supports_rope_scaling = true;  ///< supports our kinds of scaled RoPE
+  double partial_rotary_factor = 0;   ///< default of partial_rotary_factor; 0: the type lacks this key
+  bool has_resid_pdrop = false;       ///< resid_pdrop and embd_pdrop
+  bool has_no_rope_layers = false;    ///< no_rope_layers, or no_rope_layer_interval
+  LinearLayers linear_layers = LinearLayers::None;
   std::string_view prediction_prefix = {};  ///< of the names of weights for multi-token prediction
   /// GeGLU, norms that multiply by 1 + weight, scaled embeddings (tied by default), query_pre_attn_scalar
   /// and soft caps.
@@ -150,5 +157,7 @@ ModelConfig parse_llama4(const ConfigJson& config, const Family& family);
 OrderedJson write_llama4(const ModelConfig& model, const Family& family);
 ModelConfig parse_qwen3_next(const ConfigJson& config, const Family& family);
 OrderedJson write_qwen3_next(const ModelConfig& model, const Family& family);
+ModelConfig parse_olmo_hybrid(const ConfigJson& config, const Family& family);
+OrderedJson write_olmo_hybrid(const ModelConfig& model, const Family& family);
 
 }  // namespace mcpp

@@ -244,6 +244,11 @@ ModelConfig canonical_form(ModelConfig m) {
     const BlockSpec block = block_spec(given, layer);
     return block.attention() && block.attention()->has_output_gate;
   });
+  m.post_norm_freq = layers_with(m, [&](i64 layer) {
+    return given.norm_position == NormPosition::Pre && block_spec(given, layer).norm_position == NormPosition::Post;
+  });
+  if (!given.recurrent.linear_attention_freq.empty() && m.recurrent.linear_norm_epsilon == 0)
+    m.recurrent.linear_norm_epsilon = m.norm_epsilon;
   m.recurrent.linear_attention_freq =
       layers_with(m, [&](i64 layer) { return block_spec(given, layer).recurrent() != nullptr; });
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
@@ -281,8 +286,7 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
 /// Returns the keys that prevent a model from being expressed by a family: those that a round trip would change.
 std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
   if (!model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};
-  if (!model.recurrent.linear_attention_freq.empty() && !family.traits.has_linear_attention)
-    return {"model.linear_attention_freq"};
+  if (!supports_linear_layers(model, family.traits.linear_layers)) return {"model.linear_attention_freq"};
   if (!rotates_pairs(model)) return {"model.rotary_percent"};
   if (model.mla.is_used != has_latent_attention(family)) return {"model.multi_latent_attention"};
   const bool needs_experts = family.traits.experts != ExpertKeys::None;

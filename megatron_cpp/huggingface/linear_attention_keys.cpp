@@ -1,4 +1,4 @@
-// Model types with Gated DeltaNet in some layers: qwen3_next, qwen3_5_text and qwen3_5_moe_text.
+// Model types with Gated DeltaNet in some layers: qwen3_next, qwen3_5_text, qwen3_5_moe_text and olmo_hybrid.
 #include <algorithm>
 
 #include "megatron_cpp/huggingface/config_keys.h"
@@ -10,14 +10,16 @@ namespace {
 
 constexpr const char *kLinearType = "linear_attention", *kFullType = "full_attention";
 
-/// Returns which layers have Gated DeltaNet: those of layer_types, or all but every full_attention_interval-th.
-std::vector<bool> parse_linear_layers(const ConfigJson& config, i64 layers) {
+std::vector<bool> all_but_every(i64 interval, i64 layers) {
+  std::vector<bool> selected;
+  for (i64 layer = 0; layer < layers; ++layer) selected.push_back((layer + 1) % interval != 0);
+  return selected;
+}
+
+/// Returns which layers have Gated DeltaNet: those of layer_types, or `absent` without this key.
+std::vector<bool> parse_linear_layers(const ConfigJson& config, i64 layers, const std::vector<bool>& absent) {
+  if (!config.find("layer_types")) return absent;
   std::vector<bool> linear;
-  if (!config.find("layer_types")) {
-    const i64 interval = config.integer("full_attention_interval", 4);
-    for (i64 layer = 0; layer < layers; ++layer) linear.push_back((layer + 1) % interval != 0);
-    return linear;
-  }
   for (const Json& type : config.array("layer_types")) {
     config.require(type == kLinearType || type == kFullType, "layer_types", type.dump(),
                    "linear_attention, full_attention");
@@ -28,17 +30,16 @@ std::vector<bool> parse_linear_layers(const ConfigJson& config, i64 layers) {
   return linear;
 }
 
-/// Sets the layers with Gated DeltaNet and its sizes.
-void parse_linear_attention(const ConfigJson& config, ModelConfig& model) {
-  const std::vector<bool> linear = parse_linear_layers(config, model.num_layers);
-  if (std::ranges::count(linear, true) == 0) return;
-  RecurrentConfig& recurrent = model.recurrent;
-  recurrent.linear_attention_freq = all_but_every_nth(linear);
-  recurrent.linear_num_key_heads = config.integer("linear_num_key_heads", 16);
-  recurrent.linear_num_value_heads = config.integer("linear_num_value_heads", 32);
-  recurrent.linear_key_head_dim = config.integer("linear_key_head_dim", 128);
-  recurrent.linear_value_head_dim = config.integer("linear_value_head_dim", 128);
-  recurrent.linear_conv_kernel_dim = config.integer("linear_conv_kernel_dim", 4);
+/// Returns the sizes of Gated DeltaNet; those of `defaults` for absent keys.
+RecurrentConfig parse_linear_sizes(const ConfigJson& config, const RecurrentConfig& defaults) {
+  RecurrentConfig sizes = defaults;
+  for (const auto& [key, size] : {std::pair{"linear_num_key_heads", &sizes.linear_num_key_heads},
+                                  {"linear_num_value_heads", &sizes.linear_num_value_heads},
+                                  {"linear_key_head_dim", &sizes.linear_key_head_dim},
+                                  {"linear_value_head_dim", &sizes.linear_value_head_dim},
+                                  {"linear_conv_kernel_dim", &sizes.linear_conv_kernel_dim}})
+    *size = config.integer(key, *size);
+  return sizes;
 }
 
 void add_linear_attention(const ModelConfig& m, OrderedJson& json) {
@@ -53,14 +54,48 @@ void add_linear_attention(const ModelConfig& m, OrderedJson& json) {
                {"linear_conv_kernel_dim", m.recurrent.linear_conv_kernel_dim}});
 }
 
+/// Returns transformers' defaults for absent keys of olmo_hybrid.
+RecurrentConfig olmo_hybrid_defaults(const ConfigJson& config, const ModelConfig& model) {
+  const i64 heads = model.num_attention_heads.first(), key_heads = config.integer("linear_num_key_heads", heads);
+  const auto key_dim = static_cast<i64>(0.75 * static_cast<double>(model.hidden_size) / static_cast<double>(key_heads));
+  return {.linear_num_key_heads = heads,
+          .linear_num_value_heads = heads,
+          .linear_key_head_dim = key_dim,
+          .linear_value_head_dim = 2 * config.integer("linear_key_head_dim", key_dim)};
+}
+
+/// Returns true if rope_theta is null, which stands for attention without RoPE.
+bool has_null_rope(const ConfigJson& config) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const std::optional<ConfigJson> rope = config.object(key);
+    if (rope && rope->has_key("rope_theta")) return !rope->find("rope_theta");
+    if (rope) break;
+  }
+  return config.has_key("rope_theta") && !config.find("rope_theta");
+}
+
 }  // namespace
+
+bool supports_linear_layers(const ModelConfig& model, LinearLayers layers) {
+  const bool has_any = !model.recurrent.linear_attention_freq.empty();
+  if (layers != LinearLayers::Some) return layers == LinearLayers::Any || !has_any;
+  i64 count = 0;
+  for (i64 layer = 0; layer < model.num_layers; ++layer) count += block_spec(model, layer).recurrent() ? 1 : 0;
+  return count > 0 && count < model.num_layers;
+}
 
 ModelConfig parse_qwen3_next(const ConfigJson& config, const Family& family) {
   ModelConfig model = parse_llama(config, family);
   for (const char* key : {"attention_bias", "mlp_bias"}) config.require(!config.flag(key, false), key, "true", "false");
   config.require(config.flag("attn_output_gate", true), "attn_output_gate", "false", "true");
   if (model.num_layers > kMaxLayers) return model;  // rejected later with other values out of range
-  parse_linear_attention(config, model);
+  const i64 interval = config.integer("full_attention_interval", 4);
+  const std::vector<bool> linear =
+      parse_linear_layers(config, model.num_layers, all_but_every(interval, model.num_layers));
+  if (std::ranges::count(linear, true) > 0) {
+    model.recurrent = parse_linear_sizes(config, {});
+    model.recurrent.linear_attention_freq = all_but_every_nth(linear);
+  }
   model.attention_output_gate = {1};
   model.apply_layernorm_1p = true;
   return model;
@@ -71,6 +106,40 @@ OrderedJson write_qwen3_next(const ModelConfig& m, const Family& family) {
   if (family.traits.experts == ExpertKeys::Qwen35Moe) json.erase("intermediate_size");  // no layer has a dense MLP
   add_linear_attention(m, json);
   json["attention_bias"] = false;
+  return json;
+}
+
+ModelConfig parse_olmo_hybrid(const ConfigJson& config, const Family& family) {
+  constexpr double kScanNormEpsilon = 1e-5;  // fixed in transformers
+  ModelConfig model = parse_llama(config, family);
+  if (has_null_rope(config)) {
+    const ModelConfig defaults;
+    model.position_embedding_type = PositionEmbedding::None;
+    model.rotary_base = defaults.rotary_base, model.rope_scaling = defaults.rope_scaling;
+  }
+  if (model.num_layers > kMaxLayers) return model;  // rejected later with other values out of range
+  std::vector<bool> linear = all_but_every(4, model.num_layers);
+  if (std::ranges::count(linear, false) == 0) linear.back() = false;
+  linear = parse_linear_layers(config, model.num_layers, linear);
+  const i64 count = std::ranges::count(linear, true);
+  config.require(count > 0 && count < model.num_layers, "layer_types",
+                 str(count == 0 ? kFullType : kLinearType, " in all layers"), "at least one layer of each type");
+  RecurrentConfig& recurrent = model.recurrent;
+  recurrent = parse_linear_sizes(config, olmo_hybrid_defaults(config, model));
+  recurrent.linear_attention_freq = model.post_norm_freq = all_but_every_nth(linear);
+  if (model.post_norm_freq.size() > 1)
+    for (i64& layer : model.post_norm_freq) layer = 1 - layer;
+  recurrent.linear_allow_neg_eigval = config.flag("linear_allow_neg_eigval", true);
+  if (model.norm_epsilon != kScanNormEpsilon) recurrent.linear_norm_epsilon = kScanNormEpsilon;
+  return model;
+}
+
+OrderedJson write_olmo_hybrid(const ModelConfig& m, const Family& family) {
+  OrderedJson json = write_llama(m, family);
+  if (m.position_embedding_type == PositionEmbedding::None) json["rope_theta"] = nullptr;
+  add_linear_attention(m, json);
+  json["linear_allow_neg_eigval"] = m.recurrent.linear_allow_neg_eigval;
+  json["pad_token_id"] = nullptr;  // otherwise 100277, however small the vocabulary
   return json;
 }
 

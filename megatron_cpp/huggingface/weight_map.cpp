@@ -133,6 +133,22 @@ Names olmo2() {
                        });
 }
 
+Names olmo_hybrid() {
+  return with(olmo2(), {
+                           {"self_attention.in_proj",
+                            WeightConversion::MixerSections,
+                            {"linear_attn.q_proj", "linear_attn.k_proj", "linear_attn.v_proj", "linear_attn.g_proj",
+                             "linear_attn.b_proj", "linear_attn.a_proj"}},
+                           {"self_attention.conv1d",
+                            WeightConversion::MixerSections,
+                            {"linear_attn.q_conv1d", "linear_attn.k_conv1d", "linear_attn.v_conv1d"}},
+                           {"self_attention.A_log", WeightConversion::AsIs, {"linear_attn.A_log"}},
+                           {"self_attention.dt_bias", WeightConversion::AsIs, {"linear_attn.dt_bias"}},
+                           {"self_attention.norm", WeightConversion::AsIs, {"linear_attn.o_norm"}},
+                           {"self_attention.out_proj", WeightConversion::AsIs, {"linear_attn.o_proj"}},
+                       });
+}
+
 Names gemma() {
   return with(olmo2(), {{"pre_mlp_layernorm", WeightConversion::AsIs, {"pre_feedforward_layernorm"}}});
 }
@@ -222,6 +238,8 @@ std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
       return phi3();
     case HuggingfaceFamily::Olmo2:
       return olmo2();
+    case HuggingfaceFamily::OlmoHybrid:
+      return olmo_hybrid();
     case HuggingfaceFamily::Gemma2:
     case HuggingfaceFamily::Gemma3:
       return gemma();

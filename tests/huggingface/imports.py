@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 try:
+    import olmo_hybrid_names
     import sentencepiece
     import tokenizers
     import torch
@@ -208,7 +209,7 @@ def random_qwen3_next(family, rng):
         linear_value_head_dim=rng.choice([4, 8, 10]), linear_conv_kernel_dim=rng.randint(2, 5),
         rms_norm_eps=rng.choice([1e-6, 1e-5]), tie_word_embeddings=rng.random() < 0.3,
         rope_parameters=dict(rope, partial_rotary_factor=rng.choice([0.25, 0.5, 1.0]) if dim != 12 else 0.5))
-    if family != "Qwen3_5Text":
+    if family in ("Qwen3Next", "Qwen3_5MoeText"):
         options.update(num_experts=rng.randint(3, 6), num_experts_per_tok=rng.randint(2, 3), moe_intermediate_size=16,
                        shared_expert_intermediate_size=rng.choice([8, 24]))
     if family == "Qwen3Next":
@@ -217,8 +218,19 @@ def random_qwen3_next(family, rng):
     return options
 
 
+def random_olmo_hybrid(rng):
+    options = random_qwen3_next("OlmoHybrid", rng)
+    layers = options["num_hidden_layers"] = max(2, options["num_hidden_layers"])
+    kinds = ["linear_attention", "full_attention"] + [rng.choice(["linear_attention", "full_attention"]) for _ in range(layers - 2)]
+    rope = options["rope_parameters"]
+    del rope["partial_rotary_factor"]
+    if rng.random() < 0.5:
+        options["rope_parameters"] = dict(rope_type="default", rope_theta=None)
+    return dict(options, layer_types=rng.sample(kinds, layers), attention_bias=rng.random() < 0.3, linear_allow_neg_eigval=rng.random() < 0.7)
+
+
 # Families of which random configurations are checked.
-RANDOM_FAMILIES = {"SmolLM3": random_smollm3, "GptOss": random_gpt_oss, "Llama4Text": random_llama4,
+RANDOM_FAMILIES = {"OlmoHybrid": random_olmo_hybrid, "SmolLM3": random_smollm3, "GptOss": random_gpt_oss, "Llama4Text": random_llama4,
                    **{family: functools.partial(random_qwen3_next, family) for family in ("Qwen3Next", "Qwen3_5Text", "Qwen3_5MoeText")},
                    **{family: functools.partial(random_latent, family) for family in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")}}
 RANDOM_MODELS = 12
@@ -253,6 +265,8 @@ def make_model(folder, tokenizer_folder, family, seed, options):
     late = [token for i, token in enumerate(made) if i >= 3 and token not in made[:i]]
     model.generation_config.eos_token_id = [tokenizer.eos_token_id] + late[:1]
     model.save_pretrained(folder)
+    if family == "OlmoHybrid":
+        olmo_hybrid_names.publish(folder, config)
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer
 
 

@@ -11,6 +11,8 @@ import h5py
 import torch
 import transformers
 
+import olmo_hybrid_names
+
 LENGTH, PROMPT = 48, 8
 GRADIENTS, STEP = 64, 7919  # elements of each gradient, and their distance
 SIZES = dict(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
@@ -89,6 +91,12 @@ MODELS = {
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 1], mrope_interleaved=True))),
     "families/qwen3_5_moe": ("Qwen3_5MoeText", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("lfl"), rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
+    "families/olmo_hybrid": ("OlmoHybrid", dict(**dict(LINEAR, head_dim=6), **linear_layers("lfl"), pad_token_id=None, rope_parameters=dict(
+        rope_type="default", rope_theta=None))),
+    "families/olmo_hybrid_rope": ("OlmoHybrid", dict(
+        **dict(LINEAR, head_dim=6, linear_num_value_heads=2), **linear_layers("flll"), pad_token_id=None, attention_bias=True,
+        linear_allow_neg_eigval=False, rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+                                                            original_max_position_embeddings=32))),
     "families/phi3": ("Phi3", dict(sliding_window=7, pad_token_id=None, rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
     "families/olmo2": ("Olmo2", dict(pad_token_id=None)),
@@ -135,6 +143,8 @@ def write(folder, family, options):
         if name.endswith("e_score_correction_bias"):
             torch.nn.init.normal_(buffer, std=0.2)
     model.float().save_pretrained(folder)
+    if family == "OlmoHybrid":
+        olmo_hybrid_names.publish(folder, config)
     return model, torch.randint(32, (2, LENGTH))
 
 
@@ -148,12 +158,17 @@ def write_gradients(file, model, tokens):
     file["loss"] = loss.detach().numpy()
     for name, parameter in model.named_parameters():
         gradient = parameter.grad.numpy()
-        for part, rows in parts_of(name, gradient):
+        for part, rows in parts_of(name, gradient, model.config):
             file["gradients/" + part] = rows
 
 
-def parts_of(name, value, stores_experts=False):
+def parts_of(name, value, config):
     """Returns the tensors of a checkpoint that a parameter of transformers 5 fuses."""
+    stores_experts = config.model_type in STORED_EXPERTS
+    if config.model_type == "olmo_hybrid" and name.endswith("conv1d.weight"):
+        for part, rows in zip("qkv", value.split(olmo_hybrid_names.conv_sizes(config))):
+            yield name.replace("conv1d", f"{part}_conv1d"), rows
+        return
     if not stores_experts and name.endswith("experts.gate_up_proj"):
         for expert, rows in enumerate(value):
             for half, part in zip(("gate", "up"), (rows[:len(rows) // 2], rows[len(rows) // 2:])):
@@ -168,7 +183,8 @@ def parts_of(name, value, stores_experts=False):
 def answer(folder, model, tokens):
     model = model.double().eval()
     base = model.base_model if model.base_model is not model else model.model  # Llama 4 has no member of its prefix
-    base.rotary_emb = type(base.rotary_emb)(model.config)  # again, in double precision
+    if base.rotary_emb is not None:
+        base.rotary_emb = type(base.rotary_emb)(model.config)  # again, in double precision
     with torch.no_grad(), h5py.File(folder / "expected.h5", "w") as file:
         file["tokens"] = tokens.to(torch.int32).numpy()
         file["logits"] = model(tokens).logits.numpy()
@@ -183,7 +199,7 @@ def answer(folder, model, tokens):
             logits = model(tokens).logits[:, :-1]
             torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum").backward()
         for name, parameter in model.named_parameters():
-            for part, rows in parts_of(name, parameter.grad, model.config.model_type in STORED_EXPERTS):
+            for part, rows in parts_of(name, parameter.grad, model.config):
                 gradient = rows.flatten()
                 file[f"gradients/{part}"] = gradient[torch.arange(GRADIENTS) * STEP % len(gradient)].numpy()
 

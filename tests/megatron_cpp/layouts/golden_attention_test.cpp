@@ -65,8 +65,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttentionTest,
                                          "families/glm4_moe_lite", "families/smollm3", "families/gpt_oss",
                                          "families/llama4", "families/phi3", "families/olmo2", "families/gemma2",
                                          "families/gemma3", "families/gpt_neox", "families/qwen3_next",
-                                         "families/qwen3_next_unnormalized", "families/qwen3_5",
-                                         "families/qwen3_5_moe"),
+                                         "families/qwen3_next_unnormalized", "families/qwen3_5", "families/qwen3_5_moe",
+                                         "families/olmo_hybrid", "families/olmo_hybrid_rope"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
@@ -151,7 +151,7 @@ struct GoldenGradientSampleTest : GoldenAttentionTest {};
 INSTANTIATE_TEST_SUITE_P(Models, GoldenGradientSampleTest,
                          testing::Values("families/smollm3", "families/gpt_oss", "families/llama4",
                                          "families/qwen3_next", "families/qwen3_next_unnormalized", "families/qwen3_5",
-                                         "families/qwen3_5_moe"),
+                                         "families/qwen3_5_moe", "families/olmo_hybrid", "families/olmo_hybrid_rope"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenGradientSampleTest, MatchesAutograd) {
