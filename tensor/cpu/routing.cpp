@@ -75,8 +75,8 @@ class Chooser {
   const L* scores_of(const L* logits) {
     if (!bias_ && rule_.groups == 0) return logits;
     L* scores = scores_.data();
-    if (rule_.score == RouterScore::Sigmoid) {
-      sigmoid_of_row(logits, experts_, scores);
+    if (rule_.score != RouterScore::Softmax) {
+      scores_of_row(rule_.score, logits, experts_, scores);
     } else if (rule_.pre_softmax) {
       softmax_of_row(logits, experts_, scores);
     } else {
@@ -128,7 +128,7 @@ void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule&
 template <class L>
 struct ChosenScores {
   std::vector<L> all;     ///< [E] with pre_softmax: softmax over all experts
-  std::vector<L> chosen;  ///< [k] softmax, or sigmoids
+  std::vector<L> chosen;  ///< [k] softmax, or scores of another function
   L sum = 1;              ///< divisor of the scores
 
   ChosenScores(const RoutingRule& rule, i64 experts)
@@ -139,9 +139,9 @@ struct ChosenScores {
     if (covers_all_experts) softmax_of_row(logits, static_cast<i64>(all.size()), all.data());
     const L* from = covers_all_experts ? all.data() : logits;
     for (i64 j = 0; j < rule.topk; ++j) chosen[static_cast<std::size_t>(j)] = from[experts[j]];
-    if (rule.score == RouterScore::Sigmoid) {
-      const L sigmoids = sigmoid_of_row(chosen.data(), rule.topk, chosen.data());
-      if (rule.topk > 1) sum = sigmoids + kTiny<L>;
+    if (rule.score != RouterScore::Softmax) {
+      const L total = scores_of_row(rule.score, chosen.data(), rule.topk, chosen.data());
+      if (rule.topk > 1) sum = total + kTiny<L>;
     } else if (!rule.pre_softmax) {
       softmax_of_row(chosen.data(), rule.topk, chosen.data());
     }
@@ -171,11 +171,11 @@ void weights_backward_of_row(const RoutingRule& rule, const ChosenScores<L>& sco
                              L* dx, i64 n) {
   const LaneTag<L> d;
   const L scale = static_cast<L>(rule.scale);
-  const bool is_sigmoid = rule.score == RouterScore::Sigmoid;
+  const bool is_softmax = rule.score == RouterScore::Softmax;
   L mean = 0;  // mean of dw, weighted by scores that sum to 1
   for (i64 j = 0; j < rule.topk; ++j) mean += scale * dw[j] * scores.chosen[static_cast<std::size_t>(j)] / scores.sum;
-  if (is_sigmoid && rule.topk == 1) mean = 0;
-  if (rule.pre_softmax && !is_sigmoid) {
+  if (!is_softmax && rule.topk == 1) mean = 0;
+  if (rule.pre_softmax && is_softmax) {
     const auto factor = hn::Set(d, -mean);
     sweep(d, 0, n,
           [&](i64 i, auto lanes) { store(hn::Mul(load(d, scores.all.data() + i, lanes), factor), d, dx + i, lanes); });
@@ -184,7 +184,7 @@ void weights_backward_of_row(const RoutingRule& rule, const ChosenScores<L>& sco
   }
   for (i64 j = 0; j < rule.topk; ++j) {
     const L y = scores.chosen[static_cast<std::size_t>(j)];
-    dx[experts[j]] = (scale * dw[j] - mean) / scores.sum * y * (is_sigmoid ? 1 - y : L{1});
+    dx[experts[j]] = (scale * dw[j] - mean) / scores.sum * y * relative_slope(rule.score, y);
   }
 }
 

@@ -16,7 +16,7 @@ namespace mcpp::HWY_NAMESPACE {
 template <class L>
 L balanced_scores_of_row(RouterScore score, const L* x, i64 n, L* to) {
   const L lse = softmax_of_row(x, n, to);
-  if (score == RouterScore::Sigmoid) divide(to, n, sigmoid_of_row(x, n, to) + kTiny<L>);
+  if (score != RouterScore::Softmax) divide(to, n, scores_of_row(score, x, n, to) + kTiny<L>);
   return lse;
 }
 
@@ -43,25 +43,26 @@ void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Te
   });
 }
 
-/// Adds to dx the gradient by a row x of logits of f . scores, and of z logsumexp(x)^2. p and q are scratch of n values
-/// each.
+/// Adds to dx the gradient by a row x of logits of f . scores, and of z logsumexp(x)^2. p, q and slopes are scratch of
+/// n values each.
 template <class L>
-void score_sums_backward_of_row(RouterScore score, const L* x, const L* f, L z, i64 n, L* p, L* q, L* dx) {
+void score_sums_backward_of_row(RouterScore score, const L* x, const L* f, L z, i64 n, L* p, L* q, L* slopes, L* dx) {
   const LaneTag<L> d;
   const L lse = softmax_of_row(x, n, p);
-  const bool is_sigmoid = score == RouterScore::Sigmoid;
-  const L divisor = is_sigmoid ? sigmoid_of_row(x, n, q) + kTiny<L> : L{1};
-  const L* y = is_sigmoid ? q : p;
+  const bool is_softmax = score == RouterScore::Softmax;
+  const L divisor = is_softmax ? L{1} : scores_of_row(score, x, n, q) + kTiny<L>;
+  const L* y = is_softmax ? p : q;
+  for (i64 i = 0; i < n; ++i) slopes[i] = relative_slope(score, y[i]);
   Sum<LaneTag<L>> sum;
   sweep_slots(d, 0, n, [&](i64 i, auto lanes, int slot) {
     sum.add_product(load(d, y + i, lanes), load(d, f + i, lanes), slot);
   });
-  const auto mean = hn::Set(d, sum.total() / divisor), inverse = hn::Set(d, 1 / divisor), one = hn::Set(d, L{1});
+  const auto mean = hn::Set(d, sum.total() / divisor), inverse = hn::Set(d, 1 / divisor);
   const auto of_lse = hn::Set(d, 2 * z * lse);
   sweep(d, 0, n, [=](i64 i, auto lanes) {
     const auto s = load(d, y + i, lanes);
-    auto slope = hn::Mul(s, inverse);  // derivative of a score by its logit, without the term common to the row
-    if (is_sigmoid) slope = hn::Mul(slope, hn::Sub(one, s));
+    // Derivative of a score by its logit, without the term common to the row.
+    const auto slope = hn::Mul(hn::Mul(s, inverse), load(d, slopes + i, lanes));
     const auto of_scores = hn::Mul(hn::Sub(load(d, f + i, lanes), mean), slope);
     const auto gradient = hn::MulAdd(load(d, p + i, lanes), of_lse, of_scores);
     store(hn::Add(load(d, dx + i, lanes), gradient), d, dx + i, lanes);
@@ -76,10 +77,10 @@ void router_score_sums_backward(const Tensor& logits, RouterScore score, const T
     L* dx = d_logits.data<L>();
     const std::vector<L> f(factors.data<double>(), factors.data<double>() + factors.numel());
     parallel_for(cpu(logits), logits.dim(0), rows_per_chunk(n), [&](i64 begin, i64 end) {
-      std::vector<L> p(static_cast<std::size_t>(n)), q(p);
+      std::vector<L> p(static_cast<std::size_t>(n)), q(p), slopes(p);
       for (i64 r = begin; r < end; ++r) {
         score_sums_backward_of_row(score, x + r * n, f.data() + r % batch * n, static_cast<L>(z_factor), n, p.data(),
-                                   q.data(), dx + r * n);
+                                   q.data(), slopes.data(), dx + r * n);
       }
     });
   });

@@ -124,8 +124,8 @@ struct NormGradients {
   float beta_db = 0;
 };
 
-/// Score function of a router.
-enum class RouterScore : u8 { Softmax, Sigmoid };
+/// Score function of a router. SqrtSoftplus is sqrt(log(1 + exp(x))) of a logit x.
+enum class RouterScore : u8 { Softmax, Sigmoid, SqrtSoftplus };
 
 /// Selection and weighting of experts, as Megatron Core's topk_routing_with_score_function.
 struct RoutingRule {
@@ -324,18 +324,19 @@ void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row
 
 /// Chooses the experts with the highest scores of each row of logits [T, E]. experts: int32 [T, k], highest score
 /// first, ties by lower index; NaN ranks above all. A score is the logit, with pre_softmax the softmax over all
-/// experts, or the sigmoid. `bias`, fp32 [E], may be null; it is added to the score for the choice only. A group's
-/// score is the sum of its best rule.scores_per_group().
+/// experts, or rule.score of the logit. `bias`, fp32 [E], may be null; it is added to the score for the choice only. A
+/// group's score is the sum of its best rule.scores_per_group().
 void choose_experts(const Tensor& logits, const Tensor* bias, const RoutingRule& rule, Tensor& experts);
 /// Computes the weights [T, k] of the chosen experts: the softmax of their logits; with pre_softmax, their values in
-/// the softmax over all experts; or their sigmoids, for k > 1 divided by their sum + 1e-20. Multiplied by rule.scale.
+/// the softmax over all experts; or with another score function their scores, for k > 1 divided by their sum + 1e-20.
+/// Multiplied by rule.scale.
 void routing_weights(const Tensor& logits, const Tensor& experts, const RoutingRule& rule, Tensor& weights);
 /// Overwrites d_logits [T, E].
 void routing_weights_backward(const Tensor& d_weights, const Tensor& logits, const Tensor& experts,
                               const RoutingRule& rule, Tensor& d_logits);
 /// Computes the terms of load-balancing losses; fp64, overwritten, in a fixed order. sums [b, E]: sums over the rows r
-/// with r % b = i of the scores of all experts: their softmax, or their sigmoids divided by their sum + 1e-20. squares
-/// [1]: the sum over rows of logsumexp(logits)^2.
+/// with r % b = i of the scores of all experts: their softmax, or with another score function their scores divided by
+/// their sum + 1e-20. squares [1]: the sum over rows of logsumexp(logits)^2.
 void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Tensor& squares);
 /// Adds to d_logits the gradient of the sum over rows and experts of factors[r % b, e] score[r, e], with factors fp64
 /// [b, E], plus z_factor times the sum over rows of logsumexp(logits)^2.

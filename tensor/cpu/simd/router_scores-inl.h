@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "tensor/cpu/simd/math-inl.h"
+#include "tensor/ops/ops.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
@@ -52,6 +53,33 @@ template <class L>
 L sigmoid_of_row(const L* x, i64 n, L* to) {
   const LaneTag<L> d;
   return map_and_sum(x, n, to, [=](auto v) { return logistic(d, v); });
+}
+
+/// Computes to[n] = sqrt(log(1 + exp(x))) and returns the sum of the results; `to` may alias x.
+template <class L>
+L sqrt_softplus_of_row(const L* x, i64 n, L* to) {
+  L sum = 0;
+  for (i64 i = 0; i < n; ++i) {
+    const L softplus = (x[i] > 0 ? x[i] : L{0}) + std::log1p(std::exp(-std::abs(x[i])));
+    to[i] = std::sqrt(std::isnan(x[i]) ? x[i] : softplus);
+    sum += to[i];
+  }
+  return sum;
+}
+
+/// Computes to[n], the scores of a function that maps each logit alone, and returns their sum; `to` may alias x.
+template <class L>
+L scores_of_row(RouterScore score, const L* x, i64 n, L* to) {
+  return score == RouterScore::Sigmoid ? sigmoid_of_row(x, n, to) : sqrt_softplus_of_row(x, n, to);
+}
+
+/// Returns the derivative of the logarithm of a score y by its logit, without the part that normalization adds.
+template <class L>
+L relative_slope(RouterScore score, L y) {
+  if (score == RouterScore::Softmax) return 1;
+  if (score == RouterScore::Sigmoid) return 1 - y;
+  const L square = y * y;  // log(1 + exp(x)), whose derivative is 1 - exp(-square)
+  return square > 0 ? -std::expm1(-square) / (2 * square) : static_cast<L>(0.5);
 }
 
 }  // namespace mcpp::HWY_NAMESPACE

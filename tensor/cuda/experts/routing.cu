@@ -7,11 +7,26 @@ namespace mcpp {
 namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-constexpr double kTiny = 1e-20;  // added to divisors of sigmoids to avoid 0 / 0
+constexpr double kTiny = 1e-20;  // added to sums of scores before division to avoid 0 / 0
 
 template <class W>
 __device__ __forceinline__ W sigmoid(W x) {
   return W{1} / (W{1} + exp(-x));
+}
+
+/// Returns the score of a function that maps each logit alone.
+template <class W>
+__device__ __forceinline__ W score_of(W x, RouterScore score) {
+  if (score == RouterScore::Sigmoid) return sigmoid(x);
+  return x != x ? x : sqrt((x > 0 ? x : W{0}) + log1p(exp(x > 0 ? -x : x)));
+}
+/// Returns the derivative of the logarithm of a score y by its logit, without the part that normalization adds.
+template <class W>
+__device__ __forceinline__ W relative_slope(W y, RouterScore score) {
+  if (score == RouterScore::Softmax) return W{1};
+  if (score == RouterScore::Sigmoid) return W{1} - y;
+  const W square = y * y;  // log(1 + exp(x)), whose derivative is 1 - exp(-square)
+  return square > 0 ? -expm1(-square) / (2 * square) : static_cast<W>(0.5);
 }
 
 /// Calls f(i) for this lane's elements of a row of n.
@@ -96,8 +111,8 @@ __device__ void write_scores(const W* x, const float* bias, const RoutingRule& r
     const Softmax<W> softmax(n, [&](i64 i) { return x[i]; });
     each_of_lane(n, [&](i64 i) { scores[i] = softmax(x[i]); });
   } else {
-    const bool is_sigmoid = !is_raw && rule.score == RouterScore::Sigmoid;
-    each_of_lane(n, [&](i64 i) { scores[i] = is_sigmoid ? sigmoid(x[i]) : x[i]; });
+    const bool is_logit = is_raw || rule.score == RouterScore::Softmax;
+    each_of_lane(n, [&](i64 i) { scores[i] = is_logit ? x[i] : score_of(x[i], rule.score); });
   }
   if (bias) each_of_lane(n, [&](i64 i) { scores[i] += static_cast<W>(bias[i]); });
   __syncwarp();
@@ -150,15 +165,14 @@ __global__ void choose(const W* logits, const float* bias, const RoutingRule rul
 /// Weights of a row's experts without the scale: raw(logit) / divisor.
 template <class W>
 struct ChosenScores {
-  bool is_sigmoid;
+  RouterScore score;
   W largest = 0, divisor = 1;
 
-  __device__ ChosenScores(const W* logits, const i32* experts, const RoutingRule& rule, i64 n)
-      : is_sigmoid(rule.score == RouterScore::Sigmoid) {
+  __device__ ChosenScores(const W* logits, const i32* experts, const RoutingRule& rule, i64 n) : score(rule.score) {
     const auto chosen = [&](i64 j) { return logits[experts[j]]; };
-    if (is_sigmoid) {
+    if (score != RouterScore::Softmax) {
       if (rule.topk > 1)
-        divisor = row_sum<W>(rule.topk, [&](i64 j) { return sigmoid(chosen(j)); }) + static_cast<W>(kTiny);
+        divisor = row_sum<W>(rule.topk, [&](i64 j) { return score_of(chosen(j), score); }) + static_cast<W>(kTiny);
     } else {
       const Softmax<W> softmax =
           rule.pre_softmax ? Softmax<W>(n, [&](i64 i) { return logits[i]; }) : Softmax<W>(rule.topk, chosen);
@@ -166,7 +180,9 @@ struct ChosenScores {
       divisor = softmax.sum;
     }
   }
-  __device__ W raw(W logit) const { return is_sigmoid ? sigmoid(logit) : exp(logit - largest); }
+  __device__ W raw(W logit) const {
+    return score == RouterScore::Softmax ? exp(logit - largest) : score_of(logit, score);
+  }
 };
 
 template <class W>
@@ -192,13 +208,13 @@ __global__ void __launch_bounds__(kThreads) weigh_backward(const W* d_weights, c
   const ChosenScores<W> scores(x, ids, rule, n);
   const W scale = static_cast<W>(rule.scale);
   W mean = row_sum<W>(k, [&](i64 j) { return scale * dw[j] * scores.raw(x[ids[j]]) / scores.divisor; });
-  if (scores.is_sigmoid && k == 1) mean = 0;
-  const bool covers_all_experts = rule.pre_softmax && !scores.is_sigmoid;
+  if (rule.score != RouterScore::Softmax && k == 1) mean = 0;
+  const bool covers_all_experts = rule.pre_softmax && rule.score == RouterScore::Softmax;
   each_of_lane(n, [&](i64 i) { dx[i] = covers_all_experts ? -mean * (scores.raw(x[i]) / scores.divisor) : W{0}; });
   __syncwarp();  // the following code overwrites some
   each_of_lane(k, [&](i64 j) {
     const W y = scores.raw(x[ids[j]]);
-    dx[ids[j]] = (scale * dw[j] - mean) * (y / scores.divisor) * (scores.is_sigmoid ? W{1} - y : W{1});
+    dx[ids[j]] = (scale * dw[j] - mean) * (y / scores.divisor) * relative_slope(y, rule.score);
   });
 }
 
@@ -210,12 +226,12 @@ struct BalancedScores {
   __device__ static BalancedScores of(const W* x, RouterScore score, i64 n) {
     const Softmax<W> softmax(n, [&](i64 i) { return x[i]; });
     BalancedScores result{softmax.largest, softmax.sum, softmax.lse()};
-    if (score == RouterScore::Sigmoid)
-      result.divisor = row_sum<W>(n, [&](i64 i) { return sigmoid(x[i]); }) + static_cast<W>(kTiny);
+    if (score != RouterScore::Softmax)
+      result.divisor = row_sum<W>(n, [&](i64 i) { return score_of(x[i], score); }) + static_cast<W>(kTiny);
     return result;
   }
   __device__ W raw(W logit, RouterScore score) const {
-    return score == RouterScore::Sigmoid ? sigmoid(logit) : exp(logit - largest);
+    return score == RouterScore::Softmax ? exp(logit - largest) : score_of(logit, score);
   }
 };
 
@@ -263,13 +279,12 @@ __global__ void __launch_bounds__(kThreads)
   const W* x = logits + row * n;
   const double* f = factors + row % batch * n;
   W* dx = d_logits + row * n;
-  const bool is_sigmoid = score == RouterScore::Sigmoid;
   const Softmax<W> softmax(n, [&](i64 i) { return x[i]; });
   const BalancedScores<W> scores = BalancedScores<W>::of(x, score, n);
   const W mean = row_sum<W>(n, [&](i64 i) { return static_cast<W>(f[i]) * scores.raw(x[i], score); }) / scores.divisor;
   const W of_lse = 2 * static_cast<W>(z_factor) * scores.lse;
   each_of_lane(n, [&](i64 i) {
-    const W s = scores.raw(x[i], score), slope = s / scores.divisor * (is_sigmoid ? W{1} - s : W{1});
+    const W s = scores.raw(x[i], score), slope = s / scores.divisor * relative_slope(s, score);
     dx[i] += (static_cast<W>(f[i]) - mean) * slope + softmax(x[i]) * of_lse;
   });
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "tests/support/gradcheck.h"
@@ -18,10 +19,10 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 /// Returns rules for E experts, with groups if they divide the experts.
 std::vector<RoutingRule> rules_for(i64 experts) {
   std::vector<RoutingRule> rules;
-  for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid}) {
+  for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid, RouterScore::SqrtSoftplus}) {
     for (const bool pre_softmax : {false, true}) {
       for (const i64 k : {1, 2, 6, 8}) {
-        if (k > experts || (score == RouterScore::Sigmoid && pre_softmax)) continue;
+        if (k > experts || (score != RouterScore::Softmax && pre_softmax)) continue;
         rules.push_back({k, score, pre_softmax, 0, 0, k == 6 ? 2.5 : 1});
         if (experts % 4 != 0 || k % 2 != 0 || k > experts / 2) continue;
         rules.push_back({k, score, pre_softmax, 4, 2, 1});
@@ -33,13 +34,19 @@ std::vector<RoutingRule> rules_for(i64 experts) {
 }
 
 std::string describe(const RoutingRule& rule, i64 rows, i64 experts) {
-  return str("[", rows, ", ", experts, "] ", rule.score == RouterScore::Sigmoid ? "sigmoid" : "softmax",
+  constexpr std::array<const char*, 3> kScores{"softmax", "sigmoid", "sqrtsoftplus"};
+  return str("[", rows, ", ", experts, "] ", kScores[static_cast<std::size_t>(rule.score)],
              rule.pre_softmax ? " before" : "", ", best ", rule.topk, ", groups ", rule.groups, " by best ",
              rule.group_score_topk);
 }
 
 double sigmoid(double x) {
   return 1 / (1 + std::exp(-x));
+}
+
+/// Returns the score of a logit of a function that maps each logit alone.
+double score_of(RouterScore score, double x) {
+  return score == RouterScore::Sigmoid ? sigmoid(x) : std::sqrt(std::log1p(std::exp(x)));
 }
 
 double lse_of(const Numbers& x) {
@@ -73,7 +80,7 @@ std::vector<i32> best_of(const Numbers& scores, const std::vector<i32>& among, i
 std::vector<i32> reference_choice(const RoutingRule& rule, const Numbers& logits, const Numbers& bias) {
   Numbers scores = rule.score == RouterScore::Softmax && rule.pre_softmax ? softmax(logits) : logits;
   for (std::size_t e = 0; e < scores.size(); ++e) {
-    if (rule.score == RouterScore::Sigmoid) scores[e] = sigmoid(scores[e]);
+    if (rule.score != RouterScore::Softmax) scores[e] = score_of(rule.score, scores[e]);
     if (!bias.empty()) scores[e] += bias[e];
   }
   std::vector<i32> all(logits.size());
@@ -156,11 +163,13 @@ Numbers reference_weights(const RoutingRule& rule, const Numbers& logits, const 
   const Numbers all = softmax(logits);
   for (i64 j = 0; j < rule.topk; ++j) {
     const std::size_t e = static_cast<std::size_t>(experts[j]);
-    weights.push_back(rule.score == RouterScore::Sigmoid ? sigmoid(logits[e]) : rule.pre_softmax ? all[e] : logits[e]);
+    weights.push_back(rule.score != RouterScore::Softmax ? score_of(rule.score, logits[e])
+                      : rule.pre_softmax                 ? all[e]
+                                                         : logits[e]);
   }
   if (rule.score == RouterScore::Softmax && !rule.pre_softmax) weights = softmax(weights);
   const double sum = std::accumulate(weights.begin(), weights.end(), 1e-20);
-  for (double& w : weights) w *= rule.scale / (rule.score == RouterScore::Sigmoid && rule.topk > 1 ? sum : 1);
+  for (double& w : weights) w *= rule.scale / (rule.score != RouterScore::Softmax && rule.topk > 1 ? sum : 1);
   return weights;
 }
 
@@ -222,7 +231,7 @@ TEST(RoutingGradientTest, WeightsMatchFiniteDifferences) {
 Numbers balanced_scores(RouterScore score, const Numbers& logits) {
   if (score == RouterScore::Softmax) return softmax(logits);
   Numbers y;
-  for (const double x : logits) y.push_back(sigmoid(x));
+  for (const double x : logits) y.push_back(score_of(score, x));
   const double sum = std::accumulate(y.begin(), y.end(), 1e-20);
   for (double& v : y) v /= sum;
   return y;
@@ -251,7 +260,7 @@ struct Balanced {
 TEST_P(RoutingOpsTest, ScoreSumsMatchReference) {
   CpuDevice host;
   for (const auto [rows, n] : kRouters) {
-    for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid}) {
+    for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid, RouterScore::SqrtSoftplus}) {
       for (const i64 batch : {1, 3}) {
         const Numbers x = normals(rows * n, 1, 3), f = test::normals(batch * n, 2);
         const auto all = [&, n = n](DType type, Device& device, i64 first) {
@@ -278,7 +287,7 @@ TEST_P(RoutingOpsTest, ScoreSumsMatchReference) {
 TEST(RoutingGradientTest, ScoreSumsMatchFiniteDifferences) {
   CpuDevice device;
   const i64 rows = 6, n = 9, batch = 2;
-  for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid}) {
+  for (const RouterScore score : {RouterScore::Softmax, RouterScore::Sigmoid, RouterScore::SqrtSoftplus}) {
     Balanced b(score, 0.3, normals(rows * n, 1, DType::F64, 2), normals(batch * n, 2), batch, n, DType::F64, device, 1);
     for (i64 i = 0; i < b.d_logits.numel(); ++i)
       b.d_logits.data<double>()[i] -= 0.5;  // initial value to which the gradient is added
