@@ -7,8 +7,8 @@
 //     visit("normalization", self.normalization, "LayerNorm or RMSNorm");      // an enum with an EnumNames
 //   }
 //
-// where Self is the struct or const struct. Members are bool, i64, double, std::string, an enum, or a std::vector or
-// PerLayer of i64, double or std::string. A visitor is any object callable as visit(name, member, help, constraint =
+// where Self is the struct or const struct. Members are bool, i64, double, std::string, an enum, or a std::vector,
+// OneOrList or PerLayer of those. A visitor is any object callable as visit(name, member, help, constraint =
 // {}).
 #pragma once
 #include <algorithm>
@@ -64,30 +64,45 @@ constexpr std::string_view enum_name(E e) {
   return EnumNames<E>::value[static_cast<std::size_t>(e)];
 }
 
-/// Setting with one value for all layers of a model, or a list with a value per layer. In TOML, a value or a list.
+/// Setting with one value or several. In TOML, a value or a list that is not empty.
 template <class T>
-class PerLayer {
+class OneOrList {
  public:
   using value_type = T;
-  PerLayer(T value = {}) : values_{std::move(value)} {}  // NOLINT(google-explicit-constructor): one value for all
-  explicit PerLayer(std::vector<T> values) : values_(std::move(values)) {}
+  OneOrList(T value = {}) : values_{std::move(value)} {}  // NOLINT(google-explicit-constructor): one value
+  explicit OneOrList(std::vector<T> values) : values_(std::move(values)) {}
 
-  const T& of_layer(i64 layer) const { return is_list() ? values_.at(static_cast<std::size_t>(layer)) : values_[0]; }
   const T& first() const { return values_.at(0); }
   const T& max() const { return *std::ranges::max_element(values_); }
   /// Returns true unless there is exactly one value.
   bool is_list() const { return values_.size() != 1; }
   const std::vector<T>& values() const { return values_; }
-  bool operator==(const PerLayer&) const = default;
+  bool operator==(const OneOrList&) const = default;
 
  private:
   std::vector<T> values_;
 };
 
+/// Setting with one value for all layers of a model, or a list with a value per layer.
 template <class T>
-struct is_per_layer : std::false_type {};
+class PerLayer : public OneOrList<T> {
+ public:
+  using OneOrList<T>::OneOrList;
+
+  const T& of_layer(i64 layer) const {
+    return this->is_list() ? this->values().at(static_cast<std::size_t>(layer)) : this->first();
+  }
+  bool operator==(const PerLayer&) const = default;
+};
 template <class T>
-struct is_per_layer<PerLayer<T>> : std::true_type {};
+PerLayer(std::vector<T>) -> PerLayer<T>;
+
+template <class T>
+struct is_one_or_list : std::false_type {};
+template <class T>
+struct is_one_or_list<OneOrList<T>> : std::true_type {};
+template <class T>
+struct is_one_or_list<PerLayer<T>> : std::true_type {};
 template <class T>
 struct is_vector : std::false_type {};
 template <class T>

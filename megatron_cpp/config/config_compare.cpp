@@ -84,6 +84,7 @@ constexpr auto kTensorDefining = std::to_array<std::string_view>({"training.prec
                                                                   "model.num_experts",
                                                                   "model.moe_layer_freq",
                                                                   "model.moe_ffn_hidden_size",
+                                                                  "model.moe_latent_size",
                                                                   "model.moe_shared_expert_intermediate_size",
                                                                   "model.moe_shared_expert_gate",
                                                                   "model.moe_router_add_bias",
@@ -134,6 +135,7 @@ ModelConfig architecture(ModelConfig model) {
   model.hidden_dropout = defaults.hidden_dropout;
   model.attention_dropout = defaults.attention_dropout;
   model.init_method_std = defaults.init_method_std;
+  model.moe.router_dtype = defaults.moe.router_dtype;
   model.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
   model.moe.router_bias_update_rate = defaults.moe.router_bias_update_rate;
   model.moe.aux_loss_coeff = defaults.moe.aux_loss_coeff;

@@ -183,7 +183,6 @@ constexpr Advice kAdvice[]{
     {"moe_use_legacy_grouped_gemm", kGrouped},
     {"moe_permute_fusion", "tokens are always permuted in one pass; remove it"},
     {"moe_router_fusion", "experts are always selected in one pass; remove it"},
-    {"moe_router_dtype", "the router always computes in fp32; remove it"},
     {"moe_router_padding_for_fp8", kFp8Rows},
     {"moe_router_padding_for_quantization", kFp8Rows},
     {"moe_shared_expert_overlap",

@@ -167,13 +167,13 @@ std::string FieldType::describe() const {
     case Kind::Bool:
       return "true or false";
     case Kind::Integer:
-      return is_per_layer ? "an integer or a list of integers" : is_list ? "a list of integers" : "an integer";
+      return is_one_or_list ? "an integer or a list of integers" : is_list ? "a list of integers" : "an integer";
     case Kind::Real:
-      return is_per_layer ? "a number or a list of numbers" : is_list ? "a list of numbers" : "a number";
+      return is_one_or_list ? "a number or a list of numbers" : is_list ? "a list of numbers" : "a number";
     case Kind::Text:
       return is_list ? "a list of strings" : "a string";
     default:
-      return str("one of ", join(quoted_names, ", "));
+      return str("one of ", join(quoted_names, ", "), is_one_or_list ? ", or a list of them" : "");
   }
 }
 
@@ -206,7 +206,8 @@ std::string Field::convert(Value& value) const {
   FieldType element_type = type;
   element_type.is_list = false;
   auto& list = std::get<Value::List>(value.data);
-  if (type.is_per_layer && list.empty()) return "must have a value for all layers, or a list with one for each";
+  element_type.is_one_or_list = type.is_one_or_list && list.size() == 1;
+  if (type.is_one_or_list && list.empty()) return "must have a value, or a list of values that is not empty";
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string problem = convert_one(element_type, list[i]);
     if (!problem.empty()) return list.size() == 1 ? problem : str("element ", i + 1, " ", problem);

@@ -43,7 +43,7 @@ struct FieldType {
   Kind kind = Kind::Text;
   bool is_list = false;
   std::vector<std::string> names = {};  ///< allowed values of a Name
-  bool is_per_layer = false;            ///< a list that must not be empty
+  bool is_one_or_list = false;          ///< a list that must not be empty
   /// Returns the type in words: "an integer", "a list of strings", "one of \"adam\", \"sgd\"".
   std::string describe() const;
 };
@@ -130,10 +130,10 @@ void check_problems(const std::vector<std::string>& problems);
 template <class T>
 FieldType field_type() {
   using Kind = FieldType::Kind;
-  if constexpr (is_vector<T>::value || is_per_layer<T>::value) {
+  if constexpr (is_vector<T>::value || is_one_or_list<T>::value) {
     FieldType type = field_type<typename T::value_type>();
     type.is_list = true;
-    type.is_per_layer = is_per_layer<T>::value;
+    type.is_one_or_list = is_one_or_list<T>::value;
     return type;
   } else if constexpr (std::is_enum_v<T>) {
     return {Kind::Name, false, {EnumNames<T>::value.begin(), EnumNames<T>::value.end()}};
@@ -152,7 +152,7 @@ FieldType field_type() {
 /// Stores a converted value in its member.
 template <class T>
 void store_value(const Value& value, T& member) {
-  if constexpr (is_per_layer<T>::value) {
+  if constexpr (is_one_or_list<T>::value) {
     std::vector<typename T::value_type> values;
     store_value(value, values);
     member = T(std::move(values));
@@ -169,7 +169,7 @@ void store_value(const Value& value, T& member) {
 /// Returns the member's value in TOML.
 template <class T>
 std::string toml_text(const T& member) {
-  if constexpr (is_per_layer<T>::value) {
+  if constexpr (is_one_or_list<T>::value) {
     return member.is_list() ? toml_text(member.values()) : toml_text(member.first());
   } else if constexpr (is_vector<T>::value) {
     std::string text;

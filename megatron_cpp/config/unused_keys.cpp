@@ -29,9 +29,10 @@ bool can_skip_steps(const TrainingConfig& t) {
 
 void find_in_model(const Config& config, std::vector<UnusedKey>& keys) {
   const MoeConfig &moe = config.model.moe, defaults;
-  const LoadBalancing type = moe.router_load_balancing_type;
+  const OneOrList<LoadBalancing>& type = moe.router_load_balancing_type;
   UnusedKeyCollector("model", keys)
-      .add(type != defaults.router_load_balancing_type && type != LoadBalancing::None && moe.aux_loss_coeff == 0,
+      .add(type != defaults.router_load_balancing_type && type != OneOrList(LoadBalancing::None) &&
+               moe.total_aux_loss_coeff() == 0,
            "moe_router_load_balancing_type", "model.moe_aux_loss_coeff",
            "only read when moe_aux_loss_coeff is above 0; set that, or remove it");
 }

@@ -330,7 +330,7 @@ void add_experts(const ModelConfig& m, ExpertKeys keys, OrderedJson& json) {
   if (keys == ExpertKeys::None || has_own_functions(keys)) return;
   json["num_experts_per_tok"] = m.moe.router_topk;
   if (has_deepseek_keys(keys)) return add_deepseek_experts(m, keys, json);
-  json["router_aux_loss_coef"] = m.moe.aux_loss_coeff;
+  json["router_aux_loss_coef"] = m.moe.total_aux_loss_coeff();
   if (keys == ExpertKeys::Mixtral) {
     json["intermediate_size"] = m.moe_ffn();
     json["num_local_experts"] = m.moe.num_experts;

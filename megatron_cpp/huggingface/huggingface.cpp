@@ -282,6 +282,8 @@ std::unique_ptr<ShardSource> upcycle(CheckpointReader& dense, const ModelConfig&
   check_input(
       upcycled.moe.shared_expert_intermediate_size == 0,
       "model.moe_shared_expert_intermediate_size: a dense model has no weights to initialize a shared expert with");
+  check_input(upcycled.moe.latent_size == 0,
+              "model.moe_latent_size: experts are initialized with MLPs, which read the hidden state; remove it");
   check_input(upcycled.moe_ffn() == upcycled.max_ffn() && !upcycled.ffn_hidden_size.is_list(),
               "model.moe_ffn_hidden_size: experts are initialized with MLPs, of width ", upcycled.max_ffn(), ", not ",
               upcycled.moe_ffn());

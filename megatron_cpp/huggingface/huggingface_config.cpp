@@ -252,8 +252,10 @@ ModelConfig canonical_form(ModelConfig m) {
   m.recurrent.linear_attention_freq =
       layers_with(m, [&](i64 layer) { return block_spec(given, layer).recurrent() != nullptr; });
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
+  m.moe.router_dtype = defaults.moe.router_dtype;
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
-  m.moe.router_bias_update_rate = m.moe.aux_loss_coeff = m.moe.z_loss_coeff = m.moe.input_jitter_eps = 0;
+  m.moe.aux_loss_coeff = 0;
+  m.moe.router_bias_update_rate = m.moe.z_loss_coeff = m.moe.input_jitter_eps = 0;
   m.moe.router_force_load_balancing = m.moe.pad_expert_input_to_capacity = false;
   m.moe.expert_capacity_factor = 0;  // tokens are dropped in training only
   m.moe.token_drop_policy = defaults.moe.token_drop_policy;
@@ -261,21 +263,25 @@ ModelConfig canonical_form(ModelConfig m) {
   return m;
 }
 
+/// Returns a value as text that no other value has.
+template <class T>
+std::string text_of(const T& value) {
+  if constexpr (std::is_enum_v<T>) return std::string(enum_name(value));
+  if constexpr (std::is_same_v<T, double>) return str(std::bit_cast<u64>(value));
+  if constexpr (!std::is_enum_v<T>) return str(value);
+}
+
 /// Returns the keys of a model with their values as text, for comparison.
 std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& model) {
   std::vector<std::pair<std::string, std::string>> texts;
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& = {}) {
     std::string text;
-    if constexpr (is_per_layer<T>::value) {
-      for (const auto& x : value.values()) text += str(x, " ");
+    if constexpr (is_one_or_list<T>::value) {
+      for (const auto& x : value.values()) text += str(text_of(x), " ");
     } else if constexpr (is_vector<T>::value) {
       for (const auto& x : value) text += str(x, " ");
-    } else if constexpr (std::is_enum_v<T>) {
-      text = enum_name(value);
-    } else if constexpr (std::is_same_v<T, double>) {
-      text = str(std::bit_cast<u64>(value));
     } else {
-      text = str(value);
+      text = text_of(value);
     }
     texts.emplace_back(str("model.", name), text);
   };

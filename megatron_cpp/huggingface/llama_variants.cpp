@@ -58,7 +58,7 @@ OrderedJson write_gpt_oss(const ModelConfig& m, const Family& family) {
   json.update({{"intermediate_size", m.moe_ffn()},
                {"num_local_experts", m.moe.num_experts},
                {"num_experts_per_tok", m.moe.router_topk},
-               {"router_aux_loss_coef", m.moe.aux_loss_coeff},
+               {"router_aux_loss_coef", m.moe.total_aux_loss_coeff()},
                {"swiglu_alpha", 1.702},
                {"swiglu_limit", m.activation_func_clamp_value}});
   return json;
@@ -146,7 +146,7 @@ OrderedJson write_llama4(const ModelConfig& m, const Family& family) {
        {"num_local_experts", m.moe.num_experts},
        {"num_experts_per_tok", m.moe.router_topk},
        {"moe_layers", sparse},
-       {"router_aux_loss_coef", m.moe.aux_loss_coeff},
+       {"router_aux_loss_coef", m.moe.total_aux_loss_coeff()},
        {"use_qk_norm", m.qk_l2_norm},
        {"attention_chunk_size", m.attention_chunk_size > 0 ? OrderedJson(m.attention_chunk_size) : OrderedJson()},
        {"layer_types", types},

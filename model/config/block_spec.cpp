@@ -118,6 +118,7 @@ std::string describe(const BlockSpec& block, const ModelConfig& c) {
   if (const MoeSpec* moe = block.moe()) {
     std::string text =
         str(moe->num_experts, " experts top ", c.moe.router_topk, " ", activation, " ", moe->ffn_hidden_size);
+    if (moe->latent_size > 0) text += str(" latent ", moe->latent_size);
     if (moe->shared_expert_intermediate_size > 0) text += str(" + shared ", moe->shared_expert_intermediate_size);
     parts.push_back(text);
   }
@@ -173,6 +174,7 @@ BlockSpec block_spec(const ModelConfig& config, i64 layer) {
   if (has_experts(config, layer))
     block.feed_forward = MoeSpec{.num_experts = config.moe.num_experts,
                                  .ffn_hidden_size = config.moe_ffn(),
+                                 .latent_size = config.moe.latent_size,
                                  .shared_expert_intermediate_size = config.moe.shared_expert_intermediate_size};
   return block;
 }

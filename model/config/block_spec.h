@@ -75,6 +75,7 @@ struct MlpSpec {
 struct MoeSpec {
   i64 num_experts = 0;
   i64 ffn_hidden_size = 0;                  ///< width of one expert
+  i64 latent_size = 0;                      ///< width of its input and output; 0: hidden_size, without projections
   i64 shared_expert_intermediate_size = 0;  ///< 0: no shared expert
 
   auto operator<=>(const MoeSpec&) const = default;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <any>
+#include <numeric>
 
 #include "base/strings.h"
 
@@ -66,7 +67,35 @@ void add_group_conflicts(const MoeConfig& c, std::vector<std::string>& errors) {
   }
 }
 
+void add_balancing_conflicts(const MoeConfig& c, std::vector<std::string>& errors) {
+  const std::vector<LoadBalancing>& types = c.router_load_balancing_type.values();
+  const std::size_t coefficients = c.aux_loss_coeff.values().size();
+  if (types.size() != coefficients)
+    errors.push_back(str("model.moe_aux_loss_coeff: must have one value for each of the ", types.size(),
+                         " losses of moe_router_load_balancing_type, not ", coefficients));
+  for (auto type = types.begin(); type != types.end(); ++type) {
+    if (std::find(types.begin(), type, *type) != type)
+      errors.push_back(
+          str("model.moe_router_load_balancing_type: \"", enum_name(*type), "\" occurs twice; remove one of them"));
+  }
+  if (types.size() > 1 && std::ranges::count(types, LoadBalancing::None) > 0)
+    errors.push_back("model.moe_router_load_balancing_type: \"none\" excludes balancing losses; remove it");
+  if (types.size() == 1 && types[0] == LoadBalancing::None && c.total_aux_loss_coeff() > 0)
+    errors.push_back("model.moe_aux_loss_coeff: only read when moe_router_load_balancing_type is not \"none\"");
+}
+
 }  // namespace
+
+double MoeConfig::total_aux_loss_coeff() const {
+  const std::vector<double>& values = aux_loss_coeff.values();
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+double MoeConfig::aux_loss_coeff_of(LoadBalancing type) const {
+  const std::vector<LoadBalancing>& types = router_load_balancing_type.values();
+  const auto it = std::ranges::find(types, type);
+  return it == types.end() ? 0 : aux_loss_coeff.values().at(static_cast<std::size_t>(it - types.begin()));
+}
 
 RoutingRule MoeConfig::routing() const {
   return {.topk = router_topk,
@@ -94,11 +123,11 @@ void MoeConfig::add_conflicts(i64 num_layers, std::vector<std::string>& errors) 
   if (router_pre_softmax && !is_softmax)
     errors.push_back("model.moe_router_pre_softmax: only read when moe_router_score_function is \"softmax\"");
   if (router_enable_expert_bias && is_softmax)
-    errors.push_back("model.moe_router_enable_expert_bias: needs moe_router_score_function = \"sigmoid\"");
+    errors.push_back(
+        "model.moe_router_enable_expert_bias: needs moe_router_score_function = \"sigmoid\" or \"sqrtsoftplus\"");
   if (!router_enable_expert_bias && router_bias_update_rate != MoeConfig().router_bias_update_rate)
     errors.push_back("model.moe_router_bias_update_rate: only read when moe_router_enable_expert_bias is true");
-  if (router_load_balancing_type == LoadBalancing::None && aux_loss_coeff > 0)
-    errors.push_back("model.moe_aux_loss_coeff: only read when moe_router_load_balancing_type is not \"none\"");
+  add_balancing_conflicts(*this, errors);
   if (expert_capacity_factor == 0 && token_drop_policy != MoeConfig().token_drop_policy)
     errors.push_back("model.moe_token_drop_policy: only read when moe_expert_capacity_factor is set");
   if (expert_capacity_factor == 0 && pad_expert_input_to_capacity)

@@ -12,7 +12,7 @@ namespace mcpp {
 
 template <>
 struct EnumNames<RouterScore> {
-  static constexpr std::array<std::string_view, 2> value{"softmax", "sigmoid"};
+  static constexpr std::array<std::string_view, 3> value{"softmax", "sigmoid", "sqrtsoftplus"};
 };
 
 /// Load balancing of experts. AuxLoss is computed per microbatch (Shazeer et al. 2017; Fedus et al., "Switch
@@ -22,6 +22,13 @@ enum class LoadBalancing { AuxLoss, SeqAuxLoss, GlobalAuxLoss, None };
 template <>
 struct EnumNames<LoadBalancing> {
   static constexpr std::array<std::string_view, 4> value{"aux_loss", "seq_aux_loss", "global_aux_loss", "none"};
+};
+
+/// Type in which the router computes logits, scores and weights.
+enum class RouterDType { Fp32, Fp64 };
+template <>
+struct EnumNames<RouterDType> {
+  static constexpr std::array<std::string_view, 2> value{"fp32", "fp64"};
 };
 
 /// Tokens that an overloaded expert drops: the least probable ones, or the last ones of the microbatch.
@@ -35,6 +42,8 @@ struct MoeConfig {
   i64 num_experts = 0;
   std::vector<i64> layer_freq = {1};
   i64 ffn_hidden_size = 0;
+  i64 latent_size = 0;
+  RouterDType router_dtype = RouterDType::Fp32;
   i64 router_topk = 2;
   bool router_pre_softmax = false;
   RouterScore router_score_function = RouterScore::Softmax;
@@ -45,8 +54,8 @@ struct MoeConfig {
   bool router_add_bias = false;
   bool router_enable_expert_bias = false;
   double router_bias_update_rate = 1e-3;
-  LoadBalancing router_load_balancing_type = LoadBalancing::AuxLoss;
-  double aux_loss_coeff = 0;
+  OneOrList<LoadBalancing> router_load_balancing_type = LoadBalancing::AuxLoss;
+  OneOrList<double> aux_loss_coeff = 0;
   double z_loss_coeff = 0;
   double input_jitter_eps = 0;
   bool router_force_load_balancing = false;
@@ -64,6 +73,11 @@ struct MoeConfig {
           "layers with experts: [n] = every n-th from the first, or a list of 1 (experts) and 0 (dense)",
           between(0, 1e5));
     visit("moe_ffn_hidden_size", self.ffn_hidden_size, "width inside an expert; 0 = ffn_hidden_size", between(0, 1e7));
+    visit("moe_latent_size", self.latent_size,
+          "experts read and write a projection of this width, which is added to the residual after another projection; "
+          "0 = hidden_size, without projections",
+          between(0, 1e6));
+    visit("moe_router_dtype", self.router_dtype, "type in which the router computes logits, scores and weights");
     visit("moe_router_topk", self.router_topk, "experts per token", between(1, 1e5));
     visit("moe_router_pre_softmax", self.router_pre_softmax,
           "apply softmax over all experts before selection, instead of over the selected ones");
@@ -80,12 +94,14 @@ struct MoeConfig {
           "factor of the expert weights of a token; 0 = 1", at_least(0));
     visit("moe_router_add_bias", self.router_add_bias, "add a learned bias to the router's logits");
     visit("moe_router_enable_expert_bias", self.router_enable_expert_bias,
-          "sigmoid scores: balance by a bias per expert that affects selection only, without a loss");
+          "sigmoid or sqrtsoftplus scores: balance by a bias per expert that affects selection only, without a loss");
     visit("moe_router_bias_update_rate", self.router_bias_update_rate, "change of the expert bias per step",
           at_least(0));
     visit("moe_router_load_balancing_type", self.router_load_balancing_type,
-          "scope of the balancing loss: the tokens of a microbatch, of each sample, or of the previous step");
-    visit("moe_aux_loss_coeff", self.aux_loss_coeff, "weight of the balancing loss", at_least(0));
+          "scope of the balancing loss: the tokens of a microbatch, of each sample, or of the previous step; or a list "
+          "of losses");
+    visit("moe_aux_loss_coeff", self.aux_loss_coeff,
+          "weight of the balancing loss, or a list with one for each of moe_router_load_balancing_type", at_least(0));
     visit("moe_z_loss_coeff", self.z_loss_coeff, "weight of the loss that keeps the router's logits small",
           at_least(0));
     visit("moe_input_jitter_eps", self.input_jitter_eps,
@@ -109,6 +125,10 @@ struct MoeConfig {
 
   bool operator==(const MoeConfig&) const = default;
 
+  /// Returns the sum of the weights of the balancing losses.
+  double total_aux_loss_coeff() const;
+  /// Returns the weight of the balancing loss of this type, 0 without it.
+  double aux_loss_coeff_of(LoadBalancing type) const;
   RoutingRule routing() const;
   /// Appends every violated rule, and every key that is set but not read, as "model.key: ..".
   void add_conflicts(i64 num_layers, std::vector<std::string>& errors) const;

@@ -6,23 +6,24 @@
 
 namespace mcpp {
 
-Fp32Linear::Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs, bool has_bias)
-    : weight_(name + ".weight", Shape{outputs, context.config.hidden_size}, Init::Normal,
+Fp32Linear::Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs, bool has_bias, bool is_fp64)
+    : dtype_(is_fp64 ? DType::F64 : accumulate_dtype(context.dtype)),
+      weight_(name + ".weight", Shape{outputs, context.config.hidden_size}, Init::Normal,
               context.config.init_method_std) {
   if (has_bias) bias_ = std::make_unique<Param>(name + ".bias", Shape{outputs}, Init::Zeros);
 }
 
 Tensor Fp32Linear::forward(const Tensor& x) const {
-  const Tensor w = to_accumulate_dtype(weight_.value);
-  Tensor y = Tensor::empty({x.dim(0), w.dim(0)}, w.dtype(), x.device());
-  ops::matmul(to_accumulate_dtype(x), w, y, {.transpose_b = true});
-  if (bias_) ops::add_bias(y, to_accumulate_dtype(bias_->value));
+  const Tensor w = to_dtype(weight_.value, dtype_);
+  Tensor y = Tensor::empty({x.dim(0), w.dim(0)}, dtype_, x.device());
+  ops::matmul(to_dtype(x, dtype_), w, y, {.transpose_b = true});
+  if (bias_) ops::add_bias(y, to_dtype(bias_->value, dtype_));
   return y;
 }
 
 Tensor Fp32Linear::input_gradient(const Tensor& dy) const {
-  const Tensor w = to_accumulate_dtype(weight_.value);
-  Tensor dx = Tensor::empty({dy.dim(0), w.dim(1)}, w.dtype(), dy.device());
+  const Tensor w = to_dtype(weight_.value, dtype_);
+  Tensor dx = Tensor::empty({dy.dim(0), w.dim(1)}, dtype_, dy.device());
   ops::matmul(dy, w, dx);
   return dx;
 }
@@ -30,13 +31,22 @@ Tensor Fp32Linear::input_gradient(const Tensor& dy) const {
 void Fp32Linear::weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& microbatch) {
   microbatch.run_or_delay_wgrad([this, dy, x = std::move(x)] {
     weight_.add_grad([&](Tensor& dw, float beta) {
-      ops::matmul(dy, to_accumulate_dtype(x()), dw, {.transpose_a = true, .beta = beta});
+      if (dw.dtype() == dtype_) return ops::matmul(dy, to_dtype(x(), dtype_), dw, {.transpose_a = true, .beta = beta});
+      Tensor sum = Tensor::empty(dw.shape(), dtype_, dw.device());
+      ops::matmul(dy, to_dtype(x(), dtype_), sum, {.transpose_a = true});
+      beta == 0 ? ops::copy(sum, dw) : add_converted(sum, dw);
     });
   });
 }
 
 void Fp32Linear::bias_gradient(const Tensor& dy) {
-  if (bias_) bias_->add_grad([&](Tensor& db, float beta) { ops::column_sum(dy, db, beta); });
+  if (!bias_) return;
+  bias_->add_grad([&](Tensor& db, float beta) {
+    if (db.dtype() == dtype_) return ops::column_sum(dy, db, beta);
+    Tensor sum = Tensor::empty(db.shape(), dtype_, db.device());
+    ops::column_sum(dy, sum, 0);
+    beta == 0 ? ops::copy(sum, db) : add_converted(sum, db);
+  });
 }
 
 void Fp32Linear::visit(const ParamVisitor& f) {

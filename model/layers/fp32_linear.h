@@ -1,5 +1,5 @@
-// Linear map to a few outputs, computed in fp32 regardless of the model's dtype because discrete choices depend on its
-// outputs.
+// Linear map to a few outputs, computed in fp32 or fp64 regardless of the model's dtype because discrete choices depend
+// on its outputs.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,15 +10,18 @@
 
 namespace mcpp {
 
-/// x [T, h] -> [T, n] fp32 (fp64). The weight [n, h] and the bias [n], if there is one, have the model's dtype and are
-/// replicated on every rank.
+/// x [T, h] -> [T, n] fp32, or fp64 if the model has this dtype or `is_fp64` is set. The weight [n, h] and the bias
+/// [n], if there is one, have the model's dtype and are replicated on every rank.
 class Fp32Linear {
  public:
-  Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs, bool has_bias = false);
+  Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs, bool has_bias = false,
+             bool is_fp64 = false);
 
-  /// x may have the model's dtype or the accumulate dtype.
+  /// Returns the dtype of the outputs.
+  DType dtype() const { return dtype_; }
+  /// x may have the model's dtype, its accumulate dtype or the dtype of the outputs.
   Tensor forward(const Tensor& x) const;
-  /// Returns the gradient of x, [T, h] fp32 (fp64).
+  /// Returns the gradient of x, [T, h] of the dtype of the outputs, which dy has, too.
   Tensor input_gradient(const Tensor& dy) const;
   /// Accumulates the weight gradient, now or later if weight gradients are delayed. `x` returns forward()'s argument.
   void weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& microbatch);
@@ -31,6 +34,7 @@ class Fp32Linear {
   const Param& weight() const { return weight_; }
 
  private:
+  DType dtype_;
   Param weight_;
   std::unique_ptr<Param> bias_;
 };

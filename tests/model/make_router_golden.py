@@ -13,28 +13,36 @@ import h5py
 import torch
 
 LENGTH, BATCH, HIDDEN, EXPERTS, TOPK = 10, 2, 32, 6, 2
+BIAS = [0.3, -0.2, 0.1, -0.3, 0.2, 0.0]  # of experts, for their choice only
 AUX, Z = 0.3, 0.2
 CASES = {
     "softmax": dict(),
     "pre_softmax": dict(pre_softmax=True),
-    "sigmoid": dict(sigmoid=True),
-    "softmax_by_sample": dict(by_sample=True),
-    "sigmoid_by_sample": dict(sigmoid=True, by_sample=True),
+    "sigmoid": dict(score=torch.sigmoid),
+    "softmax_by_sample": dict(scopes={"sample": 1}),
+    "sigmoid_by_sample": dict(score=torch.sigmoid, scopes={"sample": 1}),
+    "sqrtsoftplus": dict(score=lambda x: torch.nn.functional.softplus(x).sqrt()),
+    "sigmoid_with_bias_by_sample": dict(score=torch.sigmoid, scopes={"sample": 1}, has_bias=True),
+    "sqrtsoftplus_with_bias_by_both": dict(score=lambda x: torch.nn.functional.softplus(x).sqrt(), has_bias=True,
+                                           scopes={"microbatch": 0.25, "sample": 0.75}),
 }
 
 
-def routed(logits, sigmoid, pre_softmax):
-    """Returns the experts of each token, their weights, and the scores of all experts, which add up to 1."""
-    if sigmoid:
-        scores = torch.sigmoid(logits)
-        chosen, experts = scores.topk(TOPK)
-        return experts, chosen / (chosen.sum(-1, keepdim=True) + 1e-20), scores / (scores.sum(-1, keepdim=True) + 1e-20)
+def routed(logits, score, pre_softmax, has_bias):
+    """Returns the experts of each token, their weights, the scores of all experts, which add up to 1, and the experts
+    that losses count, which are chosen without the bias."""
+    if score:
+        scores = score(logits)
+        experts = (scores + torch.tensor(BIAS, dtype=torch.float32) if has_bias else scores).topk(TOPK)[1]
+        chosen = scores.gather(-1, experts)
+        return (experts, chosen / (chosen.sum(-1, keepdim=True) + 1e-20), scores / (scores.sum(-1, keepdim=True) + 1e-20),
+                scores.topk(TOPK)[1])
     scores = logits.softmax(-1)
     if pre_softmax:
         weights, experts = scores.topk(TOPK)
-        return experts, weights, scores
+        return experts, weights, scores, experts
     chosen, experts = logits.topk(TOPK)
-    return experts, chosen.softmax(-1), scores
+    return experts, chosen.softmax(-1), scores, experts
 
 
 def balance_loss(experts, scores):
@@ -43,14 +51,13 @@ def balance_loss(experts, scores):
     return EXPERTS * (share * scores.mean(0)).sum()
 
 
-def answer(group, x, weight, d_weights, sigmoid=False, pre_softmax=False, by_sample=False):
+def answer(group, x, weight, d_weights, score=None, pre_softmax=False, scopes={"microbatch": 1}, has_bias=False):
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
     logits = x @ weight.T
-    experts, weights, scores = routed(logits, sigmoid, pre_softmax)
-    if by_sample:  # row r belongs to sample r % BATCH
-        balance = torch.stack([balance_loss(experts[i::BATCH], scores[i::BATCH]) for i in range(BATCH)]).mean()
-    else:
-        balance = balance_loss(experts, scores)
+    experts, weights, scores, counted = routed(logits, score, pre_softmax, has_bias)
+    losses = {"microbatch": balance_loss(counted, scores),  # row r belongs to sample r % BATCH
+              "sample": torch.stack([balance_loss(counted[i::BATCH], scores[i::BATCH]) for i in range(BATCH)]).mean()}
+    balance = sum(share * losses[scope] for scope, share in scopes.items())
     z = logits.logsumexp(-1).square().mean()
     ((weights * d_weights).sum() + len(x) * (AUX * balance + Z * z)).backward()
     group["experts"] = experts.to(torch.int32).numpy()

@@ -85,6 +85,42 @@ TEST(MoeConfigTest, GroupsMustHaveEnoughExperts) {
               ElementsAre("model.moe_router_group_score_topk: only read when moe_router_num_groups is set"));
 }
 
+TEST(MoeConfigTest, BalancingLossesNeedOneCoefficientEach) {
+  ModelConfig config = with_experts();
+  MoeConfig& moe = config.moe;
+  moe.router_load_balancing_type = OneOrList(std::vector{LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss});
+  moe.aux_loss_coeff = 0.01;
+  EXPECT_THAT(config.conflicts(), ElementsAre("model.moe_aux_loss_coeff: must have one value for each of the 2 losses "
+                                              "of moe_router_load_balancing_type, not 1"));
+  moe.aux_loss_coeff = OneOrList(std::vector{0.01, 0.5});
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_DOUBLE_EQ(moe.total_aux_loss_coeff(), 0.51);
+  EXPECT_EQ(moe.aux_loss_coeff_of(LoadBalancing::SeqAuxLoss), 0.5);
+  EXPECT_EQ(moe.aux_loss_coeff_of(LoadBalancing::GlobalAuxLoss), 0);
+  moe.router_load_balancing_type = OneOrList(std::vector{LoadBalancing::AuxLoss, LoadBalancing::AuxLoss});
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("\"aux_loss\" occurs twice")));
+  moe.router_load_balancing_type = OneOrList(std::vector{LoadBalancing::AuxLoss, LoadBalancing::None});
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("\"none\" excludes balancing losses")));
+  moe.router_load_balancing_type = LoadBalancing::None, moe.aux_loss_coeff = 0.01;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.moe_aux_loss_coeff: only read when")));
+}
+
+TEST(MoeConfigTest, ExpertBiasNeedsScoresOfSingleExperts) {
+  ModelConfig config = with_experts();
+  config.moe.router_enable_expert_bias = true;
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("\"sigmoid\" or \"sqrtsoftplus\"")));
+  for (const RouterScore score : {RouterScore::Sigmoid, RouterScore::SqrtSoftplus}) {
+    config.moe.router_score_function = score;
+    EXPECT_THAT(config.conflicts(), IsEmpty());
+  }
+}
+
+TEST(MoeConfigTest, DescribesLatent) {
+  ModelConfig config = with_experts();
+  config.num_layers = 1, config.moe.ffn_hidden_size = 48, config.moe.latent_size = 24;
+  EXPECT_EQ(describe_blocks(config), "1 x [attention 12 | 8 experts top 2 gelu 48 latent 24]");
+}
+
 TEST(MoeConfigTest, RequiresAtLeastOneExpertLayer) {
   ModelConfig config = with_experts();
   config.moe.layer_freq = {0, 0, 0, 0};

@@ -2,6 +2,7 @@
 // double precision, and routing decisions that must be deterministic.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
 #include "model/flops.h"
@@ -27,9 +28,34 @@ struct NamedConfig {
   ModelConfig config;
 };
 
+using Change = std::function<void(ModelConfig&, MoeConfig&)>;
+
+void add_nemotron_models(const std::function<void(const char*, const Change&)>& add) {
+  add("balanced_in_three_scopes", [](ModelConfig&, MoeConfig& moe) {
+    moe.router_score_function = RouterScore::SqrtSoftplus, moe.router_enable_expert_bias = true;
+    moe.router_load_balancing_type =
+        OneOrList(std::vector{LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss, LoadBalancing::GlobalAuxLoss});
+    moe.aux_loss_coeff = OneOrList(std::vector{0.5, 0.25, 1.5}), moe.z_loss_coeff = 0.3;
+  });
+  add("latent", [](ModelConfig& config, MoeConfig& moe) {
+    config.activation_func = ActivationFunction::SquaredReLU;
+    moe.latent_size = 12, moe.router_score_function = RouterScore::Sigmoid, moe.shared_expert_intermediate_size = 16;
+    moe.router_enable_expert_bias = true, moe.router_load_balancing_type = LoadBalancing::SeqAuxLoss;
+    moe.aux_loss_coeff = 0.5;
+  });
+  add("latent_biases", [](ModelConfig& config, MoeConfig& moe) {
+    config.add_mlp_bias = true, moe.latent_size = 40, moe.router_topk = 3, moe.router_dtype = RouterDType::Fp64;
+    moe.router_add_bias = true, moe.expert_capacity_factor = 0.75;
+  });
+  add("latent_weighted_inputs", [](ModelConfig&, MoeConfig& moe) {
+    moe.latent_size = 20, moe.router_topk = 1, moe.router_score_function = RouterScore::SqrtSoftplus;
+    moe.apply_probs_on_input = true, moe.router_topk_scaling_factor = 1.5;
+  });
+}
+
 std::vector<NamedConfig> models() {
   std::vector<NamedConfig> all;
-  const auto add = [&](const char* name, auto&& change) {
+  const auto add = [&](const char* name, const Change& change) {
     ModelConfig config = with_experts();
     change(config, config.moe);
     all.push_back({name, config});
@@ -76,6 +102,7 @@ std::vector<NamedConfig> models() {
     moe.layer_freq = {0, 1}, moe.expert_capacity_factor = 0.75, moe.token_drop_policy = TokenDropPolicy::Position;
     moe.shared_expert_intermediate_size = 8;
   });
+  add_nemotron_models(add);
   return all;
 }
 
@@ -89,7 +116,7 @@ double whole_loss(TinyModel& m) {
   double loss = m.model.loss(m.tokens, {m.targets}, 1, microbatch).next.sum();
   const MoeConfig& moe = m.model.context().config.moe;
   for (const auto& [layer, router] : m.model.routers())
-    loss += moe.aux_loss_coeff * router->tally().balance_loss + moe.z_loss_coeff * router->tally().z_loss;
+    loss += moe.total_aux_loss_coeff() * router->tally().balance_loss + moe.z_loss_coeff * router->tally().z_loss;
   return loss;
 }
 

@@ -13,6 +13,10 @@ namespace {
 using test::Numbers;
 using test::to_doubles;
 
+bool has_bias(const std::string& name) {
+  return name.find("with_bias") != std::string::npos;
+}
+
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = test::tiny_llama();
   config.num_layers = 1;
@@ -21,13 +25,21 @@ ModelConfig model_of(const std::string& name) {
   moe.aux_loss_coeff = 0.3, moe.z_loss_coeff = 0.2;
   moe.router_pre_softmax = name == "pre_softmax";
   if (name.starts_with("sigmoid")) moe.router_score_function = RouterScore::Sigmoid;
+  if (name.starts_with("sqrtsoftplus")) moe.router_score_function = RouterScore::SqrtSoftplus;
+  moe.router_enable_expert_bias = has_bias(name);
+  if (name.ends_with("by_both")) {
+    moe.router_load_balancing_type = OneOrList(std::vector{LoadBalancing::SeqAuxLoss, LoadBalancing::AuxLoss});
+    moe.aux_loss_coeff = OneOrList(std::vector{0.75 * 0.3, 0.25 * 0.3});
+  }
   if (name.ends_with("by_sample")) moe.router_load_balancing_type = LoadBalancing::SeqAuxLoss;
   return config;
 }
 
 class RouterGoldenTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Rules, RouterGoldenTest,
-                         testing::Values("softmax", "pre_softmax", "sigmoid", "softmax_by_sample", "sigmoid_by_sample"),
+                         testing::Values("softmax", "pre_softmax", "sigmoid", "softmax_by_sample", "sigmoid_by_sample",
+                                         "sqrtsoftplus", "sigmoid_with_bias_by_sample",
+                                         "sqrtsoftplus_with_bias_by_both"),
                          [](const auto& p) { return p.param; });
 
 void expect_near(const Numbers& found, const Numbers& expected, const char* what) {
@@ -57,6 +69,8 @@ TEST_P(RouterGoldenTest, ChoicesWeightsLossesAndGradientsMatchPyTorch) {
   const Tensor x = tensor("x");
   const TokenRows rows{.count = x.dim(0), .batch = 2};
   Router& router = *m.model.routers()[0].router;
+  router.allocate_state();
+  if (has_bias(name)) test::set_values(*router.expert_bias(), {0.3, -0.2, 0.1, -0.3, 0.2, 0});
   MicrobatchContext microbatch = m.pass(true);
   const Router::Output routed = router.forward(x, rows, microbatch);
   Tensor dx = Tensor::zeros(x.shape(), DType::F64, m.device);

@@ -91,6 +91,21 @@ inline ModelConfig tiny_mamba() {
   return config;
 }
 
+/// Nemotron 3: layers with Mamba-2, experts of a latent, or attention without RoPE.
+inline ModelConfig tiny_nemotron() {
+  ModelConfig config = tiny_llama();
+  config.hybrid_layer_pattern = "ME*";
+  config.norm_epsilon = 1e-2;
+  config.position_embedding_type = PositionEmbedding::None;
+  config.rotary_percent = 1;
+  config.activation_func = ActivationFunction::SquaredReLU;
+  config.recurrent = {.mamba_state_dim = 6, .mamba_head_dim = 4, .mamba_num_groups = 8, .mamba_num_heads = 16};
+  config.moe.num_experts = 4, config.moe.ffn_hidden_size = 24, config.moe.latent_size = 20;
+  config.moe.router_score_function = RouterScore::Sigmoid, config.moe.router_enable_expert_bias = true;
+  config.moe.shared_expert_intermediate_size = 16;
+  return config;
+}
+
 /// Attention sinks, limited activations and windows of gpt-oss, without experts.
 inline ModelConfig tiny_gpt_oss() {
   ModelConfig config = tiny_llama();
@@ -239,7 +254,8 @@ inline std::vector<NamedModel> tiny_variants() {
           {"deepseek", deepseek},
           {"latent_wide_values", wide_values},
           {"gated_deltanet", tiny_delta_net()},
-          {"mamba", tiny_mamba()}};
+          {"mamba", tiny_mamba()},
+          {"nemotron", tiny_nemotron()}};
 }
 
 /// A model with allocated, initialized parameters and gradients, on one rank or as one rank of `tp`.

@@ -38,12 +38,17 @@ std::vector<Box> expert_matrices(const Shape& global) {
   return matrices;
 }
 
+/// Returns the width of an expert's input and output.
+i64 width_of(const MoeSpec& spec, const ModelConfig& c) {
+  return spec.latent_size > 0 ? spec.latent_size : c.hidden_size;
+}
+
 Shape fc1_shape(const MoeSpec& spec, const ModelConfig& c) {
-  return c.is_gated() ? Shape{spec.num_experts, 2, spec.ffn_hidden_size, c.hidden_size}
-                      : Shape{spec.num_experts, spec.ffn_hidden_size, c.hidden_size};
+  return c.is_gated() ? Shape{spec.num_experts, 2, spec.ffn_hidden_size, width_of(spec, c)}
+                      : Shape{spec.num_experts, spec.ffn_hidden_size, width_of(spec, c)};
 }
 Shape fc2_shape(const MoeSpec& spec, const ModelConfig& c) {
-  return {spec.num_experts, c.hidden_size, spec.ffn_hidden_size};
+  return {spec.num_experts, width_of(spec, c), spec.ffn_hidden_size};
 }
 
 /// Returns a view [experts, out, in].

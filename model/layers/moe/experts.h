@@ -13,12 +13,13 @@
 
 namespace mcpp {
 
-/// x [M, h], with rows[e] rows for expert e in the order of experts -> [M, h]; a partial sum if the width of an expert
-/// is sharded. The matrices are boxes of two global tensors, linear_fc1.weight [num_experts, ffn, h] (gated:
-/// [num_experts, 2, ffn, h]) and linear_fc2.weight [num_experts, h, ffn]; if MLPs have biases, also of linear_fc1.bias
-/// [num_experts, ffn] (gated: [num_experts, 2, ffn]) and linear_fc2.bias [num_experts, h], which the first of the ranks
-/// that share an expert's width adds to its partial sum. Saves x, the up projection [M, ffn] (gated: [M, 2 ffn])
-/// including bias, and the activation's output [M, ffn].
+/// x [M, h], with rows[e] rows for expert e in the order of experts -> [M, h], where h is the width of the latent if
+/// the experts have one, otherwise hidden_size; a partial sum if the width of an expert is sharded. The matrices are
+/// boxes of two global tensors, linear_fc1.weight [num_experts, ffn, h] (gated: [num_experts, 2, ffn, h]) and
+/// linear_fc2.weight [num_experts, h, ffn]; if MLPs have biases, also of linear_fc1.bias [num_experts, ffn] (gated:
+/// [num_experts, 2, ffn]) and linear_fc2.bias [num_experts, h], which the first of the ranks that share an expert's
+/// width adds to its partial sum. Saves x, the up projection [M, ffn] (gated: [M, 2 ffn]) including bias, and the
+/// activation's output [M, ffn].
 class Experts {
  public:
   Experts(const std::string& name, const MoeSpec& spec, StoredRef<ModelContext> context);

@@ -19,11 +19,31 @@ Tensor ones_like(const Tensor& x) {
 
 }  // namespace
 
+LatentProjection::LatentProjection(const std::string& name, i64 in, i64 out, double init_std,
+                                   const ModelContext& context)
+    : slice_(name, slab({out, in}, 0, 0, out), slab({out}, 0, 0, out),
+             {.bias = context.config.mlp_bias(), .init_std = init_std}) {
+  slice_.visit([](Param& param) { param.placement.tp = {gradient_spread(ActivationPlacement::SequenceSharded)}; });
+}
+
+Tensor LatentProjection::backward(const Tensor& dy, const Tensor& x, MicrobatchContext& microbatch) {
+  Tensor dx = slice_.input_gradient(dy, {});
+  microbatch.run_or_delay_wgrad([this, dy, x] { slice_.weight_gradient(dy, x, {}); });
+  return dx;
+}
+
 MoELayer::MoELayer(const std::string& name, i64 layer, const MoeSpec& spec, StoredRef<ModelContext> context)
     : context_(context),
       shard_(context_.splits_sequence() ? nullptr : &context_.tp),
       router_(name + ".router", context),
       experts_(name + ".experts", spec, context) {
+  if (spec.latent_size > 0) {
+    const i64 hidden = context_.config.hidden_size;
+    fc1_latent_proj_ = std::make_unique<LatentProjection>(name + ".fc1_latent_proj", hidden, spec.latent_size,
+                                                          context_.config.init_method_std, context_);
+    fc2_latent_proj_ = std::make_unique<LatentProjection>(name + ".fc2_latent_proj", spec.latent_size, hidden,
+                                                          context_.output_init_std(), context_);
+  }
   if (spec.shared_expert_intermediate_size > 0)
     shared_ =
         std::make_unique<SharedExpert>(name + ".shared_experts", layer, spec.shared_expert_intermediate_size, context);
@@ -58,37 +78,44 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
     if (shared_) shared = shared_->forward(x, microbatch);
   };
   const bool scales_input = context_.config.moe.apply_probs_on_input;
-  const Tensor inputs = scales_input ? scale_rows(tokens, routed.weights) : tokens;
+  const Tensor latent = fc1_latent_proj_ ? fc1_latent_proj_->forward(tokens) : tokens;
+  if (fc1_latent_proj_ && scales_input) microbatch.save(this, latent);
+  const Tensor inputs = scales_input ? scale_rows(latent, routed.weights) : latent;
   const Tensor y = experts_.forward(dispatcher->dispatch(inputs, run_shared_expert), dispatcher->rows(), microbatch);
   const TokenDispatcher::Combined combined =
       dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights);
   for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.kept})
     microbatch.save(this, t);
-  Tensor out = shard_.gather(combined.out, x.numel() / x.dim(-1)).view(x.shape());
+  if (fc2_latent_proj_) microbatch.save(this, combined.out);
+  const Tensor own = fc2_latent_proj_ ? fc2_latent_proj_->forward(combined.out) : combined.out;
+  Tensor out = shard_.gather(own, x.numel() / x.dim(-1)).view(x.shape());
   if (shared_) ops::add_to(shared, out);
   return out;
 }
 
 Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
+  Tensor d_combined = shard_.scatter(dy.as_matrix());
+  if (fc2_latent_proj_) d_combined = fc2_latent_proj_->backward(d_combined, microbatch.take(this), microbatch);
   const Tensor saved_outputs = microbatch.take(this), weights = microbatch.take(this),
                gathered_choices = microbatch.take(this), experts = microbatch.take(this);
   const auto dispatcher =
       make_dispatcher({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), microbatch);
   const bool scales_input = context_.config.moe.apply_probs_on_input;
-  auto gradients = dispatcher->combine_backward(shard_.scatter(dy.as_matrix()), saved_outputs,
-                                                scales_input ? ones_like(weights) : weights);
+  auto gradients = dispatcher->combine_backward(d_combined, saved_outputs, scales_input ? ones_like(weights) : weights);
   Tensor d_shared;  // overlaps the exchange of gradients
   const auto run_shared_expert = [&] {
     if (shared_) d_shared = shared_->backward(dy, microbatch);
   };
   Tensor d_tokens = dispatcher->dispatch_backward(experts_.backward(gradients.rows, dispatcher->rows(), microbatch),
                                                   run_shared_expert);
+  const Tensor latent = fc1_latent_proj_ && scales_input ? microbatch.take(this) : Tensor();
   const Tensor x = microbatch.take(this).view(dy.shape()), tokens = shard_.scatter(x.as_matrix());
   if (scales_input) {
     const Tensor d_inputs = d_tokens;
     d_tokens = Tensor::like(d_inputs);
-    scale_rows_backward(d_inputs, tokens, weights, d_tokens, gradients.weights);
+    scale_rows_backward(d_inputs, latent.defined() ? latent : tokens, weights, d_tokens, gradients.weights);
   }
+  if (fc1_latent_proj_) d_tokens = fc1_latent_proj_->backward(d_tokens, tokens, microbatch);
   router_.backward(gradients.weights, tokens, token_rows(x, microbatch), d_tokens, microbatch);
   Tensor dx = shard_.gather(d_tokens, dy.numel() / dy.dim(-1)).view(dy.shape());
   if (shared_) ops::add_to(d_shared, dx);
@@ -97,6 +124,10 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
 
 ActivationPlacement MoELayer::output_placement(ActivationPlacement x) const {
   check_gradient_spread(router_.weight(), ActivationPlacement::SequenceSharded);
+  if (fc1_latent_proj_) {
+    for (LatentProjection* linear : {fc1_latent_proj_.get(), fc2_latent_proj_.get()})
+      linear->visit([](Param& param) { check_gradient_spread(param, ActivationPlacement::SequenceSharded); });
+  }
   if (shared_) {
     const ActivationPlacement y = shared_->output_placement(x);
     MCPP_CHECK(y == x, "a shared expert returns activations that are ", name_of(y));
@@ -106,6 +137,7 @@ ActivationPlacement MoELayer::output_placement(ActivationPlacement x) const {
 
 void MoELayer::visit(const ParamVisitor& f) {
   router_.visit(f);
+  if (fc1_latent_proj_) fc1_latent_proj_->visit(f), fc2_latent_proj_->visit(f);
   experts_.visit(f);
   if (shared_) shared_->visit(f);
 }

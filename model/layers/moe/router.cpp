@@ -47,7 +47,7 @@ Router::Router(const std::string& name, StoredRef<ModelContext> context)
       context_(context),
       config_(context_.config.moe),
       rule_(config_.routing()),
-      linear_(name, context_, config_.num_experts, config_.router_add_bias) {
+      linear_(name, context_, config_.num_experts, config_.router_add_bias, config_.router_dtype == RouterDType::Fp64) {
   // Each rank routes its own tokens.
   linear_.visit([](Param& param) { param.placement.tp = {gradient_spread(ActivationPlacement::SequenceSharded)}; });
   clear_counts();
@@ -58,7 +58,7 @@ void Router::clear_counts() {
 }
 
 bool Router::has_balance_loss() const {
-  return config_.aux_loss_coeff > 0;
+  return config_.total_aux_loss_coeff() > 0;
 }
 
 void Router::allocate_state() {
@@ -66,7 +66,7 @@ void Router::allocate_state() {
     return Tensor::zeros({config_.num_experts}, DType::F32, context_.device, MemoryClass::Other);
   };
   if (config_.router_enable_expert_bias) expert_bias_ = make();
-  if (has_balance_loss() && config_.router_load_balancing_type == LoadBalancing::GlobalAuxLoss) global_tokens_ = make();
+  if (config_.aux_loss_coeff_of(LoadBalancing::GlobalAuxLoss) > 0) global_tokens_ = make();
 }
 
 /// Moves the bias by a fixed step towards balance (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
@@ -95,7 +95,7 @@ Dropout Router::make_jitter(const TokenRows& rows, const MicrobatchContext& micr
 
 Tensor Router::router_input(const Tensor& x, const Dropout& jitter) const {
   if (jitter.p == 0) return x;
-  const Tensor wide = to_accumulate_dtype(x);
+  const Tensor wide = to_dtype(x, linear_.dtype());
   Tensor jittered = Tensor::like(wide);
   ops::jitter(wide, jitter, jittered);
   return jittered;
@@ -130,20 +130,25 @@ Router::Output Router::forward(const Tensor& x, const TokenRows& rows, Microbatc
       microbatch.decide(this, [&] { return decide(logits, rows, microbatch); });
   for (const Tensor& t : decisions) microbatch.save(this, t);
   const Tensor &chosen = decisions[0], &experts = decisions[1];
-  return {.experts = experts, .weights = routing_weights(logits, chosen)};
+  return {.experts = experts, .weights = to_dtype(routing_weights(logits, chosen), accumulate_dtype(context_.dtype))};
 }
 
 MicrobatchContext::Decisions Router::decide(const Tensor& logits, const TokenRows& rows,
                                             const MicrobatchContext& microbatch) {
-  Tensor chosen = Tensor::empty({logits.dim(0), rule_.topk}, DType::I32, logits.device());
-  ops::choose_experts(routing_scores(logits, rows, microbatch), expert_bias(), rule_, chosen);
+  const Tensor scores = routing_scores(logits, rows, microbatch);
+  const auto choose = [&](const Tensor* bias) {
+    Tensor experts = Tensor::empty({logits.dim(0), rule_.topk}, DType::I32, logits.device());
+    ops::choose_experts(scores, bias, rule_, experts);
+    return experts;
+  };
+  const Tensor chosen = choose(expert_bias());
   Tensor experts = chosen;
   if (rows.count < logits.dim(0)) experts = drop_padding(chosen, rows);
   if (const i64 capacity_limit = capacity(rows.batch, microbatch); capacity_limit > 0)
     experts = drop_overflowing(logits, chosen, rows, capacity_limit);
   MicrobatchContext::Decisions decisions{chosen, experts};
   if (!microbatch.training) return decisions;
-  if (has_balance_loss()) decisions.push_back(loss_factors(chosen, rows));
+  if (has_balance_loss()) decisions.push_back(loss_factors(expert_bias() ? choose(nullptr) : chosen, rows));
   count(logits, decisions);
   return decisions;
 }
@@ -170,11 +175,11 @@ Tensor Router::drop_overflowing(const Tensor& logits, const Tensor& chosen, cons
 
 /// Gradient with respect to the scores, times tokens, of the mean over tokens of num_experts x sum over experts of (its
 /// share of the choices) x (its score): Fedus et al. 2021, equation 4.
-Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
-  const bool by_sample = config_.router_load_balancing_type == LoadBalancing::SeqAuxLoss;
+Tensor Router::loss_factors(LoadBalancing type, const Tensor& chosen, const TokenRows& rows) const {
+  const bool by_sample = type == LoadBalancing::SeqAuxLoss;
   const i64 experts = config_.num_experts, groups = by_sample ? rows.batch : 1;
   Tensor factors = Tensor::empty({groups, experts}, DType::F64, chosen.device());
-  if (global_tokens_.defined()) {
+  if (type == LoadBalancing::GlobalAuxLoss && global_tokens_.defined()) {
     ops::copy(global_tokens_, factors);
   } else {
     write_values(counts_by_sample(chosen, groups), factors);
@@ -185,6 +190,23 @@ Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
   for (double& value : values) value *= all > 0 ? static_cast<double>(experts * groups) / all : 0;
   values.write_back();
   return factors;
+}
+
+Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
+  const i64 groups = config_.aux_loss_coeff_of(LoadBalancing::SeqAuxLoss) > 0 ? rows.batch : 1;
+  Tensor mean = Tensor::zeros({groups, config_.num_experts}, DType::F64, chosen.device());
+  for (const LoadBalancing type : config_.router_load_balancing_type.values()) {
+    const double weight = config_.aux_loss_coeff_of(type) / config_.total_aux_loss_coeff();
+    if (weight == 0) continue;
+    Tensor factors = loss_factors(type, chosen, rows);
+    if (weight == 1) return factors;
+    ops::scale(factors, weight);
+    for (i64 group = 0; group < groups; ++group) {
+      Tensor of_group = mean.slice(group, group + 1);
+      ops::add_to(factors.dim(0) == 1 ? factors : factors.slice(group, group + 1), of_group);
+    }
+  }
+  return mean;
 }
 
 /// Returns [groups, num_experts]: how often the tokens of each sample, or all tokens, chose each expert.
@@ -223,7 +245,7 @@ void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, doub
   const Shape shape = factors.defined() ? factors.shape() : Shape{1, config_.num_experts};
   Tensor scaled = Tensor::zeros(shape, DType::F64, logits.device());
   if (factors.defined()) ops::copy(factors, scaled);
-  ops::scale(scaled, config_.aux_loss_coeff * grad_scale);
+  ops::scale(scaled, config_.total_aux_loss_coeff() * grad_scale);
   ops::router_score_sums_backward(logits, rule_.score, scaled, config_.z_loss_coeff * grad_scale, d_logits);
 }
 
@@ -233,7 +255,7 @@ void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows&
   microbatch.take(this);  // the choices that were not dropped, which the weights do not depend on
   const Tensor chosen = microbatch.take(this), logits = microbatch.take(this);
   Tensor d_logits = Tensor::like(logits);
-  ops::routing_weights_backward(d_weights, logits, chosen, rule_, d_logits);
+  ops::routing_weights_backward(to_dtype(d_weights, logits.dtype()), logits, chosen, rule_, d_logits);
   add_loss_gradient(logits, factors, microbatch.grad_scale, d_logits);
   const Dropout jitter = make_jitter(rows, microbatch);
   linear_.weight_gradient(

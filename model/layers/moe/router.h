@@ -1,5 +1,6 @@
-// Router of a mixture of experts: selects the experts of each token and their weights. Scores, weights and losses are
-// fp32 regardless of the model's dtype, and counts are integers, because discrete choices depend on them.
+// Router of a mixture of experts: selects the experts of each token and their weights. Logits, scores, weights and
+// losses are fp32 or fp64 (moe_router_dtype) regardless of the model's dtype, and counts are integers, because discrete
+// choices depend on them.
 #pragma once
 #include <functional>
 #include <span>
@@ -15,7 +16,8 @@ namespace mcpp {
 struct RoutingCounts {
   std::vector<double> tokens;  ///< [num_experts]: number of choices of each expert, including dropped ones
   double dropped = 0;          ///< choices dropped because their expert was full
-  /// Loss without its coefficient, summed over tokens: 1 per token if experts are perfectly balanced.
+  /// Mean of the balancing losses, weighted by their coefficients and summed over tokens: 1 per token if experts are
+  /// perfectly balanced.
   double balance_loss = 0;
   double z_loss = 0;  ///< loss without its coefficient, summed over tokens
 
@@ -43,7 +45,7 @@ class Router {
 
   struct Output {
     Tensor experts;  ///< int32 [T, k]; -1 = dropped
-    Tensor weights;  ///< [T, k] fp32 (fp64)
+    Tensor weights;  ///< [T, k] of the model's accumulate dtype
   };
   /// Routes x [T, h]. In training it updates the statistics, except when recomputing. Saves its logits [T, num_experts]
   /// and its decisions.
@@ -86,7 +88,11 @@ class Router {
   Tensor routing_weights(const Tensor& logits, const Tensor& chosen) const;
   Tensor drop_padding(const Tensor& chosen, const TokenRows& rows) const;
   Tensor drop_overflowing(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const;
+  /// Returns the weighted mean of the factors of all balancing losses, given the choices by scores without the expert
+  /// bias (DeepSeek-V3, equation 18): fp64 [b, num_experts], or [1, num_experts] if
+  /// they are equal for all samples.
   Tensor loss_factors(const Tensor& chosen, const TokenRows& rows) const;
+  Tensor loss_factors(LoadBalancing type, const Tensor& chosen, const TokenRows& rows) const;
   std::vector<double> counts_by_sample(const Tensor& chosen, i64 groups) const;
   void count(const Tensor& logits, const MicrobatchContext::Decisions& decisions);
   void add_loss_gradient(const Tensor& logits, const Tensor& factors, double grad_scale, Tensor& d_logits) const;

@@ -1,26 +1,26 @@
-// Conversions for computations that are done in fp32 for every model dtype.
+// Conversions for computations that are done in fp32 or fp64 for every model dtype.
 #pragma once
 #include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
 
 namespace mcpp {
 
-/// Returns x in its accumulate dtype: x itself, or a copy.
-inline Tensor to_accumulate_dtype(const Tensor& x) {
-  if (x.dtype() == accumulate_dtype(x.dtype())) return x;
-  Tensor y = Tensor::empty(x.shape(), accumulate_dtype(x.dtype()), x.device());
+/// Returns x in this dtype: x itself, or a copy.
+inline Tensor to_dtype(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  Tensor y = Tensor::empty(x.shape(), dtype, x.device());
   ops::copy(x, y);
   return y;
 }
 
-/// Adds d, of the accumulate dtype, to dx.
+/// Returns x in its accumulate dtype: x itself, or a copy.
+inline Tensor to_accumulate_dtype(const Tensor& x) {
+  return to_dtype(x, accumulate_dtype(x.dtype()));
+}
+
+/// Adds d, of a wider dtype or the same, to dx.
 inline void add_converted(const Tensor& d, Tensor& dx) {
-  Tensor rounded = d;
-  if (dx.dtype() != d.dtype()) {
-    rounded = Tensor::empty(d.shape(), dx.dtype(), dx.device());
-    ops::copy(d, rounded);
-  }
-  ops::add_to(rounded, dx);
+  ops::add_to(to_dtype(d, dx.dtype()), dx);
 }
 
 }  // namespace mcpp

@@ -59,15 +59,17 @@ const std::vector<RunLayout> kExpertLayouts{
     {"dp8_ep4_hsdp_zero3", {.dp = 8, .ep = 4, .zero_stage = 3, .instances = 2}},
 };
 
-/// Experts that are balanced by a bias and by the loads of the previous step.
+/// Experts of a latent that are balanced by a bias, by the loads of the previous step, and by sample.
 ModelConfig tiny_moe() {
   ModelConfig model = test::tiny_llama();
   model.moe.num_experts = 4;
   model.moe.ffn_hidden_size = 24;
   model.moe.router_score_function = RouterScore::Sigmoid;
   model.moe.router_enable_expert_bias = true;
-  model.moe.router_load_balancing_type = LoadBalancing::GlobalAuxLoss;
-  model.moe.aux_loss_coeff = 0.01;
+  model.moe.latent_size = 20;
+  model.moe.router_load_balancing_type =
+      OneOrList(std::vector{LoadBalancing::GlobalAuxLoss, LoadBalancing::SeqAuxLoss});
+  model.moe.aux_loss_coeff = OneOrList(std::vector{0.01, 0.005});
   return model;
 }
 

@@ -64,7 +64,8 @@ const RunLayout kLayouts[]{
 /// Mixtral: softmax over the two chosen experts of four, with a balancing loss. DeepSeek-V3: sigmoid scores with a
 /// balancing bias, groups, a scale, a shared expert and a dense first layer. Switch: one expert with a capacity, so
 /// that tokens are dropped, with dropout, tied embeddings and biases. GLaM: experts in every other layer, the last
-/// tokens dropped, balancing over each sample.
+/// tokens dropped, balancing over each sample. Nemotron 3: experts of a latent with squared ReLU and a shared expert,
+/// routed by sqrt-softplus scores in fp64 with a balancing bias and three balancing losses.
 ModelConfig model_of(const std::string& name) {
   ModelConfig config = test::tiny_llama();
   config.num_layers = 4;
@@ -92,6 +93,17 @@ ModelConfig model_of(const std::string& name) {
     moe.shared_expert_intermediate_size = 16;
     moe.shared_expert_gate = true;
     config.add_mlp_bias = true;
+  } else if (name == "nemotron") {
+    config.activation_func = ActivationFunction::SquaredReLU;
+    config.add_mlp_bias = true;
+    moe.latent_size = 20;
+    moe.router_dtype = RouterDType::Fp64;
+    moe.router_score_function = RouterScore::SqrtSoftplus;
+    moe.router_enable_expert_bias = true;
+    moe.router_load_balancing_type =
+        OneOrList(std::vector{LoadBalancing::SeqAuxLoss, LoadBalancing::AuxLoss, LoadBalancing::GlobalAuxLoss});
+    moe.aux_loss_coeff = OneOrList(std::vector{0.02, 0.01, 0.03});
+    moe.shared_expert_intermediate_size = 16;
   } else if (name == "switch") {
     config.activation_func = ActivationFunction::Gelu;
     config.add_bias_linear = true;
@@ -128,7 +140,7 @@ const RunResult& one_rank(const std::string& model) {
 
 class ExpertParallelLayoutsTest : public testing::TestWithParam<std::tuple<const char*, RunLayout>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, ExpertParallelLayoutsTest,
-                         testing::Combine(testing::Values("mixtral", "deepseek", "switch", "glam"),
+                         testing::Combine(testing::Values("mixtral", "deepseek", "switch", "glam", "nemotron"),
                                           testing::ValuesIn(kLayouts)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 

@@ -39,6 +39,7 @@ ModelConfig model_of(const std::string& name) {
     config.moe.num_experts = 4;
     config.moe.router_topk = 4;
     config.moe.layer_freq = {2};
+    config.moe.latent_size = 24;
     config.moe.shared_expert_intermediate_size = 16;
   }
   return config;

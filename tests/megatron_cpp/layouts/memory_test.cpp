@@ -31,7 +31,8 @@ ModelConfig model_of(const std::string& name) {
   config.hidden_dropout = name == "gpt2" ? 0.1 : 0;
   if (name == "mtp") config.mtp_num_layers = 2;
   if (name == "latent") config = test::with_latent_attention(config);
-  if (name == "experts") {
+  if (name.ends_with("experts")) {
+    config.moe.latent_size = name == "experts" ? 0 : 48;
     config.moe.num_experts = config.moe.router_topk = 4;
     config.moe.layer_freq = {0, 0, 1, 1, 0, 1, 1, 1};
     config.moe.ffn_hidden_size = 96;
@@ -199,13 +200,14 @@ TEST_P(MemoryEstimateTest, MatchesPeakOfEveryRank) {
   }
 }
 
+std::string name_of_case(const testing::TestParamInfo<MemoryEstimateTest::ParamType>& p) {
+  return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, MemoryEstimateTest,
                          testing::Combine(testing::Values("gpt2", "llama", "latent"),
                                           testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kLayouts)),
-                         [](const auto& p) {
-                           return str(std::get<0>(p.param), "_", name_of(std::get<1>(p.param)), "_",
-                                      std::get<2>(p.param).name);
-                         });
+                         name_of_case);
 
 INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, MemoryEstimateTest,
                          testing::Combine(testing::Values("mtp"), testing::Values(DType::F32),
@@ -213,11 +215,9 @@ INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, MemoryEstimateTest,
                          [](const auto& p) { return str(std::get<2>(p.param).name); });
 
 INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
-                         testing::Combine(testing::Values("experts"), testing::Values(DType::F32, DType::BF16),
-                                          testing::ValuesIn(kExpertLayouts)),
-                         [](const auto& p) {
-                           return str(name_of(std::get<1>(p.param)), "_", std::get<2>(p.param).name);
-                         });
+                         testing::Combine(testing::Values("experts", "latent_experts"),
+                                          testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kExpertLayouts)),
+                         name_of_case);
 
 /// All tokens choose the experts of one rank: a router of zeros gives all experts the same score, ties choose the first
 /// ones, and a learning rate of 0 keeps it so.

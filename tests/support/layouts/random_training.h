@@ -239,6 +239,9 @@ class RandomTraining {
     m.moe.router_topk = pick<i64>("moe_router_topk", {1, 2, 3});
     m.moe.router_score_function = pick("moe_router_score_function", {RouterScore::Softmax, RouterScore::Sigmoid});
     const bool sigmoid = m.moe.router_score_function == RouterScore::Sigmoid;
+    if (sigmoid && flip("sqrtsoftplus")) m.moe.router_score_function = RouterScore::SqrtSoftplus;
+    m.moe.router_dtype = pick("moe_router_dtype", {RouterDType::Fp32, RouterDType::Fp32, RouterDType::Fp64});
+    m.moe.latent_size = pick<i64>("moe_latent_size", {0, 0, 12, 40});
     m.moe.router_pre_softmax = !sigmoid && (m.moe.router_topk == 1 || flip("moe_router_pre_softmax"));
     m.moe.router_enable_expert_bias = sigmoid && flip("moe_router_enable_expert_bias");
     if (m.moe.router_topk > 1 && flip("moe_router_num_groups")) m.moe.router_num_groups = m.moe.router_group_topk = 2;
@@ -250,6 +253,11 @@ class RandomTraining {
         pick("moe_router_load_balancing_type",
              {LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss, LoadBalancing::GlobalAuxLoss});
     m.moe.aux_loss_coeff = pick("moe_aux_loss_coeff", {0.0, 0.01});
+    if (pick("moe_aux_losses", {false, false, true})) {
+      m.moe.router_load_balancing_type =
+          OneOrList(std::vector{LoadBalancing::GlobalAuxLoss, LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss});
+      m.moe.aux_loss_coeff = OneOrList(std::vector{0.01, 0.0, 0.005});
+    }
     m.moe.z_loss_coeff = pick("moe_z_loss_coeff", {0.0, 1e-3});
     m.moe.expert_capacity_factor = pick("moe_expert_capacity_factor", {0.0, 0.0, 1.0});
     if (m.moe.expert_capacity_factor > 0) {

@@ -461,8 +461,8 @@ TEST(ConfigTest, RecognizesMegatronExpertArguments) {
       error_of(with_model("moe_grouped_gemm = true")),
       "run.toml:5:1: model.moe_grouped_gemm: unknown key; the experts of a rank are always multiplied in one grouped "
       "GEMM; remove it");
-  EXPECT_EQ(error_of(kMinimal, {"--moe_router_dtype=fp32"}),
-            "command line: --moe_router_dtype=fp32: unknown option; the router always computes in fp32; remove it");
+  EXPECT_EQ(error_of(kMinimal, {"--moe_router_fusion"}),
+            "command line: --moe_router_fusion: unknown option; experts are always selected in one pass; remove it");
   EXPECT_THAT(error_of(with_model("num_moe_experts = 8")), HasSubstr("did you mean model.num_experts?"));
   for (const char* name : {"expert_model_parallel_size",
                            "expert_tensor_parallel_size",
@@ -478,6 +478,7 @@ TEST(ConfigTest, RecognizesMegatronExpertArguments) {
                            "moe_use_upcycling",
                            "moe_router_load_balancing_type",
                            "moe_router_dtype",
+                           "moe_latent_size",
                            "moe_router_fusion",
                            "moe_router_score_function",
                            "moe_router_topk",
