@@ -58,6 +58,14 @@ constexpr bool has_deepseek_keys(ExpertKeys keys) {
 void parse_deepseek_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model);
 void add_deepseek_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);
 
+/// Defaults of keys of V3's router.
+struct V3RouterDefaults {
+  i64 groups = 1, group_topk = 1;
+  bool normalizes = false;
+};
+/// Sets sigmoid scores with a balancing bias, and groups from n_group and topk_group; moe.router_topk must be set.
+void parse_v3_router(const ConfigJson& config, const V3RouterDefaults& defaults, MoeConfig& moe);
+
 /// Sets model.moe; model.num_layers must be set.
 void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model);
 /// Returns the keys of a model with experts whose values add_experts() cannot express.

@@ -84,24 +84,6 @@ void parse_v2_router(const ConfigJson& config, MoeConfig& moe) {
   moe.router_group_score_topk = 1;
 }
 
-/// V3 scores a group by its two best experts.
-void parse_v3_router(const ConfigJson& config, const ExpertDefaults& defaults, MoeConfig& moe) {
-  constexpr i64 kBestOfGroup = 2;
-  moe.router_score_function = RouterScore::Sigmoid;
-  moe.router_enable_expert_bias = true;
-  const std::string score = config.text("scoring_func", "sigmoid");
-  config.require(score == "sigmoid", "scoring_func", score, "sigmoid");
-  const i64 groups = config.integer("n_group", defaults.groups),
-            best = config.integer("topk_group", defaults.group_topk);
-  if (groups > 1) {
-    moe.router_num_groups = groups, moe.router_group_topk = best;
-    if (moe.router_topk != kBestOfGroup * best) moe.router_group_score_topk = kBestOfGroup;
-  }
-  const bool normalizes = config.flag("norm_topk_prob", defaults.normalizes);
-  config.require(normalizes == (moe.router_topk > 1), "norm_topk_prob", normalizes ? "true" : "false",
-                 "true, or with one expert for each token false");
-}
-
 void parse_latent_attention(const ConfigJson& config, const LlamaTraits& traits, ModelConfig& model) {
   constexpr double kLatentNormEpsilon = 1e-6;  // fixed in transformers
   MultiLatentConfig& mla = model.mla;
@@ -124,6 +106,24 @@ void parse_latent_attention(const ConfigJson& config, const LlamaTraits& traits,
 
 }  // namespace
 
+/// V3 scores a group by its two best experts.
+void parse_v3_router(const ConfigJson& config, const V3RouterDefaults& defaults, MoeConfig& moe) {
+  constexpr i64 kBestOfGroup = 2;
+  moe.router_score_function = RouterScore::Sigmoid;
+  moe.router_enable_expert_bias = true;
+  const std::string score = config.text("scoring_func", "sigmoid");
+  config.require(score == "sigmoid", "scoring_func", score, "sigmoid");
+  const i64 groups = config.integer("n_group", defaults.groups),
+            best = config.integer("topk_group", defaults.group_topk);
+  if (groups > 1) {
+    moe.router_num_groups = groups, moe.router_group_topk = best;
+    if (moe.router_topk != kBestOfGroup * best) moe.router_group_score_topk = kBestOfGroup;
+  }
+  const bool normalizes = config.flag("norm_topk_prob", defaults.normalizes);
+  config.require(normalizes == (moe.router_topk > 1), "norm_topk_prob", normalizes ? "true" : "false",
+                 "true, or with one expert for each token false");
+}
+
 void parse_deepseek_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model) {
   constexpr i64 kMaxShared = 100000;
   const ExpertDefaults defaults = defaults_of(keys);
@@ -139,7 +139,9 @@ void parse_deepseek_experts(const ConfigJson& config, ExpertKeys keys, ModelConf
   moe.layer_freq = keys == ExpertKeys::Glm4MoeLite
                        ? parse_mlp_types(config, model.num_layers, defaults.first_dense)
                        : all_but_first(config.count("first_k_dense_replace", defaults.first_dense), model.num_layers);
-  keys == ExpertKeys::DeepSeekV2 ? parse_v2_router(config, moe) : parse_v3_router(config, defaults, moe);
+  keys == ExpertKeys::DeepSeekV2
+      ? parse_v2_router(config, moe)
+      : parse_v3_router(config, {defaults.groups, defaults.group_topk, defaults.normalizes}, moe);
   moe.router_topk_scaling_factor = config.number("routed_scaling_factor", defaults.scale);
   config.require(moe.router_topk_scaling_factor > 0, "routed_scaling_factor", moe.router_topk_scaling_factor,
                  "above 0");

@@ -183,6 +183,15 @@ constexpr Family kFamilies[]{
                                .has_no_rope_layers = true}),
                    parse_llama4, write_llama4),
     {F::GptNeox, "gpt_neox", "GPTNeoXForCausalLM", "gpt_neox.", "layers.", "embed_out", parse_gpt_neox, write_gpt_neox},
+    {F::NemotronH,
+     "nemotron_h",
+     "NemotronHForCausalLM",
+     "backbone.",
+     "layers.",
+     "lm_head",
+     parse_nemotron_h,
+     write_nemotron_h,
+     {.has_layer_pattern = true, .prediction_prefix = "mtp."}},
 };
 
 }  // namespace

@@ -41,7 +41,8 @@ enum class HuggingfaceFamily : u8 {
   SmolLm3,
   GptOss,
   Llama4,
-  GptNeox
+  GptNeox,
+  NemotronH
 };
 
 /// Convention of config.json for the layers with a sliding window.
@@ -104,11 +105,13 @@ struct LlamaTraits {
   bool has_resid_pdrop = false;       ///< resid_pdrop and embd_pdrop
   bool has_no_rope_layers = false;    ///< no_rope_layers, or no_rope_layer_interval
   LinearLayers linear_layers = LinearLayers::None;
-  std::string_view prediction_prefix = {};  ///< of the names of weights for multi-token prediction
+  bool has_layer_pattern = false;  ///< layers with one branch each (hybrid_layer_pattern)
   /// GeGLU, norms that multiply by 1 + weight, scaled embeddings (tied by default), query_pre_attn_scalar
   /// and soft caps.
   bool is_gemma = false;
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;
+  /// Prefix of the tensors for multi-token prediction; empty: they are layers after the others, or there are none.
+  std::string_view prediction_prefix = {};
 };
 
 struct Family {
@@ -138,8 +141,8 @@ const Family* find_family(std::string_view model_type);
 /// Returns "gpt2, llama, ..".
 std::string family_names();
 
-// Dialects of config.json: the keys of gpt2, of gpt_neox, of llama and similar types, and of DeepSeek's types with
-// multi-latent attention.
+// Dialects of config.json: the keys of gpt2, of gpt_neox, of nemotron_h, of llama and similar types, and of DeepSeek's
+// types with multi-latent attention.
 
 // Implementations of Family::parse and Family::write.
 ModelConfig parse_gpt2(const ConfigJson& config, const Family& family);
@@ -159,5 +162,14 @@ ModelConfig parse_qwen3_next(const ConfigJson& config, const Family& family);
 OrderedJson write_qwen3_next(const ModelConfig& model, const Family& family);
 ModelConfig parse_olmo_hybrid(const ConfigJson& config, const Family& family);
 OrderedJson write_olmo_hybrid(const ModelConfig& model, const Family& family);
+ModelConfig parse_nemotron_h(const ConfigJson& config, const Family& family);
+OrderedJson write_nemotron_h(const ModelConfig& model, const Family& family);
+
+/// Value of time_step_min in exports of nemotron_h. transformers raises smaller time steps of Mamba-2 to time_step_min
+/// while it computes several tokens; Megatron-LM and this program have no such limit.
+inline constexpr double kUnlimitedTimeStep = 1e-30;
+/// Returns the keys of a model with layers of one branch each whose values nemotron_h cannot express; others are found
+/// by a round trip.
+std::vector<std::string> unsupported_hybrid_options(const ModelConfig& model);
 
 }  // namespace mcpp

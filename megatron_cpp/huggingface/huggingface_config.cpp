@@ -28,10 +28,29 @@ constexpr std::array<const char*, 12> kTokenizerKeys{"bos_token",
                                                      "padding_side",
                                                      "add_eos_token"};
 
+/// Parses a JSON file of transformers. Numbers that are not finite, which Python writes as Infinity, become objects, as
+/// transformers 5 writes them.
+Json parse_config(std::string_view text, const std::string& source) {
+  constexpr std::string_view kInfinity = "Infinity";
+  std::string standard;
+  bool is_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!is_string && text.substr(i).starts_with(kInfinity)) {
+      standard += R"({"__float__": "Infinity"})";
+      i += kInfinity.size() - 1;
+      continue;
+    }
+    standard += text[i];
+    if (text[i] == '"') is_string = !is_string;
+    if (is_string && text[i] == '\\' && i + 1 < text.size()) standard += text[++i];
+  }
+  return parse_json(standard, source);
+}
+
 /// JSON file of a folder; an empty object if it does not exist.
 struct StatedFile {
   StatedFile(const Path& folder, const char* name) : source((folder / name).string()) {
-    if (std::filesystem::exists(folder / name)) json = parse_json(read_text_file(folder / name), source);
+    if (std::filesystem::exists(folder / name)) json = parse_config(read_text_file(folder / name), source);
   }
 
   /// Returns the member, or null if it is absent.
@@ -206,7 +225,8 @@ void resolve_experts(ModelConfig& m) {
   m.moe.ffn_hidden_size = m.moe_ffn();
   m.moe.router_topk_scaling_factor = given.routing().scale;
   if (given.router_num_groups > 0) m.moe.router_group_score_topk = given.routing().scores_per_group();
-  if (std::ranges::count(layers, 0) == 0) m.ffn_hidden_size = 0;  // no layer has a dense MLP
+  const std::vector<BlockSpec> blocks = block_specs(m);
+  if (std::ranges::none_of(blocks, [](const BlockSpec& block) { return block.mlp(); })) m.ffn_hidden_size = 0;
   m.moe.layer_freq = layers;
 }
 
@@ -249,8 +269,11 @@ ModelConfig canonical_form(ModelConfig m) {
   });
   if (!given.recurrent.linear_attention_freq.empty() && m.recurrent.linear_norm_epsilon == 0)
     m.recurrent.linear_norm_epsilon = m.norm_epsilon;
-  m.recurrent.linear_attention_freq =
-      layers_with(m, [&](i64 layer) { return block_spec(given, layer).recurrent() != nullptr; });
+  if (m.hybrid_layer_pattern.empty())
+    m.recurrent.linear_attention_freq =
+        layers_with(m, [&](i64 layer) { return block_spec(given, layer).recurrent() != nullptr; });
+  if (m.hybrid_layer_pattern.find('M') != std::string::npos)
+    m.recurrent.mamba_num_heads = given.recurrent.mamba_heads(given.hidden_size);
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
   m.moe.router_dtype = defaults.moe.router_dtype;
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
@@ -291,13 +314,15 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
 
 /// Returns the keys that prevent a model from being expressed by a family: those that a round trip would change.
 std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
-  if (!model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};
+  const bool has_pattern = family.traits.has_layer_pattern;
+  if (has_pattern == model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};
   if (!supports_linear_layers(model, family.traits.linear_layers)) return {"model.linear_attention_freq"};
   if (!rotates_pairs(model)) return {"model.rotary_percent"};
   if (model.mla.is_used != has_latent_attention(family)) return {"model.multi_latent_attention"};
   const bool needs_experts = family.traits.experts != ExpertKeys::None;
-  if (needs_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
-  if (const std::vector<std::string> unsupported = unsupported_expert_options(model, family.traits.experts);
+  if (!has_pattern && needs_experts != (model.moe.num_experts > 0)) return {"model.num_experts"};
+  if (const std::vector<std::string> unsupported =
+          has_pattern ? unsupported_hybrid_options(model) : unsupported_expert_options(model, family.traits.experts);
       !unsupported.empty())
     return unsupported;
   model.vocab_size = std::max<i64>(model.vocab_size, 1);
@@ -325,7 +350,7 @@ const Family& exporting_family(const ModelConfig& model, std::string_view model_
 }
 
 const Family& family_of_config(std::string_view text, const std::string& source) {
-  const Json json = parse_json(text, source);
+  const Json json = parse_config(text, source);
   const ConfigJson config(json, source);
   const std::string type = config.text("model_type", "none");
   const Family* family = find_family(type);
@@ -335,7 +360,7 @@ const Family& family_of_config(std::string_view text, const std::string& source)
 
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source) {
   const Family& family = family_of_config(text, source);
-  const Json json = parse_json(text, source);
+  const Json json = parse_config(text, source);
   ModelConfig model = family.parse(ConfigJson(json, source), family);
   const std::vector<std::string> defects = find_defects(model);
   check_input(defects.empty(), source, ": ", join(defects, "; "));

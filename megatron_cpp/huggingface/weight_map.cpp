@@ -206,6 +206,35 @@ Names llama4() {
               });
 }
 
+Names nemotron_h() {
+  return {
+      {"embedding.word_embeddings", WeightConversion::Padded, {"embeddings"}},
+      {"input_layernorm", WeightConversion::AsIs, {"norm"}},
+      {"self_attention.linear_qkv", WeightConversion::Qkv, {"mixer.q_proj", "mixer.k_proj", "mixer.v_proj"}},
+      {"self_attention.linear_proj", WeightConversion::AsIs, {"mixer.o_proj"}},
+      {"mixer.in_proj", WeightConversion::Mamba, {"mixer.in_proj"}},
+      {"mixer.conv1d", WeightConversion::Mamba, {"mixer.conv1d"}},
+      {"mixer.A_log", WeightConversion::AsIs, {"mixer.A_log"}},
+      {"mixer.dt_bias", WeightConversion::AsIs, {"mixer.dt_bias"}},
+      {"mixer.D", WeightConversion::AsIs, {"mixer.D"}},
+      {"mixer.norm", WeightConversion::AsIs, {"mixer.norm"}},
+      {"mixer.out_proj", WeightConversion::AsIs, {"mixer.out_proj"}},
+      {"pre_mlp_layernorm", WeightConversion::AsIs, {"norm"}},
+      {"mlp.linear_fc1", WeightConversion::AsIs, {"mixer.up_proj"}},
+      {"mlp.linear_fc2", WeightConversion::AsIs, {"mixer.down_proj"}},
+      {"mlp.router", WeightConversion::AsIs, {"mixer.gate"}},
+      {"mlp.router.expert_bias", WeightConversion::AsIs, {"mixer.gate.e_score_correction_bias"}},
+      {"mlp.fc1_latent_proj", WeightConversion::AsIs, {"mixer.fc1_latent_proj"}},
+      {"mlp.fc2_latent_proj", WeightConversion::AsIs, {"mixer.fc2_latent_proj"}},
+      {"mlp.experts.linear_fc1", WeightConversion::PerExpert, {"mixer.experts.#.up_proj"}},
+      {"mlp.experts.linear_fc2", WeightConversion::PerExpert, {"mixer.experts.#.down_proj"}},
+      {"mlp.shared_experts.linear_fc1", WeightConversion::AsIs, {"mixer.shared_experts.up_proj"}},
+      {"mlp.shared_experts.linear_fc2", WeightConversion::AsIs, {"mixer.shared_experts.down_proj"}},
+      {"decoder.final_layernorm", WeightConversion::AsIs, {"norm_f"}},
+      {"output_layer", WeightConversion::Padded, {}},
+  };
+}
+
 }  // namespace
 
 std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
@@ -234,6 +263,8 @@ std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
       return gpt_oss();
     case HuggingfaceFamily::Llama4:
       return llama4();
+    case HuggingfaceFamily::NemotronH:
+      return nemotron_h();
     case HuggingfaceFamily::Phi3:
       return phi3();
     case HuggingfaceFamily::Olmo2:
@@ -446,6 +477,8 @@ void add_moves(WeightRule& rule, WeightConversion conversion, const NameParts& n
     case WeightConversion::MixerByGroup:
     case WeightConversion::MixerSections:
       return make_mixer(rule, conversion, model.recurrent.delta_net_shape());
+    case WeightConversion::Mamba:
+      return add_mamba_rows(rule, model.recurrent.mamba_shape(model.hidden_size));
     case WeightConversion::LatentQueries:
       return make_interleaved(rule, rule.shape[0], model.mla.qk_head_dim, model.mla.qk_pos_emb_head_dim);
     case WeightConversion::Latents:

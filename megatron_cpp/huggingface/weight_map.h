@@ -37,6 +37,7 @@ enum class WeightConversion : u8 {
   // [experts, out], ends in "_bias" instead of ".bias".
   Experts,             ///< gate and up, if gated, are the halves of `out`
   ExpertsInterleaved,  ///< gate and up alternate in `out`
+  Mamba,               ///< channels of the input projection or convolution of Mamba-2 (add_mamba_rows)
 };
 
 /// Corresponding names, without ".weight" or ".bias" and, in a layer, without "decoder.layers.3." or its counterpart. #
@@ -91,6 +92,10 @@ struct WeightRule {
 
   i64 columns() const { return foreign[0].columns(); }
 };
+
+/// Adds the shape of the foreign tensor and the row moves of a parameter of Mamba-2 whose first axes are groups and the
+/// channels of a group: the weight of its input projection, or the weight or bias of its convolution.
+void add_mamba_rows(WeightRule& rule, const ScanShape& shape);
 
 /// Returns the rules for all parameters of a model that the family can express, word embeddings first, and for the
 /// biases of its experts. `base` is prepended to the names: the family's prefix, or "" for files of GPT-2's bare model.

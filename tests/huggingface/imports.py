@@ -229,8 +229,24 @@ def random_olmo_hybrid(rng):
     return dict(options, layer_types=rng.sample(kinds, layers), attention_bias=rng.random() < 0.3, linear_allow_neg_eigval=rng.random() < 0.7)
 
 
+def random_nemotron(rng):
+    kinds = rng.choice(["M*-", "M*-E", "ME*", "E*", "M-", "ME"])
+    layers = "".join(rng.choice(kinds) for _ in range(rng.randint(2, 7)))
+    if "*" not in layers:  # without attention, transformers cannot generate
+        layers += "*"
+    groups, heads = rng.choice([1, 2, 4]), rng.choice([1, 2, 3])
+    expert_groups, best = rng.choice([(1, 1), (4, 2), (2, 1)])
+    return dict(hybrid_override_pattern=layers, num_hidden_layers=None, num_attention_heads=4, num_key_value_heads=rng.choice([1, 2, 4]),
+                head_dim=rng.choice([8, 12]), mamba_num_heads=groups * heads, mamba_head_dim=rng.choice([4, 6]), n_groups=groups,
+                ssm_state_size=rng.choice([4, 7, 16]), conv_kernel=rng.choice([2, 3, 4]), chunk_size=rng.choice([8, 16]),
+                time_step_min=1e-30, layer_norm_epsilon=rng.choice([1e-5, 1e-2]), mlp_bias="E" not in layers and rng.random() < 0.5,
+                n_routed_experts=8, num_experts_per_tok=rng.choice([2, 3, 4]), moe_intermediate_size=rng.choice([8, 16]),
+                moe_shared_expert_intermediate_size=rng.choice([8, 20]), moe_latent_size=rng.choice([None, 8, 20, 40]),
+                n_group=expert_groups, topk_group=best, routed_scaling_factor=rng.choice([1.0, 2.5]))
+
+
 # Families of which random configurations are checked.
-RANDOM_FAMILIES = {"OlmoHybrid": random_olmo_hybrid, "SmolLM3": random_smollm3, "GptOss": random_gpt_oss, "Llama4Text": random_llama4,
+RANDOM_FAMILIES = {"NemotronH": random_nemotron, "OlmoHybrid": random_olmo_hybrid, "SmolLM3": random_smollm3, "GptOss": random_gpt_oss, "Llama4Text": random_llama4,
                    **{family: functools.partial(random_qwen3_next, family) for family in ("Qwen3Next", "Qwen3_5Text", "Qwen3_5MoeText")},
                    **{family: functools.partial(random_latent, family) for family in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")}}
 RANDOM_MODELS = 12

@@ -35,6 +35,12 @@ def linear_layers(kinds):
     return dict(num_hidden_layers=len(kinds), layer_types=[
         "linear_attention" if kind == "l" else "full_attention" for kind in kinds])
 
+# Keys of Mamba-2, without a limit of time steps, and of experts of nemotron_h.
+MAMBA = dict(mamba_num_heads=4, mamba_head_dim=6, n_groups=2, ssm_state_size=5, chunk_size=16, time_step_min=1e-30,
+             layer_norm_epsilon=1e-2, pad_token_id=None, num_hidden_layers=None)
+EXPERTS = dict(n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=8, moe_shared_expert_intermediate_size=12,
+               experts_implementation="eager")
+
 
 def rope(rope_type, **parameters):
     return dict(rope_parameters=dict(rope_type=rope_type, rope_theta=10000.0, **parameters))
@@ -121,6 +127,13 @@ MODELS = {
                                            rope_parameters=dict(
                                                rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
                                                high_freq_factor=1.0, original_max_position_embeddings=64))),
+    # With a smaller epsilon, the norms after scans would amplify rounding.
+    "families/nemotron_h": ("NemotronH", dict(
+        MAMBA, hybrid_override_pattern="M-*M-", mlp_bias=True, num_attention_heads=4, num_key_value_heads=2, head_dim=6)),
+    "families/nemotron_h_moe": ("NemotronH", dict(
+        MAMBA, **EXPERTS, hybrid_override_pattern="ME*E-", n_groups=1, conv_kernel=3, n_group=4, topk_group=2,
+        routed_scaling_factor=2.5)),
+    "families/nemotron_h_latent": ("NemotronH", dict(MAMBA, **EXPERTS, hybrid_override_pattern="E*ME", moe_latent_size=10)),
     "families/gpt_neox": ("GPTNeoX", dict(rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
 }
@@ -169,7 +182,10 @@ def parts_of(name, value, config):
         for part, rows in zip("qkv", value.split(olmo_hybrid_names.conv_sizes(config))):
             yield name.replace("conv1d", f"{part}_conv1d"), rows
         return
-    if not stores_experts and name.endswith("experts.gate_up_proj"):
+    if ".mixer.experts." in name:
+        for expert, rows in enumerate(value):
+            yield name.replace("experts.", f"experts.{expert}.") + ".weight", rows
+    elif not stores_experts and name.endswith("experts.gate_up_proj"):
         for expert, rows in enumerate(value):
             for half, part in zip(("gate", "up"), (rows[:len(rows) // 2], rows[len(rows) // 2:])):
                 yield f"{name.removesuffix('gate_up_proj')}{expert}.{half}_proj.weight", part
@@ -183,7 +199,7 @@ def parts_of(name, value, config):
 def answer(folder, model, tokens):
     model = model.double().eval()
     base = model.base_model if model.base_model is not model else model.model  # Llama 4 has no member of its prefix
-    if base.rotary_emb is not None:
+    if getattr(base, "rotary_emb", None) is not None:
         base.rotary_emb = type(base.rotary_emb)(model.config)  # again, in double precision
     with torch.no_grad(), h5py.File(folder / "expected.h5", "w") as file:
         file["tokens"] = tokens.to(torch.int32).numpy()
@@ -198,7 +214,9 @@ def answer(folder, model, tokens):
         with torch.enable_grad():
             logits = model(tokens).logits[:, :-1]
             torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum").backward()
+        is_nemotron = model.config.model_type == "nemotron_h"  # checkpoints have other names
         for name, parameter in model.named_parameters():
+            name = name.replace("model.", "backbone.") if is_nemotron else name
             for part, rows in parts_of(name, parameter.grad, model.config):
                 gradient = rows.flatten()
                 file[f"gradients/{part}"] = gradient[torch.arange(GRADIENTS) * STEP % len(gradient)].numpy()

@@ -79,11 +79,31 @@ std::string text_of(const ModelConfig& model) {
 }
 
 TEST_F(HuggingfaceTest, RoundTripsEveryFamily) {
-  for (const char* name :
-       {"qwen3",       "qwen3_moe",     "qwen2_moe",   "dots1",           "deepseek_v2", "deepseek_v2_lite",
-        "deepseek_v3", "glm4_moe_lite", "smollm3",     "gpt_oss",         "llama4",      "phi3",
-        "olmo2",       "gemma2",        "gemma3",      "gpt_neox",        "qwen3_next",  "qwen3_next_unnormalized",
-        "qwen3_5",     "qwen3_5_moe",   "olmo_hybrid", "olmo_hybrid_rope"}) {
+  for (const char* name : {"qwen3",
+                           "qwen3_moe",
+                           "qwen2_moe",
+                           "dots1",
+                           "deepseek_v2",
+                           "deepseek_v2_lite",
+                           "deepseek_v3",
+                           "glm4_moe_lite",
+                           "smollm3",
+                           "gpt_oss",
+                           "llama4",
+                           "phi3",
+                           "olmo2",
+                           "gemma2",
+                           "gemma3",
+                           "gpt_neox",
+                           "qwen3_next",
+                           "qwen3_next_unnormalized",
+                           "qwen3_5",
+                           "qwen3_5_moe",
+                           "olmo_hybrid",
+                           "olmo_hybrid_rope",
+                           "nemotron_h",
+                           "nemotron_h_moe",
+                           "nemotron_h_latent"}) {
     SCOPED_TRACE(name);
     const Path source = golden("families") / name;
     const ModelConfig model = model_of(source);

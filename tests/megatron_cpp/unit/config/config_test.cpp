@@ -406,18 +406,29 @@ TEST(ConfigTest, ShippedConfigurationsRunOnEightGpus) {
 
 /// Configurations of published weights have the same number of parameters as their publishers' files.
 TEST(ConfigTest, ShippedFamiliesHavePublishedParameterCounts) {
-  const std::vector<std::pair<std::string, i64>> sizes{
-      {"llama2_7b", 6738415616},         {"llama3.1_8b", 8030261248},
-      {"llama3.1_70b", 70553706496},     {"llama3.2_1b", 1235814400},
-      {"mistral_7b", 7241732096},        {"qwen2.5_7b", 7615616512},
-      {"qwen3_0.6b", 596049920},         {"qwen3_8b", 8190735360},
-      {"gemma2_2b", 2614341888},         {"gemma2_9b", 9241705984},
-      {"gemma3_1b", 999885952},          {"gemma3_4b", 3880263168},
-      {"phi3_mini", 3821079552},         {"olmo2_7b", 7298617344},
-      {"pythia_160m", 162322944},        {"pythia_1.4b", 1414647808},
-      {"deepseek_v2_lite", 15706484224}, {"gpt_oss_20b", 20914757184},
-      {"smollm3_3b", 3075098624},        {"qwen3_next_80b_a3b", 79674391296},
-      {"olmo_hybrid_7b", 7430870688}};
+  const std::vector<std::pair<std::string, i64>> sizes{{"llama2_7b", 6738415616},
+                                                       {"llama3.1_8b", 8030261248},
+                                                       {"llama3.1_70b", 70553706496},
+                                                       {"llama3.2_1b", 1235814400},
+                                                       {"mistral_7b", 7241732096},
+                                                       {"qwen2.5_7b", 7615616512},
+                                                       {"qwen3_0.6b", 596049920},
+                                                       {"qwen3_8b", 8190735360},
+                                                       {"gemma2_2b", 2614341888},
+                                                       {"gemma2_9b", 9241705984},
+                                                       {"gemma3_1b", 999885952},
+                                                       {"gemma3_4b", 3880263168},
+                                                       {"phi3_mini", 3821079552},
+                                                       {"olmo2_7b", 7298617344},
+                                                       {"pythia_160m", 162322944},
+                                                       {"pythia_1.4b", 1414647808},
+                                                       {"deepseek_v2_lite", 15706484224},
+                                                       {"gpt_oss_20b", 20914757184},
+                                                       {"smollm3_3b", 3075098624},
+                                                       {"qwen3_next_80b_a3b", 79674391296},
+                                                       {"olmo_hybrid_7b", 7430870688},
+                                                       {"nemotron_h_8b", 8100852736},
+                                                       {"nemotron_3_nano_30b_a3b", 31577937344}};
   for (const auto& [name, parameters] : sizes) {
     const Config c = load_config(test::source_folder() / "configs" / (name + ".toml"));
     EXPECT_EQ(count_parameters(c.model).total(), parameters) << name;
