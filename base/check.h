@@ -15,7 +15,7 @@ enum class ExitCode : int {
   BadInput = 2,         ///< configuration, data or files given by the user; a restart does not help
   OutOfMemory = 12,     ///< host or device memory
   TrainingFailed = 17,  ///< the loss or the gradient stayed non-finite
-  PeerLost = 75,        ///< a rank died or hangs; restart from the last checkpoint
+  PeerLost = 75,        ///< a rank died or is hung; restart from the last checkpoint
   Preempted = 85,       ///< stopped by a signal after saving; requeue
 };
 

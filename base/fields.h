@@ -48,7 +48,7 @@ inline Constraint greater_than(double min) {
 inline Constraint between(double min, double max) {
   return {.min = min, .max = max};
 }
-/// Accepts [min, max): the usual range of a probability that must not be 1.
+/// Accepts [min, max), such as a probability that must be less than 1.
 inline Constraint between_excluding_max(double min, double max) {
   return {.min = min, .max = max, .max_is_excluded = true};
 }

@@ -56,14 +56,14 @@ class AtomicFile {
 };
 
 std::string read_text_file(const Path& path);                        ///< throws BadInput if it cannot be read
-void write_file_atomic(const Path& path, std::string_view content);  ///< uses AtomicFile
-void fsync_path(const Path& path);          ///< makes a file, or the entries of a directory, durable
+void write_file_atomic(const Path& path, std::string_view content);  ///< atomically replaces the file (AtomicFile)
+void fsync_path(const Path& path);          ///< makes a file or the entries of a directory durable
 void create_directories(const Path& path);  ///< throws BadInput with the reason on failure
 
 /// Returns the XXH3-128 checksum of `bytes` as 32 hexadecimal digits.
 std::string checksum_hex(std::span<const std::byte> bytes);
 
-// Check for broken symbolic links.
+// Detection of broken symbolic links.
 
 /// Throws BadInput, with the system's reason and the target of a link, unless `path` resolves to an existing entry.
 void check_path_exists(const Path& path);

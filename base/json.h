@@ -33,7 +33,7 @@ Json parse_json(std::string_view text, std::string_view source);
 /// JSON object with the name used for it in messages.
 class JsonObject {
  public:
-  /// Throws BadInput unless `value` is an object. `value` must outlive this object.
+  /// Throws BadInput unless `value` is an object.
   JsonObject(const Json& value, std::string source);
 
   /// Returns the member. Throws BadInput if it is missing.

@@ -1,5 +1,5 @@
-// Properties of the host a process runs on, and identification of processes by host and pid, for names of temporary
-// entries and for locks.
+// Properties of the host a process runs on. Identifies processes by host and pid, for names of temporary entries and
+// for locks.
 #pragma once
 #include <string>
 #include <string_view>
@@ -29,7 +29,8 @@ double process_seconds();
 /// Returns the steady clock of this process, in seconds; only differences are meaningful.
 double steady_seconds();
 
-/// Raises the limit of open files of this process to the system's maximum: a checkpoint of many ranks has many files.
+/// Raises this process's limit of open files to the system maximum, because checkpoints of many ranks consist of many
+/// files.
 void raise_open_file_limit();
 
 std::string host_name();

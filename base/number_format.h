@@ -13,7 +13,8 @@ std::string fixed(double value, int digits);
 std::string significant(double value, int digits);
 /// Formats as Python's "{:.6E}": "1.230000E-04".
 std::string scientific(double value, int digits);
-/// Returns the shortest text that reads back to the same double: "0.1", "1e-05", "12.0". Does not look like an integer.
+/// Returns the shortest text that reads back to the same double: "0.1", "1e-05", "12.0". The text never looks like an
+/// integer.
 std::string shortest(double value);
 /// Right-aligns `text` in `width` columns.
 std::string pad_left(std::string_view text, std::size_t width);

@@ -48,7 +48,7 @@ struct CheckpointConfig {
           "run-defining keys, such as training.seed, that may differ from the checkpoint");
   }
 
-  /// Returns every violated rule between fields, as "checkpoint.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "checkpoint.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 };
 

@@ -52,7 +52,7 @@ inline void check_exchange(const Tensor& in, const Tensor& out, const Communicat
   check_equal_parts(in, out, group);
 }
 
-/// Checks that there is one part per rank and that every part lies inside the tensor.
+/// Checks that there is one part per rank and that every part lies within the tensor.
 inline void check_parts(const Tensor& t, std::span<const Part> parts, const Communicator& group) {
   MCPP_CHECK(static_cast<int>(parts.size()) == group.size(), parts.size(), " parts for ", group.size(), " ranks");
   for (const Part& part : parts)

@@ -27,8 +27,8 @@ struct CommMeter {
     i64 bytes = 0;
   };
   std::array<Count, kCommOps> by_op{};
-  /// Time in calls and in wait() that was not overlapped with computation. With `waits`, it is the measured wait time
-  /// of the device, available with a delay.
+  /// Time spent in calls and in wait(), i.e. not overlapped with computation. With `waits`, the wait time measured on
+  /// the device, which becomes available with a delay.
   double exposed_seconds = 0;
   std::shared_ptr<DeviceWaitTimer> waits = nullptr;
 

@@ -44,7 +44,7 @@ class LaneSelector {
   static std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
   bool is_idle(std::size_t lane) const { return in_flight_[lane][0] + in_flight_[lane][1] == 0; }
 
-  std::array<std::array<i64, 2>, kLanes> in_flight_{};  // by lane and kind
+  std::array<std::array<i64, 2>, kLanes> in_flight_{};  // number of operations in flight, indexed by lane and kind
 };
 
 }  // namespace mcpp

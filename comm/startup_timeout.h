@@ -45,7 +45,7 @@ class StartupTimeout {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_finished_ = false;
-  std::thread thread_;  // last: it uses the members above
+  std::thread thread_;  // last member: uses all of the above
 };
 
 }  // namespace mcpp

@@ -62,7 +62,7 @@ struct DataConfig {
   /// Returns true if samples are searched for the beginnings of documents.
   bool has_document_starts() const { return reset_position_ids || reset_attention_mask; }
 
-  /// Returns every violated rule between fields, as "data.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "data.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 };
 

@@ -1,5 +1,6 @@
-// Records of one microbatch through a block of a model on the meta device: what it computes, moves and sends.
-// Estimates of time, FLOPs and weights read only these records, so that a block is described by its modules alone.
+// Records of one microbatch passing through a block of a model on the meta device: what the block computes, moves and
+// sends. Estimates of time, FLOPs and weights read only these records, so the modules of a block are its only
+// description.
 #pragma once
 #include <map>
 #include <string>
@@ -22,7 +23,7 @@ struct ParamTrace {
   bool has_partial_slices = false;  ///< see Param::has_partial_slices()
 };
 
-/// Passes of one microbatch through a block, or through the output, on the first rank, and its parameters.
+/// Passes of one microbatch through a block, or through the output, on the first rank; and the block's parameters.
 struct BlockTrace {
   OpTrace forward, backward;
   std::vector<ParamTrace> params;
@@ -36,13 +37,14 @@ std::string short_weight_name(const std::string& param);
 BlockSpec mixer_of(const BlockSpec& block);
 BlockSpec feed_forward_of(const BlockSpec& block);
 
-/// Traces of a model's blocks in many setups, recorded when first used. Not thread-safe.
+/// Traces of a model's blocks in many setups. A trace is recorded when it is first used. Not thread-safe.
 class BlockTraces {
  public:
   /// Keeps a reference to `config`.
   explicit BlockTraces(const ModelConfig& config) : config_(config) {}
 
-  /// Setups that differ only in full recomputation or offloading share a trace. `block` may be a part of a block.
+  /// Setups that differ only in full recomputation or offloading share a trace. `block` may be only the mixer or only
+  /// the feed-forward part of a block.
   const BlockTrace& get(const ActivationSetup& setup, const BlockSpec& block);
   /// Returns the trace of the final norm, the output matrix and the loss.
   const BlockTrace& output(const ActivationSetup& setup);
@@ -53,7 +55,7 @@ class BlockTraces {
   std::map<ActivationSetup, BlockTrace> outputs_;
 };
 
-/// Measurements of one model on the meta device, made when first used. Not thread-safe.
+/// Measurements of one model on the meta device. A measurement is made when it is first used. Not thread-safe.
 struct ModelMeasurements {
   /// Keeps a reference to `config`.
   explicit ModelMeasurements(const ModelConfig& config) : blocks(config), sizes(config), traces(config) {}

@@ -24,10 +24,11 @@ class GPTModel {
  public:
   /// Builds the full model.
   explicit GPTModel(ModelContext context);
-  /// Builds one stage. `embedding_stage` is the stage with the word embeddings if it is on this rank and they are tied
-  /// to this stage's output matrix, which then has no separate parameter; otherwise nullptr.
+  /// Builds one pipeline stage. If the word embeddings are tied to the output matrix of this stage and are on this
+  /// rank, `embedding_stage` is the stage that has them, and this stage has no separate parameter for its output
+  /// matrix. Otherwise `embedding_stage` is nullptr.
   GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage);
-  GPTModel(const GPTModel&) = delete;  // its modules refer to its context
+  GPTModel(const GPTModel&) = delete;  // not copyable: modules refer to the context of the model
   GPTModel& operator=(const GPTModel&) = delete;
 
   const ModelContext& context() const { return context_; }
@@ -35,7 +36,7 @@ class GPTModel {
   /// Calls f on every parameter with its unit, in a fixed order. Units are numbered over the full sequence, including
   /// those without parameters on this rank.
   void visit(const std::function<void(Param&, int unit)>& f);
-  /// Router of one of the stage's layers with experts, in layer order, also those of multi-token prediction.
+  /// Router of a layer with experts in this stage, in layer order, including layers of multi-token prediction.
   struct LayerRouter {
     i64 layer;
     Router* router;
@@ -55,14 +56,14 @@ class GPTModel {
   /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves tensors for backward(). The results of an
   /// aborted pass are undefined, also in the functions below.
   Tensor forward(const Tensor& input, MicrobatchContext& microbatch);
-  /// Tokens to predict, in the rows of the microbatch's tokens.
+  /// Tokens to predict, in the same rows as the microbatch's tokens.
   struct Targets {
     const Tensor& next;                         ///< int32 [s, b]; negative = ignored
     std::span<const FutureTokens> future = {};  ///< for each layer of multi-token prediction; read only in training
   };
   struct Losses {
     TokenLosses next;
-    std::vector<TokenLosses> future = {};  ///< of each layer of multi-token prediction; empty without backward
+    std::vector<TokenLosses> future = {};  ///< losses of each layer of multi-token prediction; empty without backward
   };
   /// Computes the losses in a stage with the output. `grad_scale` multiplies the gradient, not the returned losses.
   Losses loss(const Tensor& input, const Targets& targets, double grad_scale, MicrobatchContext& microbatch);
@@ -75,8 +76,8 @@ class GPTModel {
   /// Starts the data-parallel reduction of units whose weight gradients were delayed. Call when all weight gradients of
   /// the step are computed.
   void release_gradients();
-  /// Adds the output's gradient of the word embeddings to those of a different stage on this rank. Call once per step,
-  /// after release_gradients() of both and before finish() of their buffers.
+  /// Adds the gradient of the word embeddings from the output of this stage to the gradient in a different stage on
+  /// this rank. Call once per step, after release_gradients() of both stages and before finish() of their buffers.
   void add_shared_gradient();
 
  private:
@@ -89,8 +90,8 @@ class GPTModel {
   bool ties_embeddings() const;
   /// Returns true if this stage has the embedding and the output, which uses the word embeddings.
   bool output_uses_own_embedding() const;
-  /// Returns true if a different chunk, on this or another rank, contributes to the unit's gradient after backward:
-  /// word embeddings that the embedding and the output of different stages use.
+  /// Returns true if a different chunk, on this or another rank, contributes to the gradient of the unit after
+  /// backward. This is the case for word embeddings that are used by the embedding and the output of different stages.
   bool has_pending_contribution(int unit) const;
 
   void make_layers();
@@ -105,7 +106,7 @@ class GPTModel {
   template <class F>
   auto run_with_output(const Tensor& input, MicrobatchContext& microbatch, F&& f);
 
-  /// Units before the first layer: word embeddings and positions.
+  /// Number of units before the first layer: word embeddings and positions.
   static constexpr int kFirstLayerUnit = 2;
 
   ModelContext context_;
@@ -117,12 +118,12 @@ class GPTModel {
   LayerObserver observer_;
   std::vector<LayerRouter> routers_;  // routers of layers_
   std::unique_ptr<OutputLayer> output_;
-  std::unique_ptr<MultiTokenPrediction> future_;  // null without multi-token prediction, and in other stages
+  std::unique_ptr<MultiTokenPrediction> future_;  // null in stages without multi-token prediction
   ChunkParamBuffers* memory_ = nullptr;
   bool are_gradients_released_ = false;  // set by backward of the step's last microbatch
 };
 
-/// Builds the chunks of a pipeline rank, in the order of `stages`. The first must outlive the others.
+/// Builds the chunks of a pipeline rank, in the order of `stages`. The first chunk must outlive the others.
 std::vector<std::unique_ptr<GPTModel>> make_chunks(const ModelContext& context,
                                                    const std::vector<StageContents>& stages);
 

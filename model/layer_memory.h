@@ -8,14 +8,14 @@
 
 namespace mcpp {
 
-/// Returns the bytes of x [s, b, h] between the parallel regions, which is sent between stages and saved by full
-/// recomputation for a group of layers. All sizes are those of one microbatch.
+/// Returns the bytes of x [s, b, h] between tensor-parallel regions. This tensor is sent between stages, and full
+/// recomputation saves it once per group of layers. All sizes are those of one microbatch.
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Returns the bytes of x that a rank saves as the input of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
-/// Returns the setup without what changes nothing in a layer that is neither recomputed as a whole nor offloaded, nor
-/// in the output.
+/// Returns `setup` without the settings that have no effect on the output, or on a layer that is neither fully
+/// recomputed nor offloaded.
 ActivationSetup setup_of_layer(const ModelConfig& config, ActivationSetup setup);
 
 /// Bytes of a transformer layer, or of the output layer with the loss, including their input.
@@ -24,10 +24,10 @@ struct LayerBytes {
   i64 working = 0;  ///< peak of backward in addition to `kept`
   // If weight gradients are delayed:
   i64 working_delayed_wgrad = 0;  ///< `working`
-  i64 waiting = 0;                ///< kept by them after the input gradient has been computed
+  i64 waiting = 0;  ///< bytes kept for delayed weight gradients after the input gradient has been computed
 };
 class MeasuredLayers;
-/// LayerBytes of a model's layers in one setup, computed when first used.
+/// LayerBytes of a model's layers in one setup, each computed when first used.
 class LayerSizes {
  public:
   /// Keeps a reference to `config`.

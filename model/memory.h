@@ -44,26 +44,26 @@ ActivationSetup activation_setup(const Layout& layout, DType dtype);
 struct StageActivations {
   i64 kept = 0;          ///< bytes from forward to backward of one microbatch; exact
   i64 working = 0;       ///< peak of backward in addition to what is kept
-  i64 offloaded = 0;     ///< offloaded bytes
-  i64 blocks = 0;        ///< disk space that they take
+  i64 offloaded = 0;     ///< bytes that are offloaded
+  i64 blocks = 0;        ///< disk space of the offloaded bytes
   i64 largest_unit = 0;  ///< largest number of bytes that are offloaded or fetched together
   // If weight gradients are delayed:
-  i64 waiting = 0;                ///< bytes kept by them after the input gradient, instead of `kept` or `offloaded`
+  i64 waiting = 0;                ///< bytes kept for delayed weight gradients, instead of `kept` or `offloaded`
   i64 working_delayed_wgrad = 0;  ///< `working` with delayed weight gradients
 };
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
 
-/// Part of a training run that is on one rank.
+/// Part of a training run that is executed by one rank.
 struct RankMemorySpec {
   std::vector<StageContents> stages;  ///< stages of the full pipeline
-  Schedule schedule;                  ///< schedule of one step; lowered or not
+  Schedule schedule;                  ///< schedule of one step, lowered or not lowered
   int pipeline_rank = 0;
   Layout layout = {};
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
   /// Number of ranks that share the copy of weights and optimizer states written by an asynchronous save; 0: no copy.
   i64 save_copy_ranks = 0;
 
-  /// Return the number of ranks that share a ZeRO shard group of the parameters, and of those of experts.
+  /// Return the number of ranks in a ZeRO shard group of the dense parameters, and of the parameters of experts.
   i64 shards() const { return layout.shard_group().ranks; }
   i64 expert_shards() const { return std::max<i64>(1, layout.expert_shard_group().ranks); }
   bool offloads_states_to_disk() const { return layout.states_tier == OffloadTier::File; }
@@ -82,8 +82,8 @@ struct PeakActivations {
 /// Returns the spec of the full model on one rank with one microbatch per step.
 RankMemorySpec single_rank_spec(const ModelConfig& config);
 
-/// Peak bytes of each class of memory on one rank, rounded up as in the device's pool. Kernel workspaces (Workspace)
-/// are not included.
+/// Peak bytes of each class of memory on one rank, rounded up like allocations from the device's pool. Kernel
+/// workspaces (Workspace) are not included.
 struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
   double activations = 0;       ///< activations of the microbatches in flight, and the working set of the largest pass
@@ -110,12 +110,12 @@ struct StatesPerWeight {
   double master(DType dtype) const { return !is_low_precision(dtype) ? 0 : has_param_remainders ? 17.0 / 32 : 1; }
 };
 
-/// Elements that a rank holds of one of its chunks, for the parameters of one grid.
+/// Number of elements of one of a rank's chunks that the rank holds, for the parameters of one grid.
 struct ChunkParameters {
   std::vector<i64> buckets;  ///< sizes of the flat buckets, including padding; ZeRO 2 and 3 have one per unit
   std::vector<int> units;    ///< first unit of each bucket
   std::vector<i64> matrices_of_buckets;  ///< elements of linear layers in each bucket
-  i64 all = 0;                           ///< all elements, without padding
+  i64 all = 0;                           ///< elements without padding
   i64 matrices = 0;                      ///< elements of linear layers
   i64 first = 0;                         ///< elements of the first unit
   i64 largest = 0;                       ///< elements of the largest parameter
@@ -123,8 +123,9 @@ struct ChunkParameters {
 
   i64 total() const;  ///< size of all buckets
 };
-/// Parameters of all chunks of the rank, as its modules declare them on the meta device. Depends on those members of
-/// `setup` and `share` that shard and arrange parameters: ranks and stages, ZeRO stage, shards and buckets.
+/// Parameters of all chunks of the rank, as its modules declare them on the meta device. Depends only on the members of
+/// `setup` and `share` that determine how parameters are sharded and arranged: ranks and stages, ZeRO stage, shards and
+/// buckets.
 struct RankParameters {
   std::vector<ChunkParameters> dense, experts;  ///< parameters by chunk
 };
@@ -141,7 +142,7 @@ MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states,
 
 /// Optimizer states on a rank.
 struct StateOffloadPlan {
-  /// Offloaded fraction of their bytes; close to the requested one because segments are not split.
+  /// offloaded fraction of the bytes; only close to the requested one because segments are not split
   double offloaded = 0;
   double buffers = 0;  ///< bytes of disk I/O buffers
 };

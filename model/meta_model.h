@@ -1,6 +1,6 @@
-// Models on the meta device: names, boxes, units and placements of parameters, and passes that compute nothing, without
-// memory and without other ranks. Code that lists parameters or estimates activations uses it, so that only the layers
-// define them.
+// Models on the meta device. They provide names, boxes, units and placements of parameters, and passes that compute
+// nothing, without memory and without other ranks. Code that lists parameters or estimates activations uses these
+// models, so that the layers are the only definition.
 #pragma once
 #include <functional>
 #include <memory>
@@ -29,7 +29,7 @@ class MetaModelContext {
   std::unique_ptr<Communicator> tp_, heads_, ring_, exchange_, sample_;
 };
 
-/// One microbatch through a module on the meta device.
+/// One microbatch passing through a module on the meta device.
 class MetaRun {
  public:
   /// Keeps a reference to `setup`.
@@ -53,7 +53,7 @@ class MetaRun {
   std::shared_ptr<const SamplePartition> partition_;
 };
 
-/// One microbatch through a stage that has only the output, with multi-token prediction if the model has it.
+/// One microbatch passing through a stage that has only the output, and multi-token prediction if the model has it.
 class MetaOutput {
  public:
   /// Keeps a reference to `setup`.
@@ -70,12 +70,12 @@ class MetaOutput {
   std::vector<FutureTokens> future_;
 };
 
-/// Throws OutOfMemory if the model's weights, or its activations for `tokens` tokens, take more bytes than fit in 64
+/// Throws OutOfMemory if the bytes of the model's weights, or of its activations for `tokens` tokens, do not fit in 64
 /// bits.
 void check_countable(const ModelConfig& config, i64 tokens = 0);
 
-/// Calls f on every parameter of the full model as one rank would hold it, in the order of GPTModel::visit(). Holds
-/// the description of one layer at a time.
+/// Calls f on every parameter of the full model, as held by a single rank, in the order of GPTModel::visit(). Builds
+/// only one layer at a time.
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f);
 
 // Model chunks of one rank of a training run, on the meta device.

@@ -12,7 +12,7 @@ namespace mcpp {
 struct ModuleMemory {
   double params = 0, grads = 0;
   double optimizer_state = 0;  ///< bytes on the device or offloaded
-  double activations = 0;  ///< device bytes left by forward of a microbatch, counting its result instead of its input
+  double activations = 0;      ///< device bytes kept by forward of a microbatch, with its result but without its input
 };
 using MemoryByModule = std::map<std::string, ModuleMemory>;
 
@@ -24,9 +24,9 @@ std::string layer_module(i64 layer);
 std::string output_module();
 std::string module_of(std::string_view parameter);
 
-/// Returns the memory that persists between steps and that of one microbatch. Unsharded units, messages and working
-/// sets belong to no module. Averages over the ranks of a ZeRO shard group. Layers that are recomputed together are
-/// counted under the name of the first.
+/// Returns the memory that persists between steps and the memory of one microbatch. Unsharded units, messages and
+/// working sets belong to no module. Averages over the ranks of a ZeRO shard group. Layers that are recomputed together
+/// are counted under the name of the first.
 MemoryByModule memory_by_module(const ModelConfig& config, const ActivationSetup& setup, const StatesPerWeight& states,
                                 const RankMemorySpec& share);
 

@@ -17,7 +17,7 @@
 
 namespace mcpp {
 
-/// Tokens that one layer of multi-token prediction reads and predicts. Both int32 [s, b] in the rows of the
+/// Tokens that one layer of multi-token prediction reads and predicts. Both are int32 [s, b], in the same rows as the
 /// microbatch's tokens.
 struct FutureTokens {
   Tensor tokens;   ///< token i + k at position i; any valid token if there is none
@@ -30,7 +30,7 @@ class MtpLayer {
   /// `index` starts at 0.
   MtpLayer(i64 index, StoredRef<ModelContext> context, RotaryTable& rotary);
 
-  /// Inputs [s, b, h] (sequence parallel: [s / tp, b, h]) like the result, or their gradients.
+  /// Inputs of a layer, or their gradients: [s, b, h] (sequence parallel: [s / tp, b, h]), like the result.
   struct Input {
     Tensor embedding, hidden;
   };
@@ -50,7 +50,7 @@ class MtpLayer {
   const ModelContext& context_;
   Norm enorm_, hnorm_;
   TensorParallelRegion region_;
-  ColumnParallelLinear eh_proj_;  // its output is gathered
+  ColumnParallelLinear eh_proj_;  // the output is gathered
   Router* router_ = nullptr;
   std::unique_ptr<Module> layer_;
   Norm final_layernorm_;

@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Moment during a backward pass of the rank, with the microbatches in flight.
+/// Moment in a backward pass of the rank, described by the microbatches in flight.
 struct PeakCandidate {
   int chunk = 0;                  ///< chunk of the pass
   bool delays_wgrad = false;      ///< delays its weight gradients
@@ -16,7 +16,8 @@ struct PeakCandidate {
   std::vector<i64> waiting = {};  ///< microbatches with delayed weight gradients by chunk
 };
 
-/// Candidates for the peak: moments whose numbers of microbatches in flight, by chunk, no other moment dominates.
+/// Candidates for the peak: the moments at which the number of microbatches in flight, by chunk, is not dominated by
+/// that of another moment.
 struct PeakCandidates {
   std::vector<PeakCandidate> in_backward;
   std::vector<std::vector<i64>> after_forward;  ///< microbatches between forward and backward by chunk

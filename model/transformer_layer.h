@@ -27,8 +27,8 @@ class ResidualBranch {
                  std::unique_ptr<Branch> branch, const std::string& after);
 
   Tensor forward(const Tensor& x, const Tensor& residual, MicrobatchContext& microbatch);
-  /// Returns the gradient of x from dy, the gradient of the result, and may reuse dy's memory. x must have been the
-  /// residual.
+  /// Returns the gradient of x from dy, the gradient of the result, and may reuse dy's memory. Requires that x was also
+  /// the residual.
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch);
   /// Adds the gradient of x through the branch only to dx, which must not be dy.
   void backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx);

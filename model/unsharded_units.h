@@ -1,5 +1,5 @@
-// Units of a chunk that are unsharded at the same time if ZeRO shards gradients (stage 2) or also weights (stage 3),
-// following the allocation of ShardedParams and ShardedGrads (parallel/dp).
+// Units of a chunk that are unsharded at the same time if ZeRO shards gradients (stage 2) or also weights (stage 3).
+// Follows the allocations of ShardedParams and ShardedGrads (parallel/dp).
 #pragma once
 #include "model/layer_memory.h"
 
@@ -37,10 +37,10 @@ class UnshardedUnits {
   /// Returns the additional bytes of the bucket before `end` while it is unpacked.
   double unpack_bytes(const ChunkParameters& chunk, std::size_t end) const;
 
-  std::vector<const ChunkParameters*> grids_;  // dense first
-  i64 param_width_, grad_width_;               // 0 = not sharded
+  std::vector<const ChunkParameters*> grids_;  // parameters of each grid, the dense grid first
+  i64 param_width_, grad_width_;               // shard width; 0 = not sharded
   bool overlaps_gather_, overlaps_reduce_, keeps_embedding_;
-  bool has_several_microbatches_;  // in a step
+  bool has_several_microbatches_;  // a step has several microbatches
   bool is_packed_;                 // format in which weights are gathered
 };
 
@@ -56,8 +56,8 @@ std::vector<UsedUnits> used_units(const ModelConfig& config, const Recompute& re
 
 /// Bytes of activations while backward of the only microbatch in flight is in a range of units.
 struct UnitActivations {
-  i64 below = 0;  ///< bytes saved by earlier ranges, whose backward has not run
-  i64 live = 0;   ///< bytes saved by its own layers, and their working set
+  i64 below = 0;  ///< bytes saved by earlier ranges, whose backward pass has not run yet
+  i64 live = 0;   ///< bytes saved by the layers of this range, and their working set
 };
 std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std::vector<UsedUnits>& used);
 

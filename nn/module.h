@@ -13,8 +13,8 @@ class Module {
   Module& operator=(const Module&) = delete;
 
   virtual Tensor forward(const Tensor& x, MicrobatchContext& context) = 0;
-  /// Pops from `context`, in reverse order, the tensors that forward saved, adds to the main gradients of the
-  /// parameters and returns dx.
+  /// Computes dx and adds to the main gradients of the parameters. Pops the tensors that forward saved from `context`,
+  /// in reverse order.
   virtual Tensor backward(const Tensor& dy, MicrobatchContext& context) = 0;
   /// Returns how the output of forward is distributed over the tensor-parallel ranks if its input is distributed as
   /// `x`. Called once, when the model is built. Throws an Internal error, naming a parameter or the module, if forward

@@ -38,8 +38,8 @@ struct Param {
   Init init = Init::Normal;
   double init_std = 0.02;  ///< standard deviation of Init::Normal
 
-  Placement placement;  ///< ranks that hold it
-  /// Returns true if this box or another one of the same tensor is Partial along tp.
+  Placement placement;  ///< ranks that hold the parameter
+  /// Returns true if this box, or another box of the same tensor, is Partial along tp.
   bool has_partial_slices() const { return placement.tp.spread == Spread::Partial || others_are_partial; }
   bool others_are_partial = false;  ///< another box of the same tensor is Partial along tp
 
@@ -49,7 +49,7 @@ struct Param {
   std::vector<Box> matrices;
 
   Tensor value;      ///< box.shape, in the model's dtype
-  Tensor main_grad;  ///< box.shape, fp32 (fp64 in an fp64 model)
+  Tensor main_grad;  ///< box.shape, in fp32 (fp64 in an fp64 model)
 
   /// Creates a parameter that is not sharded.
   Param(std::string param_name, const Shape& shape, Init how, double std = 0.02)
@@ -75,9 +75,9 @@ struct Param {
 
 using ParamVisitor = std::function<void(Param&)>;
 
-/// Fills `values`, elements [first, first + values.numel()) of the parameter's box, with initial values. They depend
-/// only on `seed`, the parameter's name and the global element index, and thus not on the layout. Uses only name, box
-/// and init of `param`.
+/// Fills `values`, elements [first, first + values.numel()) of the parameter's box, with initial values. The values
+/// depend only on `seed`, the parameter's name and the global element index, and thus not on the layout. Uses only
+/// name, box and init of `param`.
 void initialize(const Param& param, u64 seed, i64 first, Tensor& values);
 /// Initializes param.value.
 void initialize(Param& param, u64 seed);

@@ -67,7 +67,8 @@ struct Placement {
     return *std::array{&tp, &cp, &ep, &dp, &pp}[static_cast<std::size_t>(axis)];
   }
   /// Returns true if the rank at coordinates `me`, among the tp, ep and pp ranks with the same box, counts the box in
-  /// norms and checkpoints. Ranks along cp and dp are not considered: they divide this work by ZeRO shards or evenly.
+  /// norms and checkpoints. Ranks along cp and dp are not considered, because they divide this work by ZeRO shards or
+  /// evenly.
   bool is_primary_replica(const AxisValues& me) const {
     return tp.is_first(me.tp) && ep.is_first(me.ep) && pp.is_first(me.pp);
   }

@@ -1,4 +1,4 @@
-// Elements of a global tensor held by a rank: a box, and a flat range of the box's row-major elements. Model weights
+// Elements of a global tensor held by a rank: a box, or a flat range of the row-major elements of a box. Model weights
 // are full boxes; an optimizer sharded over data-parallel ranks holds flat ranges of boxes. Any two regions overlap in
 // a list of contiguous runs, so any layout can load any checkpoint.
 #pragma once

@@ -101,7 +101,7 @@ struct OptimizerConfig {
   /// Returns true if the optimizer accepts gradients stored in less than fp32 (main_grads_dtype).
   bool can_round_gradients() const { return optimizer != OptimizerKind::Muon; }
 
-  /// Returns every violated rule between fields, as "optimizer.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "optimizer.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 
  private:

@@ -15,11 +15,11 @@ enum class Overflow : u8 {
   Final,    ///< overflow at the lowest scale, or at a constant one
 };
 
-/// Loss scale of a run. As in Megatron-LM, the scaled loss is the mean over the tokens of a global batch, so
-/// values are comparable.
+/// Loss scale of a run. As in Megatron-LM, the scaled loss is the mean over the tokens of a global batch, so scales are
+/// comparable with Megatron-LM's.
 class LossScale {
  public:
-  /// `is_dynamic`: if config.loss_scale is 0 the scale is dynamic; otherwise it is off.
+  /// If config.loss_scale is 0, the scale is dynamic if `is_dynamic`, and off otherwise.
   LossScale(const OptimizerConfig& config, bool is_dynamic);
 
   double value() const { return value_; }
@@ -28,13 +28,13 @@ class LossScale {
   /// Returns the factor for the gradient of the summed loss of up to `tokens` tokens: value() divided by `tokens`,
   /// which is rounded up to a power of two so that the division is exact. Returns 1 without a scale.
   double factor(i64 tokens) const;
-  /// Returns the next factor() assuming that the last step does not overflow, as nearly all do not, before its outcome
-  /// is known.
+  /// Returns the factor() of the next step under the assumption that the last step does not overflow, before the
+  /// outcome of that step is known. Nearly all steps do not overflow.
   double expected_factor(i64 tokens) const;
 
-  /// Updates the scale after each step. `has_overflow`: gradient or loss was not finite on some rank, so the step was
-  /// skipped. The `hysteresis`-th overflow since the last growth, and each one after it, halves the scale;
-  /// loss_scale_window consecutive steps without overflow double it.
+  /// Updates the scale after each step. `has_overflow` means that the gradient or the loss was not finite on some rank,
+  /// so the step was skipped. The `hysteresis`-th overflow since the last growth, and each one after it, halves the
+  /// scale; loss_scale_window consecutive steps without overflow double it.
   Overflow update(bool has_overflow);
 
   /// Returns the complete state as text; empty if the scale is not dynamic.

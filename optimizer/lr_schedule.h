@@ -14,12 +14,13 @@ struct TrainingLength {
 
 /// Schedule of the learning rate and of weight decay. Stateless: a resumed run only needs the position.
 ///
-/// A schedule whose lengths are given in iterations follows the finished iterations, and one whose lengths are given in
-/// samples follows the samples, regardless of the batch sizes that were used. Positions and lengths are measured in
+/// If lengths are given in iterations, the schedule follows finished iterations; if they are given in samples, it
+/// follows samples. In both cases the batch sizes that were used do not matter. Positions and lengths are measured in
 /// samples; an iteration counts as global_batch_size samples.
 class LrSchedule {
  public:
-  /// Throws BadInput, naming the keys, if the warm-up is not shorter than the decay or WSD's part is longer than it.
+  /// Throws BadInput, naming the keys, if the warm-up is not shorter than the decay, or if the WSD decay is longer than
+  /// the entire decay.
   LrSchedule(const OptimizerConfig& config, const TrainingLength& length);
 
   /// Returns the position of the next update, given the iterations and samples of all updates applied before it.
@@ -34,7 +35,7 @@ class LrSchedule {
 
   OptimizerConfig config_;
   i64 samples_per_iteration_ = 0;  // 0 if lengths are given in samples
-  // Lengths in samples; a warm-up given as a fraction need not be an integer.
+  // Lengths in samples. If the warm-up is specified as a fraction, its length need not be an integer.
   double warmup_ = 0;
   double decay_ = 0;
   double wsd_decay_ = 0;

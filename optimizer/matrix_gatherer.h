@@ -1,6 +1,6 @@
-// Gathering of matrices that are sharded by tensor parallelism and ZeRO: each has an owner, which gathers the parts,
-// transforms the matrix and scatters it back. Owners are chosen to balance the work. The result does not depend on the
-// layout because the gathered matrix does not.
+// Gathering of matrices that are sharded by tensor parallelism and ZeRO: each matrix has an owner rank, which gathers
+// the parts, transforms the matrix and scatters the result. Owners are chosen to balance the work. Results do not
+// depend on the layout, because the gathered matrices do not.
 #pragma once
 #include <functional>
 #include <map>
@@ -19,7 +19,7 @@ class MatrixGatherer {
   using ParamFilter = std::function<bool(const Param&)>;
 
   /// Selects the matrices (Param::matrices) of the parameters accepted by `filter`. Each rank of `holders` has the
-  /// gradients in its buffers' shard(). Collective over `holders`; nullptr if this rank has all of them.
+  /// gradients in its buffers' shard(). Collective over `holders`; `holders` is nullptr if this rank has all matrices.
   MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter, Communicator* holders);
   MatrixGatherer(const MatrixGatherer&) = delete;
   MatrixGatherer& operator=(const MatrixGatherer&) = delete;
@@ -40,13 +40,13 @@ class MatrixGatherer {
     int rank;
     const Chunk* chunk;
     i64 count;
-    bool is_copy;  // an earlier rank has the same values
+    bool is_copy;  // true if an earlier rank has the same values
   };
   struct Matrix {
     i64 param;
     Region region;
     int owner = 0;
-    std::vector<Part> parts = {};  // by rank
+    std::vector<Part> parts = {};  // parts, by rank
 
     i64 columns() const { return region.box.shape.back(); }
     i64 rows() const { return region.numel() / columns(); }
@@ -75,11 +75,11 @@ class MatrixGatherer {
   int rank_, ranks_;
   Device& device_;
   DType type_;                              // accumulate dtype of gradients
-  std::map<std::string, i64> params_;       // index of each parameter, identical on all ranks
+  std::map<std::string, i64> params_;       // index of each parameter by name, identical on all ranks
   std::vector<Shape> globals_;              // global shape by index
-  std::vector<std::vector<Chunk>> chunks_;  // by rank
+  std::vector<std::vector<Chunk>> chunks_;  // chunks, by rank
   std::vector<Matrix> matrices_;
-  std::vector<std::vector<const Matrix*>> owned_;  // by rank
+  std::vector<std::vector<const Matrix*>> owned_;  // matrices owned, by rank
 };
 
 }  // namespace mcpp

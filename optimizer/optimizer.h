@@ -21,14 +21,14 @@ namespace mcpp {
 
 struct StepResult {
   double grad_norm = 0;     ///< global L2 norm of gradient * grad_scale, before clipping
-  bool is_skipped = false;  ///< the norm was not finite: nothing was changed
+  bool is_skipped = false;  ///< true if the norm was not finite and nothing was changed
 };
 
 /// Name of the state with the fp32 master weights of a bf16 or fp16 model; other states are UpdateRule::states().
 inline constexpr std::string_view kMasterState = "master";
 
-/// Per grid, the ranks whose shard()s together contain complete matrices. For a grid without an entry this rank
-/// alone holds them.
+/// For each grid, the ranks whose shard()s together contain complete matrices. Without an entry for a grid, the shard()
+/// of this rank alone contains complete matrices.
 using MatrixGroups = std::map<GridKind, Communicator*>;
 
 /// Returns the configured storage of the states of weights on `device`. `supports_snapshots` allows asynchronous saves.
@@ -44,10 +44,10 @@ class Optimizer {
             const MatrixGroups& holders = {}, std::unique_ptr<StateStore> states = nullptr,
             std::unique_ptr<AsyncCopyEngine> copies = nullptr);
 
-  /// Performs one update. Call after finish() of every buffer and before publish() on each. `grad_scale` turns the
-  /// summed gradient into that of the loss (1 / number of target tokens). If the gradient norm is not finite, weights,
-  /// states and step counter are unchanged on every rank. Clips as Megatron-LM does: by clip_grad / (norm + 1e-6) if
-  /// that is below 1. group_of() decides which parameters get no weight decay.
+  /// Performs one update. Call after finish() and before publish() of every buffer. `grad_scale` turns the summed
+  /// gradient into that of the loss (1 / number of target tokens). If the gradient norm is not finite, weights, states
+  /// and step counter are unchanged on every rank. Clips as Megatron-LM does: by clip_grad / (norm + 1e-6) if that is
+  /// below 1. group_of() decides which parameters get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
   /// Parts of step() for callers that must not block: queue compute_update_scale(), reduce the factor over the
@@ -61,23 +61,24 @@ class Optimizer {
   void update(double lr, double weight_decay, const Tensor& factor);
   void count_step() { ++steps_; }
 
-  /// Conversions for bf16 and fp16 models; no effect if the model's weights are the master weights themselves. With
+  /// Conversions for bf16 and fp16 models. No effect if the model's weights are the master weights themselves. With
   /// OptimizerConfig::store_param_remainders the weights are a part of the master weights and always consistent with
   /// them.
-  void copy_model_to_master();  ///< after other weights were loaded into the model only
-  void copy_master_to_model();  ///< after master weights were loaded; the caller then publishes
+  void copy_model_to_master();  ///< call after only the model's weights were loaded
+  void copy_master_to_model();  ///< call after master weights were loaded, and before publish()
 
   /// Calls f(state, param, first, values) for each state of each parameter. `values` are the stored states of the
-  /// parameter's elements [first, first + values.numel()) in its box that this rank updates. Master weights are only
-  /// visited if they are a copy (bf16 and fp16 models). The order is fixed; parameters of which this rank updates
-  /// nothing are skipped.
+  /// parameter's elements [first, first + values.numel()) in its box that this rank updates. Master weights are visited
+  /// only if they are separate from the model's weights (bf16 and fp16 models). The order is fixed. Parameters of which
+  /// this rank updates no elements are skipped.
   using StoredStateVisitor = std::function<void(std::string_view state, Param&, i64 first, const StoredArray& values)>;
   void visit_stored_state(const StoredStateVisitor& f) const;
   /// Describes where the states are stored, for the log; empty if they are on the device of the weights.
   std::string describe_states() const { return states_->describe(); }
   OffloadedBytes offloaded_state_bytes() const { return states_->offloaded_bytes(); }
 
-  /// Number of updates, without skipped steps. Bias correction depends on it, so checkpoints must include it.
+  /// Returns the number of updates, excluding skipped steps. Bias correction depends on it, so checkpoints must include
+  /// it.
   i64 steps() const { return steps_; }
   void set_steps(i64 steps) { steps_ = steps; }
 

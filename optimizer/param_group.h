@@ -40,11 +40,11 @@ std::vector<GroupRun> group_runs(const BufferPlan& plan, std::span<const ParamGr
 
 /// Ranks and parameters over which the global gradient norm is computed.
 struct NormScope {
-  /// Groups over which the squared sums of a grid's parameters are all-reduced, one by one. Every rank
-  /// takes part, even without such parameters. Grids that are not listed have no parameters on any rank.
+  /// Groups over which the squared sums of a grid's parameters are all-reduced, one by one. Every rank takes part, even
+  /// if it has no such parameters. Grids that are not listed have no parameters on any rank.
   std::map<GridKind, std::vector<Communicator*>> groups;
-  /// Returns true if this rank counts the parameter: exactly one of the ranks with the same gradient does. Empty =
-  /// every parameter is counted.
+  /// Returns true if this rank counts the parameter: exactly one of the ranks with the same gradient counts it. If
+  /// empty, every parameter is counted.
   std::function<bool(const Param&)> is_counted;
 };
 

@@ -1,6 +1,7 @@
-// Updates of parts whose states are encoded, or on a different device than their weights: decodes the states and copies
-// weights and gradients to their device, prefetching the next part during the update of the current one. Usually states
-// are on the host and weights on a GPU; if weights are offloaded and states are not, the roles are reversed.
+// Updates of parts whose states are encoded, or are on a different device than the weights. Decodes the states and
+// copies weights and gradients to the device of the states, prefetching the next part during the update of the current
+// part. Usually states are on the host and weights are on a GPU. If weights are offloaded and states are not, the roles
+// are reversed.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,20 +16,20 @@
 
 namespace mcpp {
 
-/// Elements of a ShardSegment in the same parameter group.
+/// Run of elements of a ShardSegment that are in the same parameter group.
 struct UpdateRun {
   i64 begin, count;  ///< range in the tensors of the shard
   i64 offset;        ///< offset in the states
   ParamGroup group;
 };
 
-/// Elements of a ShardSegment that one rule updates. A segment of the StateStore contains only their states, run after
-/// run: the master weights if they are a copy, or their remainders, then the states of the rule.
+/// Elements of a ShardSegment that one rule updates. A segment of the StateStore contains only the states of these
+/// elements, run after run: the master weights (if separate) or their remainders, then the states of the rule.
 struct UpdateSegment {
   const ParamAndGradBuffer* buffer;
   ShardSegment shard;
   const UpdateRule* rule;
-  std::vector<StorageForm> forms;  ///< of the states
+  std::vector<StorageForm> forms;  ///< storage forms of the states
   std::vector<UpdateRun> runs;
 
   i64 count() const { return runs.back().offset + runs.back().count; }
@@ -46,7 +47,7 @@ enum class PassKind { Update, Prepare };
 /// Function that updates a part, which is on one device and entirely in the accumulate dtype.
 using UpdateFunction = std::function<void(const UpdateRule& rule, UpdatePart& part, const ParamGroup& group)>;
 
-/// Returns a part with these weights of the model. `states` begin with the master weights if they are a copy.
+/// Returns a part with the weights `model`. `states` begin with the master weights if these are separate.
 UpdatePart make_update_part(const Tensor& model, std::vector<Tensor> states, const Tensor& grads, bool has_master_copy);
 
 class StagedUpdate {
@@ -54,19 +55,19 @@ class StagedUpdate {
   /// `device` holds the gradients, and `copies` is its copy engine. `dtype` is that of the model.
   StagedUpdate(Device& device, DType dtype, std::unique_ptr<AsyncCopyEngine> copies);
 
-  /// Calls `f` for parts of each run of the segments in `order`, whose states are those in `states` with the same
-  /// numbers. A part of PassKind::Prepare has no weights if these are stored as remainders.
+  /// Calls `f` for parts of each run of the segments in `order`. The states of a segment are in the segment of `states`
+  /// with the same number. A part of PassKind::Prepare has no weights if these are stored as remainders.
   void for_each_part(StateStore& states, std::span<const UpdateSegment> segments, const std::vector<std::size_t>& order,
                      PassKind kind, const UpdateFunction& f);
 
  private:
   DType dtype_;
   PinnedBufferPool pinned_buffers_;
-  std::unique_ptr<AsyncCopyEngine> copy_engine_;  // after the buffers, which it may use until it is destroyed
+  std::unique_ptr<AsyncCopyEngine> copy_engine_;  // declared after the buffers, which its copies use
 };
 
 /// Returns a copy of `values` in the memory of `device`, or `values` if it is already there. Blocks the host until the
-/// ops that compute it are done.
+/// ops that compute `values` are done.
 Tensor copy_to(Device& device, const Tensor& values);
 
 }  // namespace mcpp

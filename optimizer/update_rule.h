@@ -1,5 +1,5 @@
 // Update rules, which compute a weight from its gradient. A rule names its states per weight and updates a part of the
-// flat vectors; it is independent of parameters, ranks and the location of its states.
+// flat vectors. It does not depend on parameters, ranks or the location of the states.
 #pragma once
 #include <memory>
 #include <span>
@@ -16,7 +16,7 @@ struct UpdatePart {
   Tensor weights;              ///< master weights: fp32 (fp64 in an fp64 model)
   std::vector<Tensor> states;  ///< states in the same dtype, in the order of UpdateRule::states()
   Tensor grads;                ///< gradients in the same dtype
-  Tensor model;                ///< receives the new weights rounded to its dtype; undefined if it would be `weights`
+  Tensor model;                ///< receives the new weights rounded to its dtype; undefined if identical to `weights`
 };
 
 /// Settings of one update.
@@ -37,9 +37,9 @@ class UpdateRule {
   virtual std::vector<StorageForm> forms() const = 0;
   virtual void update(UpdatePart& part, const UpdateStep& step) const = 0;
 
-  /// A rule whose update of a weight depends on the entire matrix works in three steps: prepare() replaces each part's
-  /// gradient by the matrix to transform; transform() overwrites each matrix [out, in], in the dtype of gradients, on
-  /// one of the ranks that hold parts of it; update() finds the result in place of the gradient.
+  /// Rules whose update of a weight depends on the entire matrix work in three steps. prepare() replaces the gradient
+  /// of each part by the values of the matrix to transform. transform() overwrites each matrix [out, in], in the dtype
+  /// of gradients, on one of the ranks that hold parts of it. update() receives the result in place of the gradient.
   virtual bool needs_matrices() const { return false; }
   virtual void prepare(UpdatePart&, const UpdateStep&) const {}
   virtual void transform(Tensor& /*matrix*/) const {}

@@ -1,5 +1,5 @@
-// Layout of a run: how its work is divided among ranks, and what ranks recompute, compress and offload. Everything from
-// the configuration to the kernels takes this value. Ranks are numbered with tp innermost, then cp, dp and pp
+// Layout of a run: how work is divided among ranks, and what ranks recompute, compress and offload. All code from the
+// configuration to the kernels uses this type. Ranks are numbered with tp innermost, then cp, dp and pp
 // (parallel/topology.h).
 #pragma once
 #include <array>
@@ -114,8 +114,9 @@ struct RankGroup {
   i64 stride = 1;
 };
 
-/// Layout of a run. Most members are keys of [parallel]; fields() gives their names, which are Megatron-LM's where it
-/// has one, and their meaning. layout_of() in megatron_cpp/config/layout.h fills in the others.
+/// Layout of a run. Most members are keys of [parallel]; fields() specifies the names of these keys, which are
+/// Megatron-LM's where they exist there, and their meaning. layout_of() in megatron_cpp/config/layout.h fills in the
+/// others.
 struct Layout {
   i64 tp = 1, cp = 1, pp = 1;
   i64 dp = 1;  ///< not a key: follows from the number of ranks
@@ -125,9 +126,10 @@ struct Layout {
   i64 ep = 1, etp = 0;                 ///< only for models with experts; etp 0 = tp
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
-  i64 chunks = 1;                         ///< model chunks on each pipeline rank
-  i64 first_layers = 0, last_layers = 0;  ///< layers on the first and last pipeline rank; 0 = as many as on the others
-  std::string stages = {};                ///< explicit stages (parallel/stages.h); "" = the same number of layers
+  i64 chunks = 1;  ///< model chunks on each pipeline rank
+  i64 first_layers = 0,
+      last_layers = 0;      ///< layers on the first and last pipeline rank; 0 = the same number as on the other ranks
+  std::string stages = {};  ///< explicit stages (parallel/stages.h); "" = the same number of layers
   i64 zero_stage = 0;
   /// Groups of neighboring data-parallel ranks that each hold a complete copy of the weights and states (HSDP).
   i64 instances = 1;
@@ -142,15 +144,15 @@ struct Layout {
   /// ahead.
   bool overlap_param_gather = true;
 
-  // Keys of other sections.
+  // Members that correspond to keys of other sections.
   i64 micro_batch_size = 1;
   Recompute recompute = {};
   OffloadTier states_tier = OffloadTier::Device;  ///< offload tier of the optimizer states and master weights
-  double offloaded_state_fraction = 1;            ///< fraction of them that is offloaded, unless the tier is Device
+  double offloaded_state_fraction = 1;            ///< offloaded fraction of these states, unless the tier is Device
   OffloadTier params_tier = OffloadTier::Device;  ///< offload tier of ZeRO 3's weights
   OffloadTier activations_tier = OffloadTier::Device;
-  /// If true, consecutive ranks are in the same pipeline instead of the same data-parallel group, unlike in this
-  /// program.
+  /// If true, consecutive ranks are in the same pipeline instead of the same data-parallel group. This program itself
+  /// never uses such layouts.
   bool is_pipeline_innermost = false;
 
   i64 world_size() const { return ranks_per_sample() * dp; }
@@ -170,7 +172,7 @@ struct Layout {
     return mcpp::make_schedule(schedule, static_cast<int>(pp), static_cast<int>(microbatches),
                                static_cast<int>(chunks));
   }
-  /// Returns every reason why there is no such schedule (mcpp::schedule_conflicts).
+  /// Returns every reason why no such schedule exists (mcpp::schedule_conflicts).
   std::vector<std::string> schedule_conflicts(i64 microbatches) const {
     return mcpp::schedule_conflicts(schedule, static_cast<int>(pp), static_cast<int>(chunks),
                                     static_cast<int>(microbatches));
@@ -185,8 +187,8 @@ struct Layout {
 
   RankGroup tp_group() const { return {.ranks = tp, .stride = 1}; }
   RankGroup cp_group() const { return {.ranks = cp, .stride = tp}; }
-  /// Return the consecutive cp ranks that exchange heads, and the ranks with the same position in each such group,
-  /// which form a ring or gather keys.
+  /// Return the group of consecutive cp ranks that exchange heads, and the group of ranks at the same position of each
+  /// such group, which form a ring or gather keys.
   RankGroup heads_group() const { return {.ranks = cp_heads(), .stride = tp}; }
   RankGroup keys_group() const { return {.ranks = cp / cp_heads(), .stride = tp * cp_heads()}; }
   /// Returns the ranks among which ZeRO shards: consecutive along cp and dp, unless the pipeline is in between.
@@ -198,8 +200,8 @@ struct Layout {
     return {.ranks = instances, .stride = shard_group().ranks * shard_group().stride};
   }
   bool has_secondary_shard() const { return node_ranks > 1 && zero_stage == 3; }
-  /// Return the consecutive ranks of shard_group() given by node_ranks, and the ranks with the same position in each
-  /// such group.
+  /// Return the group of node_ranks consecutive ranks of shard_group(), and the group of ranks at the same position of
+  /// each such group.
   RankGroup node_group() const { return {.ranks = node_ranks, .stride = shard_group().stride}; }
   RankGroup inter_node_group() const {
     return {.ranks = shard_group().ranks / node_ranks, .stride = shard_group().stride * node_ranks};

@@ -1,4 +1,4 @@
-// Validity rules of a layout: what its axes must divide, and which settings exclude each other.
+// Validity rules of a layout: divisibility requirements, and settings that exclude each other.
 #pragma once
 #include <string>
 #include <vector>

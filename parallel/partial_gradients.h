@@ -20,9 +20,9 @@ struct ReplicaGroups {
 
 /// Completes the gradients of a step: the buffers reduce over the data-parallel ranks, and this class sums over the
 /// holders of parameters that are Partial along tp or pp. Along tp these are norms and learned positions under sequence
-/// parallelism (Korthikanti et al. 2022), and keys and values shared by ranks. They are small and numerous, so all with
-/// the same number of holders are summed as one tensor, once per step. Along pp, the only such parameter is the matrix
-/// of tied embeddings, held by the stages of the embedding and the output.
+/// parallelism (Korthikanti et al. 2022), and keys and values shared by ranks. These gradients are small and numerous,
+/// so all gradients with the same number of holders are summed as one tensor, once per step. Along pp, the only such
+/// parameter is the matrix of tied embeddings, held by the stages of the embedding and the output.
 class PartialGradients {
  public:
   /// `buffers` are the buffers of all chunks of this rank. Collective over the groups; the ranks of tp must have the

@@ -16,7 +16,7 @@ namespace mcpp {
 
 /// Use of a group by collectives of training or evaluation steps. It determines how the group is connected in advance.
 enum class CollectiveUse : u8 {
-  None,        ///< no collectives in steps: messages, checks and saves only, or the user of the group connects it
+  None,        ///< no collectives in steps: only messages, checks and saves, or the user of the group connects it
   Serialized,  ///< reductions and gathers that never overlap with each other
   Overlapped,  ///< gathers that overlap with reductions
 };
@@ -90,7 +90,7 @@ struct ParallelState {
   DataParallelGroups gradient_groups(GridKind grid) const;
   ContextParallel context_parallel() const;
   ExpertParallel expert_parallel() const;
-  /// Returns true if the group carries pipeline messages, for which a rank waits in its bubble.
+  /// Returns true if the group carries pipeline messages. Waiting for these messages is the pipeline bubble.
   static bool is_pipeline(std::string_view name) { return name == "pp" || name == "pp_backward"; }
   /// Returns true if this rank, among all ranks with the same box, counts the box in norms and saves it.
   bool is_primary_replica(const Placement& placement) const {
@@ -98,9 +98,9 @@ struct ParallelState {
   }
 };
 
-/// Creates all groups, with those of the expert grid if the model has experts. Collective over `world`, whose size
-/// replaces layout.dp. The recorder and the profiler (may be null) record the groups' operations. Throws BadInput if
-/// the axes do not divide the world.
+/// Creates all groups, including the groups of the expert grid if the model has experts. Collective over `world`, whose
+/// size replaces layout.dp. The recorder and the profiler (may be null) record the groups' operations. Throws BadInput
+/// if the axes do not divide the world.
 ParallelState make_parallel_state(Communicator& world, const Layout& layout, bool has_experts = false,
                                   FlightRecorder* recorder = nullptr, Profiler* profiler = nullptr);
 

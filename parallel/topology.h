@@ -25,7 +25,7 @@ class Grid {
   /// them.
   std::vector<int> group(int rank, Axes axes) const;
   int group_rank(int rank, Axes axes) const;
-  /// Returns the index 0, 1, ... of the rank's group, which is distinct among the groups over these axes.
+  /// Returns the index of the rank's group among all groups along `axes`, counted from 0.
   int group_index(int rank, Axes axes) const;
 
  private:

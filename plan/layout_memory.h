@@ -18,8 +18,8 @@ class LayoutMemory {
   explicit LayoutMemory(const Workload& work)
       : work_(work), measurements_(std::make_shared<ModelMeasurements>(work.model)) {}
 
-  /// Returns the estimate for the pipeline rank that needs the most device memory: the first, which has the most
-  /// microbatches in flight, or the one with the output layer.
+  /// Returns the estimate for the pipeline rank that needs the most device memory: either the first rank, which has the
+  /// most microbatches in flight, or the rank with the output layer.
   MemoryEstimate peak(const Layout& layout);
   /// Returns the estimate for one pipeline rank.
   MemoryEstimate estimate_rank(const Layout& layout, int pipeline_rank);
@@ -69,7 +69,7 @@ struct FittedLayout {
   MemoryEstimate memory;  ///< estimate of the rank that needs the most
   bool fits = false;
 };
-/// Treatment of offloadable states: keep the largest part that fits on the device, or none.
+/// Treatment of offloadable states: keep as many as fit on the device, or none.
 enum class OnDeviceStates { AllThatFit, None };
 /// Fits `layout` into memory. Activations stay on the device if they fit; otherwise they are offloaded to host memory,
 /// or to disk if host memory does not suffice. Offloaded states are kept on the device in steps of one percent as

@@ -29,7 +29,7 @@ struct MeasuredRun {
   std::vector<double> computing_by_rank = {};        ///< seconds per step; empty = unknown
   std::map<std::string, double> groups = {};         ///< seconds per step that ranks wait in each kind of group
   std::map<std::string, double> modules = {};        ///< seconds per step in each module, if traced
-  /// Traced bytes by module and class of memory: the mean of the ranks that have the module.
+  /// Traced bytes by module and class of memory, as the mean over the ranks that have the module.
   std::map<std::string, std::map<std::string, double>> module_bytes = {};
   i64 world_size = 0;       ///< 0 = unknown
   std::string config = {};  ///< configuration of the run, in TOML; "" = unknown
@@ -45,13 +45,13 @@ struct RunPart {
   /// Returns measured / predicted - 1.
   double relative_error() const { return predicted > 0 ? measured / predicted - 1 : 0; }
 };
-/// Compares the step, compute, pipeline waits and communication, and finally memory if it was measured.
+/// Compares the step, its compute, pipeline waits and communication, and also memory if it was measured.
 std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory, const MeasuredRun& measured);
 /// Compares the compute of each pipeline rank, averaged over its ranks; empty without a pipeline.
 std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, const MeasuredRun& measured);
 /// Compares communication by purpose, if its groups were measured.
 std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun& measured);
-/// Compares the embedding, the two halves of each layer, and the output, as far as they were traced.
+/// Compares the embedding, the two halves of each layer, and the output, if they were traced.
 std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredRun& measured);
 /// Compares memory by class and offloaded bytes, each with its maximum over ranks.
 std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<MemoryEstimate>& predicted,
@@ -61,7 +61,7 @@ struct ModuleParts {
   std::string name;
   std::vector<RunPart> classes;
 };
-/// Compares the embedding, layers and output, as far as they were traced. `predicted`: by pipeline rank.
+/// Compares the embedding, the layers and the output, if they were traced. `predicted` is indexed by pipeline rank.
 std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>& predicted,
                                                const MeasuredRun& measured);
 /// Returns true if a part deviates by more than 20 % and by more than 2 % of the step or of the memory, which indicates
@@ -70,9 +70,8 @@ bool exceeds_tolerance(const RunPart& part, const MeasuredRun& measured);
 /// Returns text like "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %".
 std::string tolerance_warning(const RunPart& part);
 
-/// Measured speed relative to the predicted rates, for compute and for links. `links` is derived only if exposed
-/// communication is a sufficient part of the predicted step, because time in which ranks wait for each other also
-/// counts as communication.
+/// Measured speed relative to the predicted rates, for compute and for links. `links` is derived only if the predicted
+/// step has enough exposed communication, because time in which ranks wait for each other also counts as communication.
 struct RunSpeed {
   double computing = 1, links = 1;
 };

@@ -1,4 +1,4 @@
-// Search for the layouts that train fastest or need the least memory on a given number of ranks.
+// Search for the layouts that train fastest, or that need the least memory, on a given number of ranks.
 #pragma once
 #include <array>
 #include <compare>
@@ -47,14 +47,14 @@ struct NaturalLess {
   bool operator()(const std::string& a, const std::string& b) const;
 };
 
-// Minimal number of recomputed layers per stage.
+// Minimization of the number of recomputed layers per stage.
 
 /// Returns `layout`, which recomputes all its layers and fits, with the minimum number of recomputed layers per stage
 /// that still fits. Returns std::nullopt if no layer or every layer needs to be recomputed. Does not offload.
 std::optional<Layout> minimize_recompute(LayoutMemory& memory, Layout layout, const ModelConfig& model,
                                          double device_bytes);
 
-/// User limits of a search; 0 = to be found. Names are those of Layout.
+/// User limits of a search. A value of 0 is determined by the search. Names are those of Layout.
 struct SearchLimits {
   i64 world_size = 1;
   i64 tp = 0, cp = 0, pp = 0, ep = 0, micro_batch_size = 0;
@@ -72,7 +72,7 @@ struct Candidate {
   MemoryEstimate memory;  ///< estimate for the rank that needs the most
 };
 
-/// Best layout with a tag, and the reason why it is not the best layout overall.
+/// Best layout with a given tag, and the reason why it is not the best layout overall.
 struct Alternative {
   std::string kind;  ///< "tp 16", "ZeRO 3"
   Candidate candidate;
@@ -81,25 +81,25 @@ struct Alternative {
 };
 
 struct SearchResult {
-  std::vector<Candidate> best;  ///< best first, without equal layouts; empty if nothing fits
+  std::vector<Candidate> best;  ///< best layouts first, without duplicates; empty if nothing fits
   std::vector<Alternative> alternatives;
   Candidate smallest;  ///< layout that needs the least memory
   i64 possible = 0, fitting = 0, simulated = 0;
 };
 
 /// Finds the best layouts under `limits`. Deterministic. Throws BadInput with all reasons if the limits contradict the
-/// model or each other.
-/// Offloading is only used for layouts that do not fit otherwise, and only to tiers with known rates: activations to
-/// host memory or disk; if still no layout fits, optimizer states, and then weights (layout_memory.h).
-/// Objective::Memory minimizes device memory: layouts that keep activations on the device win; ties go to the faster
-/// one. If nothing fits, `best` is empty and `smallest` is the layout that needs the least device memory.
+/// model or each other. Offloading is used only for layouts that do not fit otherwise, and only to tiers with known
+/// rates. Activations are offloaded first, to host memory or disk; if still no layout fits, optimizer states and then
+/// weights (layout_memory.h). Objective::Memory minimizes device memory; layouts that keep activations on the device
+/// take precedence, and ties go to the faster layout. If nothing fits, `best` is empty and `smallest` is the layout
+/// that needs the least device memory.
 SearchResult search_layouts(const Hardware& hardware, const KernelTraits& program, const Workload& work,
                             const SearchLimits& limits);
 
 /// Returns true if any layout fits.
 bool any_layout_fits(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
-/// Returns the smallest world size, limits.world_size times a power of two, for which some layout fits; 0 if no world
-/// size that the links connect suffices.
+/// Returns the smallest world size, limits.world_size times a power of two, for which a layout fits; 0 if even the
+/// largest world size that the links connect is too small.
 i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits);
 
 }  // namespace mcpp

@@ -1,6 +1,6 @@
 // Device as used by one rank: allocates buffers by purpose, and holds the library state (thread count, caches of
-// compiled kernels; on CUDA also stream and handles) that ops on its tensors need. main, or the test, creates one per
-// rank and passes it down. Tensors refer to it, so ops need no other context.
+// compiled kernels; on CUDA also stream and handles) that ops on the device's tensors need. main, or a test, creates
+// one device per rank and passes it down. Tensors refer to their device, so ops need no other context.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -28,7 +28,7 @@ inline i64 padded_alloc_size(i64 bytes) {
 /// nothing; values read from them are zero.
 enum class DeviceType : u8 { Cpu, Cuda, Meta };
 
-/// Purpose of a buffer; each is a row of the memory table.
+/// Purpose of a buffer. Each purpose is a row of the memory table.
 enum class MemoryClass : u8 { Params, Grads, OptimizerState, Activations, Workspace, Other };
 inline constexpr std::size_t kMemoryClasses = 6;
 std::string_view name_of(MemoryClass c);
@@ -120,7 +120,7 @@ class MetaDevice final : public Device {
   MetaDevice() : Device(DeviceType::Meta) {}
   ~MetaDevice() override { free_pool(); }
 
-  /// Appends further ops and messages on tensors of this device to `trace`; null: does not record.
+  /// Appends further ops and messages on tensors of this device to `trace`, or stops recording if `trace` is null.
   void record_to(OpTrace* trace) { trace_ = trace; }
   OpTrace* trace() const { return trace_; }
 

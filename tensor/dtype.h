@@ -183,7 +183,7 @@ decltype(auto) on_float(DType t, F&& f) {
   }
 }
 
-// Type in which arithmetic on a given type is done; also that of statistics and main gradients.
+// Type in which arithmetic on a given type is performed. It is also the type of statistics and main gradients.
 
 /// Returns fp32, or fp64 for fp64.
 constexpr DType accumulate_dtype(DType t) {

@@ -20,8 +20,8 @@ enum class GemmFp8 : u8 { None, E4m3, E5m2 };
 enum class GemmEpilogue : u8 { None, Gelu, BiasGelu, GeluGradient };
 
 /// Parameters that determine a GEMM's speed: c[m, n] = op(a) op(b) (+ c if `accumulate`), with a and b of type `in`.
-/// Grouped products use 0 for the dimension (m or k) that varies by group: all groups share one choice, so that a row's
-/// result does not depend on the group's size.
+/// Grouped GEMMs use 0 for the dimension (m or k) that varies by group: all groups share one choice, so that the result
+/// for a row does not depend on the size of its group.
 struct GemmKey {
   DType in = DType::F32, out = DType::F32;
   bool tf32 = false;  ///< fp32 factors are rounded to TF32
@@ -47,7 +47,7 @@ struct GemmAlgo {
 };
 
 /// Returns the largest power of two up to 16 bytes that divides every address. Higher alignment does not affect speed;
-/// the cap keeps the choice of an algorithm, and with it the last bits of results, independent of the addresses of
+/// because of the cap, the choice of an algorithm, and thus the last bits of results, do not depend on the addresses of
 /// buffers.
 template <class... Pointers>
 i64 gemm_alignment(const Pointers*... pointers) {

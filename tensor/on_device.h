@@ -1,5 +1,5 @@
-// Build flag of the CUDA backend and dispatch of ops to a backend. Only for the sources that CMakeLists.txt names as
-// choosing between backends; all other sources are compiled identically in both builds.
+// Build flag of the CUDA backend and dispatch of ops to a backend. Include only in the sources that CMakeLists.txt
+// lists as choosing between backends; all other sources are compiled identically in both builds.
 #pragma once
 #include "tensor/op_trace.h"
 
@@ -25,7 +25,7 @@ auto on_device(const Tensor& t, const Describe& describe, F&& f) {
   if (OpTrace* trace = trace_of(t)) trace->ops.push_back(describe());
   return on_device(t.device().type(), std::forward<F>(f));
 }
-/// Likewise for an op that reads and writes about as much as `t` has.
+/// Overload for an op that reads and writes about as many bytes as `t` has.
 template <class F>
 auto on_device(const Tensor& t, F&& f) {
   const auto describe = [&] {

@@ -1,4 +1,4 @@
-// Record of the ops and messages of a rank on the meta device: what another device would compute, move and send.
+// Record of the ops and messages of a rank on the meta device, i.e. of what a real device would compute, move and send.
 // Estimates of time, traffic and FLOPs are computed from these records (model/block_trace.h).
 #pragma once
 #include <string>
@@ -19,23 +19,23 @@ struct MatmulShape {
   bool operator==(const MatmulShape&) const = default;
 };
 
-/// Queries and keys of one call of core attention. The keys may be a part of those that the queries attend to.
+/// Queries and keys of one call of core attention. The keys may be a subset of the keys to which the queries attend.
 struct AttentionShape {
   i64 queries = 0, keys = 0, batch = 0;  ///< positions of a sample, and samples
   i64 query_heads = 0, key_heads = 0;
   i64 key_dim = 0, value_dim = 0;  ///< widths of a head of queries and keys, and of values
   i64 window = 0;                  ///< 0: none
-  /// Pairs of a query and a key that it attends to, of one head in one sample. As FLOPs are usually counted: half of
-  /// the pairs of equal positions.
+  /// Number of (query, key) pairs in which the query attends to the key, for one head in one sample. As is usual in
+  /// FLOP counts, pairs with equal positions count half.
   double pairs = 0;
-  double share = 0;  ///< `pairs` relative to those of the same queries with all keys of the sample
+  double share = 0;  ///< ratio of `pairs` to the pairs of the same queries with all keys of the sample
   bool has_dropout = false;
 
-  /// Returns the elements of queries, keys and values at the positions of the queries.
+  /// Returns the number of elements of queries, keys and values at the positions of the queries.
   double elements() const {
     return static_cast<double>(queries * batch * (query_heads * key_dim + key_heads * (key_dim + value_dim)));
   }
-  /// Returns the pairs of all heads and samples.
+  /// Returns the number of pairs of all heads and samples.
   double all_pairs() const { return pairs * static_cast<double>(batch * query_heads); }
 };
 
@@ -55,14 +55,15 @@ enum class OpKind : u8 {
   Memory,    ///< everything else
 };
 
-/// One op. An op that does not describe itself counts as Memory that reads and writes one tensor (on_device()).
+/// Record of one op. An op that does not describe itself is recorded as Memory that reads and writes one tensor
+/// (on_device()).
 struct OpRecord {
   OpKind kind = OpKind::Memory;
   bool is_backward = false;         ///< computes a gradient
   bool is_weight_gradient = false;  ///< its result is added to the main gradient of a parameter
-  DType dtype = DType::F32;         ///< of the inputs
+  DType dtype = DType::F32;         ///< type of the inputs
   double elements = 0;              ///< processed elements, for kinds with a time per element
-  double bytes = 0;                 ///< read and written, for AttentionMerge and Memory
+  double bytes = 0;                 ///< bytes read and written, for AttentionMerge and Memory
   double flops = 0;                 ///< for Matmul, Attention, and other ops that use matrix units
   MatmulShape matmul = {};
   bool is_fp8 = false;  ///< Matmul with operands in fp8
@@ -73,11 +74,11 @@ struct OpRecord {
 
 enum class MessageKind : u8 { AllReduce, AllGather, ReduceScatter, AllToAll, Broadcast, Send };
 
-/// One sent message or collective of a group of ranks, or several collectives that are in flight together.
+/// Message sent, or collective of a group of ranks, or several collectives that are in flight together.
 struct MessageRecord {
   MessageKind kind = MessageKind::Send;
   std::string group;  ///< name of the group (make_meta_communicator())
-  /// Bytes of the full vector. AllToAll: bytes that the rank sends or receives, whichever is more.
+  /// Bytes of the full vector. For AllToAll, the larger of the bytes sent and the bytes received by the rank.
   double bytes = 0;
 };
 

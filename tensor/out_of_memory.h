@@ -1,4 +1,4 @@
-// Error message for memory exhaustion: what holds the memory, and which settings reduce it.
+// Error message for memory exhaustion: what occupies the memory, and which settings reduce it.
 #pragma once
 #include <string>
 
@@ -12,7 +12,7 @@ struct MemoryRequest {
   MemoryClass memory_class = MemoryClass::Other;
 };
 
-/// Formats the request, the memory table, and advice for the class that would hold the most.
+/// Formats the request, the memory table, and advice for the class that would occupy the most memory.
 std::string out_of_memory_text(const MemoryRequest& request, const MemoryTable& in_use, const SystemMemory& system);
 
 }  // namespace mcpp

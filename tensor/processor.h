@@ -28,16 +28,16 @@ struct Processor {
 /// Returns "NVIDIA H200" for a GPU; for a CPU the instruction set used by ops.
 std::string device_name(const Device& device);
 SystemMemory system_memory(const Device& device);
-/// Runs f and returns the seconds that the work it starts takes; blocks until that is done. A GPU measures with its own
-/// clock, after previously queued work.
+/// Runs f and returns the seconds that the work it starts takes; blocks until this work is done. A GPU measures with
+/// its own clock, after previously queued work.
 double seconds_of(Device& device, const std::function<void()>& f);
 
 /// Returns the clock of an asynchronous device; null for a CPU. The device must outlive it.
 std::unique_ptr<DeviceClock> make_device_clock(Device& device);
 
 /// Names the work of this scope in the timeline of the device's profiler: on CUDA an NVTX range, for Nsight Systems
-/// (cuBLAS, cuDNN and NCCL name their own calls inside). On every device the range also appears in traces and timers of
-/// `profiler`, if not null. Ranges nest. The cost is negligible when no profiler is active.
+/// (cuBLAS, cuDNN and NCCL name their own calls inside). On every device the range also appears in the traces and
+/// timers of `profiler`, unless it is null. Ranges nest. The cost is negligible when no profiler is active.
 class ProfileRange {
  public:
   ProfileRange(const Device& device, Profiler* profiler, const char* name, Detail detail = Detail::Layer,

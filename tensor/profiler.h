@@ -20,20 +20,20 @@ enum class Detail : u8 {
   Layer        ///< inside a pass
 };
 
-/// Category of a range's time. Ranges of one kind never overlap.
+/// Category of the time in a range. Ranges of one kind never overlap.
 enum class RangeKind : u8 {
   Work,           ///< may contain other ranges
-  Communication,  ///< inside a collective of a group, except pipeline messages: exposes communication
-  Message,        ///< inside a call of the pipeline's groups
+  Communication,  ///< inside a collective of a group, except for pipeline messages: exposed communication
+  Message,        ///< inside a call on the pipeline's groups
   Bubble          ///< waiting for pipeline messages
 };
 
-/// Optional attributes of a range. Negative or empty values are unknown.
+/// Optional attributes of a range. Negative or empty values mean unknown.
 struct RangeFacts {
   i64 iteration = -1;
   i64 microbatch = -1;
   i64 chunk = -1;               ///< index of the model chunk on this rank
-  i64 bytes = -1;               ///< sent by this rank
+  i64 bytes = -1;               ///< bytes sent by this rank
   std::string_view group = {};  ///< name of the group of ranks; must outlive the profiler
 };
 
@@ -50,9 +50,9 @@ struct ProfiledRange {
 class DeviceClock {
  public:
   virtual ~DeviceClock() = default;
-  /// Records a mark after the work queued so far. Marks are increasing. Failures are reported by time_of().
+  /// Places a mark after the work queued so far. Marks are increasing. Failures are reported by time_of().
   virtual std::size_t mark() noexcept = 0;
-  /// Returns the time the device reached the mark; waits for it.
+  /// Waits until the device reaches the mark and returns the time at which it did.
   virtual ProfiledRange::Clock::time_point time_of(std::size_t mark) = 0;
 };
 
@@ -80,8 +80,8 @@ class Profiler {
   };
   Trace stop();
 
-  /// Adds a range whose times the caller has measured. Ignored unless is_enabled(detail). A group's name is prepended
-  /// to the range's name.
+  /// Adds a range whose times the caller has measured. Ignored unless is_enabled(detail). If the range has a group, the
+  /// group's name is prepended to the name.
   void add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
            const RangeFacts& facts = {});
   /// Records the bytes that the forward pass of a module keeps for one microbatch; a trace reports the maximum over
@@ -108,8 +108,8 @@ class Profiler {
   std::vector<DeviceRange> on_device_;
 };
 
-/// Scope that adds its duration to `seconds`, also on exceptions, and reports it to the profiler, if not null, with
-/// Detail::Microbatch. Counters and sums of ranges therefore agree.
+/// Scope that adds its duration to `seconds`, also on exceptions, and reports the same duration to the profiler, unless
+/// null, with Detail::Microbatch. Counters and sums of ranges therefore agree.
 class CountedRange {
  public:
   /// `name` must outlive the range.

@@ -48,7 +48,7 @@ class Tensor {
   bool defined() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
   i64 rank() const { return static_cast<i64>(shape_.size()); }
-  i64 dim(i64 axis) const;  ///< a negative axis counts from the last
+  i64 dim(i64 axis) const;  ///< size of an axis; a negative axis counts from the last
   i64 numel() const { return mcpp::numel(shape_); }
   i64 bytes() const { return numel() * size_of(dtype_); }
   DType dtype() const { return dtype_; }

@@ -22,7 +22,7 @@ struct Transfer {
 void read_bytes(const Tensor& from, void* to);
 void write_bytes(const void* from, Tensor& to);
 
-/// Returns the memory of a CPU tensor.
+/// Returns the bytes of a CPU tensor.
 inline std::span<std::byte> host_bytes(const Tensor& t) {
   return {static_cast<std::byte*>(t.raw()), static_cast<std::size_t>(t.bytes())};
 }
@@ -48,8 +48,8 @@ void write_values(const std::vector<T>& values, Tensor& t) {
   write_values(std::span<const T>(values), t);
 }
 
-/// Values of a tensor for host code: the tensor's own memory on the CPU, a copy on other devices. Iterable, so that
-/// host code is the same for both.
+/// Values of a tensor for host code: the tensor's memory on the CPU, and a copy on other devices. Host code iterates
+/// over both in the same way.
 template <class T>
 class HostValues {
  public:
@@ -77,9 +77,9 @@ class HostValues {
   std::span<T> values_;
 };
 
-// Index tables computed on the host for kernels.
+// Index tables that the host computes for kernels.
 
-/// Returns an int32 tensor with these values.
+/// Returns an int32 tensor of shape `shape` with these values.
 inline Tensor integers(std::span<const i32> values, Shape shape, Device& device) {
   Tensor t = Tensor::empty(std::move(shape), DType::I32, device);
   write_values(values, t);

@@ -1,5 +1,5 @@
-// File system calls of a save, behind an interface so that tests can inject failures, torn writes and delays, and
-// limits of files.
+// File size limits, and the file system calls of checkpoint saves behind an interface, so that tests can inject
+// failures, torn writes and delays.
 #pragma once
 #include <sys/types.h>
 
@@ -13,13 +13,13 @@ class FileSystem {
   virtual ~FileSystem() = default;
   virtual ssize_t pwrite(int file, std::span<const std::byte> bytes, i64 offset) const;
   virtual int fsync(int file) const;
-  /// `flags`: those of renameat2(2).
+  /// `flags` are those of renameat2(2).
   virtual int rename(const Path& from, const Path& to, unsigned flags) const;
 };
 
 /// Returns the free bytes for this user in the file system of `path`.
 i64 free_bytes(const Path& path);
-/// Returns the limit of file sizes (ulimit -f). Exceeding it would kill the process with a signal.
+/// Returns the file size limit (ulimit -f). A write beyond the limit would kill the process with a signal.
 i64 max_file_bytes();
 
 }  // namespace mcpp

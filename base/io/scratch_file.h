@@ -1,5 +1,5 @@
-// Unnamed file for data that does not fit into memory. The system reclaims it however the process ends, so no run can
-// mistake the leftovers of a dead one for its state.
+// Unnamed file for data that does not fit into memory. The system reclaims it however the process ends, so a run cannot
+// mistake the leftovers of a dead run for its own state.
 #pragma once
 #include <memory>
 #include <span>
@@ -41,8 +41,8 @@ class ScratchFile {
   /// direct I/O".
   std::string describe(i64 bytes, const TransferQueue& queue) const;
 
-  /// Throws PeerLost for a failed read, write or extension (`verb`) with errno `error`; `what` names the lost data. The
-  /// launcher then restarts the run from its last checkpoint.
+  /// Throws PeerLost for a failed read, write or extension (`verb`) with errno `error`; `what` describes the lost data.
+  /// The launcher then restarts the run from its last checkpoint.
   [[noreturn]] void throw_transfer_error(std::string_view verb, int error, std::string_view what) const;
 
  private:
@@ -80,13 +80,13 @@ class AlignedBytes {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-/// Bytes that persist outside of tensors, whose reads and writes block.
+/// Bytes stored outside of tensors. Reads and writes block.
 class StoredBytes {
  public:
   virtual ~StoredBytes() = default;
   virtual void read(i64 begin, std::span<std::byte> to) const = 0;
   virtual void write(i64 begin, std::span<const std::byte> from) = 0;
-  /// Returns the current bytes, unaffected by later writes by their owner.
+  /// Returns the current bytes, unaffected by later writes.
   virtual std::shared_ptr<StoredBytes> snapshot() = 0;
 };
 
@@ -125,8 +125,8 @@ class FileRegion final : public StoredBytes, public std::enable_shared_from_this
   std::size_t chunks() const { return sums_.size(); }
   i64 offset_of(std::size_t chunk) const { return offset_ + static_cast<i64>(chunk) * kChunk; }
   i64 chunk_bytes(std::size_t chunk) const;
-  /// Calls f(chunk, buffer of the entire chunk, its bytes in the range) for each chunk that contains bytes of
-  /// [begin, end).
+  /// Calls f(chunk index, buffer of the entire chunk, range of its bytes) for each chunk that contains bytes of [begin,
+  /// end).
   template <class F>
   void for_each_chunk(i64 begin, i64 end, const F& f) const;
   void check_chunk(std::size_t chunk, std::span<const std::byte> bytes) const;

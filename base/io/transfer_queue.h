@@ -34,7 +34,7 @@ class TransferQueue {
   virtual Ticket start(const FileTransfer& transfer) = 0;
   /// Waits for the transfer. Returns 0 or an errno. Must be called once per ticket.
   virtual int wait(Ticket ticket) = 0;
-  /// Waits for all these transfers. Returns 0 or the errno of the first that failed.
+  /// Waits for all of `tickets`. Returns 0 or the errno of the first failed transfer.
   int wait_all(const std::vector<Ticket>& tickets);
   /// Name of the implementation, for the log.
   virtual std::string_view name() const = 0;

@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Quantity whose progress is shown. Bytes are formatted with binary prefixes, other quantities with their unit.
+/// Quantity whose progress is displayed. Bytes are formatted with binary prefixes, other quantities with their unit.
 struct ProgressOptions {
   double total = 0;       ///< 0 if unknown: neither a bar nor the remaining time is shown
   std::string unit = "";  ///< "documents"; empty = bytes
@@ -40,7 +40,7 @@ class Progress {
   double next_ = 0;  // seconds
 };
 
-/// Progress display of an operation that reports no progress: a thread shows the elapsed time from construction on.
+/// Elapsed-time display for an operation that reports no progress. A thread updates it, starting at construction.
 class WaitIndicator {
  public:
   WaitIndicator(StoredRef<Log> log, std::string what);

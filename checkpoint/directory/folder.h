@@ -15,7 +15,7 @@
 namespace mcpp {
 
 inline constexpr std::string_view kLatestName = "latest";
-/// Name of the record that begin_publication() writes.
+/// Name of the file that begin_publication() writes.
 inline constexpr std::string_view kNextName = "latest.next";
 
 /// Returns the name of a checkpoint, such as "iter_0000100".
@@ -42,7 +42,7 @@ void end_publication(const Path& checkpoint);
 void remove_stale_publication(const Path& folder);
 
 /// Returns the checkpoints in the order in which commands try them: an interrupted publication, then the one that
-/// `latest` names, then older ones, then newer ones, if a user set `latest` back. Without it, newest first.
+/// `latest` names, then older ones, then newer ones, if a user set `latest` back. Without `latest`, newest first.
 /// Throws BadInput if `latest` names no checkpoint of the folder. Depends only on contents, so copies of the folder
 /// have the same order.
 std::vector<Path> checkpoints_in_order(const Path& folder);
@@ -78,7 +78,7 @@ void check_writable(const Path& folder);
 void check_can_be_written(const Path& folder);
 
 /// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
-/// manifest would count as damage. `key`: configuration key that named the folder, if any.
+/// manifest would count as damage. `key` is the configuration key that named the folder, if any.
 void check_outside_checkpoints(const Path& folder, std::string_view key = "");
 /// Throws BadInput if check_outside_checkpoints() does, or if the folder, which need not exist yet, holds a Hugging
 /// Face model, whose tokenizer a save would replace.

@@ -29,11 +29,11 @@ class FolderLock {
   void check_held() const;
 
  private:
-  /// Opens the file and makes `owner` its owner unless it has one already. Returns true if it is now owned by `owner`.
+  /// Opens the lock file and makes `owner` its owner unless it already has one. Returns true if `owner` now owns it.
   bool try_lock(const std::string& owner, const Log& log);
 
   Path path_;
-  std::string owner_;  ///< owner written to path_; empty if it could not be locked or written
+  std::string owner_;  ///< owner written to path_; empty if the file could not be locked or written
   int descriptor_ = -1;
 };
 

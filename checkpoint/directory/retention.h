@@ -15,14 +15,15 @@ struct Retention {
   /// Excludes interim checkpoints from the newest ones, so that a rollback finds the checkpoints of an uninterrupted
   /// run.
   bool keeps_rollback_targets = false;
-  /// Name in RunState::extra that identifies the owner. Checkpoints whose value differs from that of the one named by
-  /// `latest` belong to a different run: they are neither counted nor removed. Empty = all count.
+  /// Name in RunState::extra that identifies the owner. Checkpoints whose value differs from that of the checkpoint
+  /// named by `latest` belong to a different run: they are neither counted nor removed. If empty, all checkpoints
+  /// count.
   std::string owner_name = {};
 };
 
-/// Precedes the process tag in the name of an entry that is being written or removed.
+/// Infix between the name of an entry that is being written or removed and the process tag.
 inline constexpr std::string_view kTempInfix = ".tmp-";
-/// Ends the name of a checkpoint that was moved aside for a new one of the same iteration.
+/// Suffix of a checkpoint that was moved aside for a new checkpoint of the same iteration.
 inline constexpr std::string_view kAside = "-old";
 
 /// Name in RunState::extra of a checkpoint that was saved only because the run was stopped there.
@@ -32,9 +33,9 @@ std::string extra_value(const Path& directory, const std::string& name);
 /// Returns true if the checkpoint is marked as interim; false if its manifest cannot be read.
 bool is_interim_checkpoint(const Path& directory);
 
-/// Returns the checkpoints that `retention` does not keep. Never includes the one that `latest` names, and is empty if
-/// `latest` names none. Checkpoints of a branch that a user abandoned by setting `latest` back (lineage.h) are neither
-/// counted nor removed. Does not verify the kept ones.
+/// Returns the checkpoints that `retention` does not keep. The result never includes the checkpoint that `latest`
+/// names, and is empty if `latest` names none. Checkpoints of a branch that a user abandoned by setting `latest` back
+/// (lineage.h) are neither counted nor removed. The kept checkpoints are not verified.
 std::vector<Path> find_outdated(const Path& folder, const Retention& retention);
 
 /// Removes the outdated checkpoints. Called after `latest` was written. Logs a warning for entries that cannot be
@@ -42,7 +43,7 @@ std::vector<Path> find_outdated(const Path& folder, const Retention& retention);
 void prune(const Path& folder, const Retention& retention, const Log& log);
 
 /// Removes temporary entries of other hosts and of ended processes of this host. A checkpoint that such a process had
-/// moved aside gets its name back if the process died before the new one was published. Failures log a warning.
+/// moved aside gets its name back if the process died before publishing the new checkpoint. Failures log a warning.
 void remove_stale_entries(const Path& folder, const Log& log);
 
 }  // namespace mcpp

@@ -63,7 +63,7 @@ class OutputFile {
   void flush();
 
  private:
-  /// Data of the next write call: the aligned beginning of `bytes`, or a chunk that is written through the page cache.
+  /// Data of the next write call: the aligned beginning of `bytes`, or a chunk to be written through the page cache.
   struct Chunk {
     std::span<const std::byte> bytes;
     bool is_direct;
@@ -105,8 +105,8 @@ enum class ReadMode : u8 {
 };
 
 /// Reads the expected extents block by block in a thread while the caller processes earlier ones, so that disk and
-/// checksums overlap. All extents must be declared before the first byte is requested, and are requested in the same
-/// order.
+/// checksums overlap. All extents must be declared before the first byte is requested, and must be requested in the
+/// order of declaration.
 class BlockReader {
  public:
   /// Recommended number of bytes per request: stays in the CPU's cache between the read, the checksum and the copy.
@@ -117,9 +117,9 @@ class BlockReader {
 
   /// Declares bytes [offset, offset + bytes), which follow everything declared before.
   void declare(const InputFile& file, i64 offset, i64 bytes, ReadMode mode);
-  /// Returns at most `max_bytes` bytes from `offset` on, a multiple of `unit` and at least one unit: those in one
-  /// block, valid until the next call. `unit` must divide BlockMemory::kAlignment and `offset`, so that a unit is in
-  /// one block. Rethrows errors of the thread; throws BadInput if the file is too short.
+  /// Returns at most `max_bytes` bytes from `offset` on, all in one block and valid until the next call. Their number
+  /// is a multiple of `unit` and at least `unit`, which must divide BlockMemory::kAlignment and `offset`, so that a
+  /// unit never spans two blocks. Rethrows errors of the thread; throws BadInput if the file is too short.
   std::span<const std::byte> at(const InputFile& file, i64 offset, i64 max_bytes, i64 unit = 1);
 
  private:
@@ -138,12 +138,12 @@ class BlockReader {
   void start_next_read();
 
   std::vector<Extent> expected_;
-  std::vector<Extent> blocks_;  // of expected_, in order
+  std::vector<Extent> blocks_;  // the extents of expected_, divided into blocks
   BlockMemory memory_;
-  std::size_t used_ = 0;                        // blocks that are no longer needed
-  std::deque<std::shared_future<void>> reads_;  // of the blocks after these
+  std::size_t used_ = 0;                        // number of leading blocks that are no longer needed
+  std::deque<std::shared_future<void>> reads_;  // reads of the blocks after the used ones
   std::unique_ptr<Source> source_;              // used by the thread
-  std::optional<ThreadPool> thread_;            // last: uses all members above
+  std::optional<ThreadPool> thread_;            // last member: uses all of the above
 };
 
 /// Returns the XXH3-128 of an entire file, as 32 hexadecimal digits. `read` is called for each chunk.
@@ -167,11 +167,11 @@ class BlockWriter {
 
   OutputFile& file_;
   BlockMemory memory_;
-  i64 filled_ = 0;                               // blocks
-  i64 offset_ = 0;                               // of the block that is being filled
-  std::size_t in_block_ = 0;                     // bytes in it
-  std::deque<std::shared_future<void>> writes_;  // in flight
-  ThreadPool thread_{1};                         // last: uses all members above
+  i64 filled_ = 0;                               // number of blocks filled so far
+  i64 offset_ = 0;                               // file offset of the block being filled
+  std::size_t in_block_ = 0;                     // bytes in the block being filled
+  std::deque<std::shared_future<void>> writes_;  // writes in flight
+  ThreadPool thread_{1};                         // last member: uses all of the above
 };
 
 }  // namespace mcpp

@@ -46,12 +46,12 @@ struct RunState {
 struct FileEntry {
   std::string name;  ///< relative to the checkpoint's directory
   i64 bytes = 0;
-  std::string checksum;  ///< XXH3-128 of the entire file
+  std::string checksum;  ///< XXH3-128 of the entire file, in hexadecimal
 };
 
 struct ShardEntry : Region {
   i64 file = 0;         ///< index into Manifest::files
-  std::string dataset;  ///< path in that HDF5 file
+  std::string dataset;  ///< path of the dataset in that HDF5 file
   std::string checksum;
 };
 

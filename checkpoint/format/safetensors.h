@@ -19,8 +19,8 @@ struct SafeTensor {
   std::string name;
   SafeType type = SafeType::Other;
   Shape shape;
-  std::size_t file = 0;  ///< index of the reader's file
-  i64 begin = 0;         ///< byte offsets in that file
+  std::size_t file = 0;  ///< index of the file among those of the reader
+  i64 begin = 0;         ///< byte range in that file
   i64 end = 0;
 };
 
@@ -31,9 +31,10 @@ class SafetensorsReader {
   /// formed and tensors cover the data without gap or overlap.
   explicit SafetensorsReader(const Path& path);
 
-  /// Returns true if the folder also has an index, which was not read because a single file comes first.
+  /// Returns true if the folder also has an index, which was ignored because a single model.safetensors takes
+  /// precedence.
   bool ignores_index() const { return ignores_index_; }
-  /// Sorted by name.
+  /// Returns the tensors, sorted by name.
   const std::vector<SafeTensor>& tensors() const { return tensors_; }
   const SafeTensor* find(std::string_view name) const;  ///< nullptr if absent
   /// Throws BadInput, suggesting the nearest name, if the tensor is absent.

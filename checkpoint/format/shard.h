@@ -34,10 +34,10 @@ struct NamedShard : Region {
   StoredArray stored;  ///< undefined if the data are in `data`
 
   NamedShard() = default;
-  /// Constructs a shard of a full box.
+  /// Creates a shard that covers the full box.
   NamedShard(std::string tensor_name, Box where, Tensor values)
       : Region(whole(std::move(where))), name(std::move(tensor_name)), data(std::move(values)) {}
-  /// Constructs a shard of elements [begin, end) of a box.
+  /// Creates a shard of elements [begin, end) of a box.
   NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor values)
       : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(values)) {}
   NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, const StoredArray& values)

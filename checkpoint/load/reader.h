@@ -61,7 +61,7 @@ class Destination {
 /// Handling of a stored element type that differs from the wanted one: refuse, or convert between floating-point types.
 enum class Conversion : u8 { Refuse, Convert };
 
-/// Ranks that load a checkpoint together.
+/// Groups of ranks that load a checkpoint together.
 struct LoadingRanks {
   Communicator& world;
   Communicator& node;  ///< ranks on this rank's node
@@ -110,7 +110,7 @@ class CheckpointReader {
 
  private:
   struct OpenFile;
-  /// All targets of one tensor, by its index in the manifest.
+  /// Targets of one tensor, which is given by its index in the manifest.
   struct Job {
     std::size_t tensor;
     std::vector<NamedShard*> targets;
@@ -140,12 +140,12 @@ class CheckpointReader {
   Path directory_;
   Manifest manifest_;
   CpuDevice host_;
-  std::vector<std::unique_ptr<OpenFile>> files_;  // as in the manifest; opened on first use
-  std::vector<std::size_t> first_shard_;          // by tensor: index of its first shard among all shards
-  std::vector<Check> checks_;                     // by shard
-  std::vector<bool> is_needed_by_others_;         // by shard: another rank of the node needs it in the current load
-  std::vector<i64> offsets_;                      // by shard: byte offset in its file, cached
-  std::vector<std::byte> chunk_;                  // buffer for a part of a shard
+  std::vector<std::unique_ptr<OpenFile>> files_;  // open files, in the order of the manifest; opened on first use
+  std::vector<std::size_t> first_shard_;          // index of each tensor's first shard among all shards
+  std::vector<Check> checks_;                     // indexed by shard
+  std::vector<bool> is_needed_by_others_;  // indexed by shard: another rank of the node needs it in the current load
+  std::vector<i64> offsets_;               // indexed by shard: cached byte offset in the shard's file
+  std::vector<std::byte> chunk_;           // buffer for a part of a shard
   ReadListener listener_;
   i64 load_bytes_ = 0;
   std::unique_ptr<BlockReader> blocks_;  // shards verified by this rank in the current load

@@ -60,10 +60,10 @@ class HostStaging final : public ShardSource {
   std::vector<ShardSpec> specs_;
   std::vector<Tensor> originals_;  // not copied yet
   std::vector<PinnedTensor> copies_;
-  std::unique_ptr<AsyncCopyEngine> copy_engine_;  // after the memory that it copies to
+  std::unique_ptr<AsyncCopyEngine> copy_engine_;  // declared after the memory that it copies to
   std::vector<AsyncCopy> in_flight_;
   std::map<std::size_t, StoredArray> snapshots_;
-  std::jthread preparing_;  // last, so that it ends before the members it fills are destroyed
+  std::jthread preparing_;  // last member: ends before the members it fills are destroyed
 };
 
 /// Source of shards on any device or in a storage; copies each to host memory on request, unless it is there already.
@@ -126,7 +126,7 @@ class AsyncSave {
   Source source_;
   std::atomic<bool> is_copied_ = false;
   bool is_committing_ = false;
-  std::future<void> work_;  // result of the thread; last because it uses all members above and its destructor waits
+  std::future<void> work_;  // result of the thread; last member: uses all of the above, and its destructor waits
 };
 
 }  // namespace mcpp

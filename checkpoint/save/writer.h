@@ -108,7 +108,7 @@ class CheckpointSave {
   std::exception_ptr error_;
 };
 
-/// Runs all steps of a save.
+/// Saves a checkpoint: runs all steps of CheckpointSave. Collective over `world`. Returns the path of the checkpoint.
 Path save_checkpoint(const Path& folder, const RunState& state, ShardSource& source, Communicator& world,
                      const Log& log, const Retention& retention = {}, const FileSystem& files = FileSystem());
 
@@ -124,7 +124,7 @@ class ProgressShardSource final : public ShardSource {
  private:
   ShardSource& source_;
   Progress progress_;
-  double done_ = 0;  // bytes
+  double done_ = 0;  // bytes written so far
 };
 
 }  // namespace mcpp

@@ -42,8 +42,8 @@ class ChunkChain {
   int me_, tag_;
   ChainPosition position_;
   const WaitPolicy& wait_policy_;
-  std::vector<std::span<std::byte>> chunks_;  // received from the source
-  std::vector<MPI_Request> arrived_;          // requests, by chunk
+  std::vector<std::span<std::byte>> chunks_;  // chunks received from the source
+  std::vector<MPI_Request> arrived_;          // receive requests, by chunk
   std::size_t num_forwarded_ = 0;
   std::vector<MPI_Request> others_;
 };
@@ -57,7 +57,7 @@ class NodeGather {
 
   /// Gathers `bytes` bytes per rank into `full`, which already contains this rank's part.
   void all_gather(std::byte* full, i64 bytes);
-  /// Broadcasts from `root` along a chain of ranks, node by node.
+  /// Broadcasts from `root` along a chain of ranks that visits one node after the other.
   void broadcast(std::byte* data, i64 bytes, int root);
 
  private:

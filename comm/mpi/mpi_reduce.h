@@ -75,7 +75,7 @@ class InterNodeReducer {
     /// Number of parts of a segment: the number of ranks if each rank needs only its own part (parts are consecutive),
     /// 1 if each needs the entire segment.
     int parts;
-    /// Copies elements [begin, begin + count) of each part into a slot, or results out of it.
+    /// Copies elements [begin, begin + count) of each part into a slot, or copies results out of it.
     std::function<void(std::byte* slot, i64 begin, i64 count)> copy_in;
     std::function<void(const std::byte* slot, i64 begin, i64 count)> copy_out;
   };

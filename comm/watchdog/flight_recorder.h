@@ -157,7 +157,7 @@ class GroupLog {
   };
 
   Entry collective(const char* name, i64 bytes);
-  /// `peer` is a rank in the group.
+  /// Begins an entry for a message to rank `peer` of the group.
   Entry send(int peer, i64 bytes) { return message("send", sent_[peer], peer, bytes); }
   Entry recv(int peer, i64 bytes) { return message("recv", received_[peer], peer, bytes); }
 
@@ -167,7 +167,7 @@ class GroupLog {
   FlightRecorder* recorder_ = nullptr;
   const GroupName* group_ = nullptr;
   u64 collectives_ = 0;
-  std::map<int, u64> sent_, received_;  // by peer
+  std::map<int, u64> sent_, received_;  // number of messages, by peer
 };
 
 }  // namespace mcpp

@@ -24,7 +24,7 @@ class HangDetector {
 
   /// Returns the current limit for waiting for other ranks, in seconds.
   double limit() const { return limit_; }
-  /// Returns how many seconds the rank has waited for this operation.
+  /// Returns the seconds that the rank has waited for this operation.
   double waited(const OperationRecord& operation) const;
   /// Returns the operation with the longest wait, or null if there is none.
   const OperationRecord* longest_wait(const FlightSnapshot& flight) const;
@@ -33,9 +33,9 @@ class HangDetector {
   void follow_steps(const FlightSnapshot& flight, double seconds);
   double limit_of(const FlightSnapshot& flight) const;
 
-  std::map<u64, double> waited_;  // seconds by id, of the operations being waited for
+  std::map<u64, double> waited_;  // seconds waited so far, by operation id
   u64 events_ = 0;
-  double idle_seconds_ = 0;  // seconds without an event
+  double idle_seconds_ = 0;  // seconds since the last event
   Activity activity_ = Activity::SettingUp;
   i64 iteration_ = 0;
   double seconds_in_step_ = 0, longest_step_ = 0;

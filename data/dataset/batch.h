@@ -54,8 +54,8 @@ class Prefetcher {
   i64 vocab_size_;
   NextSamples next_samples_;
   bool has_ended_ = false;
-  std::deque<std::shared_future<Batch>> batches_;  // ready or being read, in order
-  std::optional<ThreadPool> thread_;               // last: uses all members above; none if depth is 0
+  std::deque<std::shared_future<Batch>> batches_;  // batches that are ready or being read, in order
+  std::optional<ThreadPool> thread_;               // last member: uses all of the above; std::nullopt if depth is 0
 };
 
 // Document boundaries within samples, which are slices of one concatenation of all documents. Follows Megatron-LM's

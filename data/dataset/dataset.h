@@ -19,9 +19,9 @@ struct SamplePart {
 /// Source of the tokens of one sample.
 struct SampleOrigin {
   std::string prefix;             ///< path prefix of the .bin/.idx pair
-  i64 dataset = 0;                ///< index within the blend
-  i64 dataset_sample = 0;         ///< index of the sample within that dataset, before its shuffle
-  i64 shuffled_sample = 0;        ///< index after its shuffle: the position in the concatenated documents
+  i64 dataset = 0;                ///< index of the dataset in the blend
+  i64 dataset_sample = 0;         ///< index of the sample in that dataset, before shuffling
+  i64 shuffled_sample = 0;        ///< index of the sample after shuffling, i.e. in the concatenation of all documents
   std::vector<SamplePart> parts;  ///< ordered; seq_length + 1 tokens in total
 };
 

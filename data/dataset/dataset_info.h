@@ -1,6 +1,6 @@
-// Metadata of a dataset in <prefix>.json, next to .bin and .idx: how it was made. Training verifies its tokenizer
-// against it; evaluation uses it to convert loss per token to loss per word and per byte. Datasets made by other
-// programs have no such file.
+// Metadata of a dataset in <prefix>.json, next to .bin and .idx, which records how the dataset was made. Training
+// verifies its tokenizer against it; evaluation uses it to convert loss per token to loss per word and per byte.
+// Datasets made by other programs have no such file.
 #pragma once
 #include <optional>
 #include <span>

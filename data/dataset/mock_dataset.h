@@ -11,7 +11,7 @@ struct MockText {
   i64 seed = 0;
   std::string split_name;  ///< "train", "valid" or "test"; each split has its own text
   i64 vocab_size = 0;      ///< tokens are uniform in [0, vocab_size)
-  i64 eod = -1;  ///< ends documents, which average kMeanMockDocumentTokens tokens; -1 = a single endless document
+  i64 eod = -1;            ///< ends documents of kMeanMockDocumentTokens tokens on average; -1 = one endless document
 };
 
 inline constexpr i64 kMeanMockDocumentTokens = 1024;

@@ -1,5 +1,5 @@
 // Sample order as a function of the number of consumed samples only, as in Megatron-LM's MegatronPretrainingSampler. A
-// run resumed in any layout therefore continues with the same samples.
+// run that resumes in a different layout therefore continues with the same samples.
 #pragma once
 #include <vector>
 
@@ -21,7 +21,8 @@ i64 num_micro_batches(i64 global_batch_size, const SamplerLayout& layout);
 /// consumed + (micro_batch * dp_size + dp_rank) * micro_batch_size + i. [micro_batch_size]
 std::vector<i64> micro_batch_samples(i64 consumed_samples, i64 micro_batch, const SamplerLayout& layout);
 
-/// Returns all samples of that global batch in order, independent of the layout. [global_batch_size]
+/// Returns all samples of the global batch that starts after `consumed_samples`, in order, independent of the layout.
+/// [global_batch_size]
 std::vector<i64> global_batch_samples(i64 consumed_samples, i64 global_batch_size);
 
 }  // namespace mcpp

@@ -111,7 +111,7 @@ class DocumentWriter {
                  bool continues = false);
 
   void add(const TokenSegment& segment);
-  /// Ends the open document, if any, without <eod>. Returns true if there was one.
+  /// Ends the open document, if any, without <eod>. Returns true if a document was open.
   bool end_open_document();
 
   DatasetInfo info() const;

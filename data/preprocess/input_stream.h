@@ -30,15 +30,15 @@ class Decompressor {
     bool ends_member = false;
     std::string damage = {};  ///< description of the damage; empty if undamaged
   };
-  /// Decompresses as much input as is available and fits the output. May retain output that does not fit; a call with
-  /// empty input retrieves it.
+  /// Decompresses as much input as is available and fits the output. Output that does not fit may be retained; a call
+  /// with empty input retrieves it.
   virtual Step decompress(std::span<const unsigned char> compressed, std::span<char> out) = 0;
   /// Starts the next member after a step that ended one.
   virtual void begin_member() = 0;
 };
 
 /// Creates the decompressor for a file that begins with these bytes (as for is_member_start()). Returns null if the
-/// file is not compressed.
+/// bytes are not the beginning of a compressed file.
 std::unique_ptr<Decompressor> make_decompressor(std::span<const unsigned char> begin);
 
 class InputStream {

@@ -60,8 +60,8 @@ struct PreprocessOptions {
   std::string dataset_prefix(const std::string& key) const { return output_prefix + "_" + key + "_document"; }
 };
 
-/// Returns the output keys: those of the options for JSON lines, "text" for plain text. Both kinds of input may be
-/// mixed only if the key is "text". `are_json_lines` has an element per input file.
+/// Returns the output keys: those of the options for JSON lines, "text" for plain text. JSON lines and plain text may
+/// be mixed only if the key is "text". `are_json_lines` has one element per input file.
 std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines);
 /// Throws BadInput if a required option is missing.
 void check_preprocess_options(const PreprocessOptions& options);
@@ -74,8 +74,8 @@ struct PreprocessOutput {
 
 struct PreprocessResult {
   std::vector<PreprocessOutput> outputs;
-  i64 empty_documents = 0;  ///< skipped, or kept as empty documents with keep_empty
-  i64 malformed_lines = 0;  ///< skipped
+  i64 empty_documents = 0;  ///< number of empty documents, which are skipped unless keep_empty is set
+  i64 malformed_lines = 0;  ///< number of skipped JSON lines
   double seconds = 0;
 };
 

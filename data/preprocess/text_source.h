@@ -44,7 +44,7 @@ struct ChunkEnd {
 /// at the start of a line. Not for SplitMode::Line.
 ChunkEnd find_chunk_end(std::string_view text, SplitMode mode, bool begins_line);
 /// Returns the position after the last blank line of `text` that is followed by text, or npos. A blank line at the end
-/// does not count, since the following text may also be blank and belong to the same gap.
+/// does not count, since the following text may continue the gap with more blank lines.
 std::size_t find_paragraph_start(std::string_view text);
 
 class TextSource {
@@ -71,7 +71,7 @@ class TextSource {
   bool is_at_end_ = false;
   i64 byte_offset_, line_;
   std::optional<i64> size_on_disk_;     // std::nullopt for a pipe, which has no size
-  bool begins_document_, begins_line_;  // state of the next chunk
+  bool begins_document_, begins_line_;  // state at the start of the next chunk
 };
 
 /// Returns true if the line consists only of spaces, tabs and carriage returns.

@@ -7,9 +7,9 @@
 
 namespace mcpp {
 
-/// Returns a coder that produces the ids of `tokenizers` without special tokens around them. Added and special tokens
-/// are recognized in any text, including untrusted text. Throws BadInput, naming `source`, for a description that
-/// cannot encode every text.
+/// Returns a coder that produces the ids of `tokenizers` without adding special tokens at the beginning or end. Added
+/// and special tokens are recognized in any text, including untrusted text. Throws BadInput, naming `source`, for a
+/// description that cannot encode every text.
 std::unique_ptr<TextCoder> make_bpe_coder(BpeDescription description, const std::string& source);
 
 }  // namespace mcpp

@@ -40,7 +40,7 @@ class ByteTrie {
 
  private:
   struct Node {
-    u32 children = 0;  // index of the first; siblings follow each other, sorted by label
+    u32 children = 0;  // index of the first child; siblings are adjacent and sorted by label
     u16 count = 0;
     u8 label = 0;
     i32 id = -1;
@@ -57,7 +57,7 @@ class ByteTrie {
     return found != end && found->label == label ? static_cast<u32>(found - nodes_.data()) : 0;
   }
 
-  std::vector<Node> nodes_;       // breadth first, the root first
+  std::vector<Node> nodes_;       // nodes in breadth-first order, beginning with the root
   std::array<u32, 256> roots_{};  // children of the root by label
 };
 

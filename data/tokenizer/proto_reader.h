@@ -16,7 +16,7 @@ struct ProtoField {
 
 class ProtoReader {
  public:
-  /// `bytes` must outlive the fields. `source` is the name of the file in messages.
+  /// The fields refer to `bytes`. `source` is the name of the file in messages.
   ProtoReader(std::string_view bytes, const std::string& source) : rest_(bytes), source_(source) {}
 
   /// Reads the next field. Returns false at the end. Throws BadInput if the bytes are not a valid message.

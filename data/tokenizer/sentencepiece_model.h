@@ -1,5 +1,5 @@
 // Content of a sentencepiece model file: the pieces and the normalization, as far as they determine the ids of a text.
-// The library exposes only part of it.
+// The sentencepiece library exposes only part of this content.
 #pragma once
 #include <algorithm>
 #include <optional>
@@ -43,8 +43,8 @@ std::string with_spaces(std::string_view piece);
 /// Returns the byte that a piece such as "<0x0A>" represents; std::nullopt for other types of pieces.
 std::optional<u8> byte_of(const SentencePiece& piece);
 
-/// Returns true if Tokenizer encodes U+2581 as byte pieces, so that decoding restores it. The library converts it to a
-/// space, as does Tokenizer if the model also normalizes other text.
+/// Returns true if Tokenizer encodes U+2581 as byte pieces, so that decoding restores it. The sentencepiece library
+/// converts U+2581 to a space, as does Tokenizer if the model also normalizes other text.
 bool keeps_space_marks(const SentencepieceModel& model);
 
 /// Returns true if spaces precede all other characters in every piece that text can be encoded to. Words (see
@@ -59,9 +59,9 @@ inline std::size_t end_of_word(std::string_view text) {
 /// Returns a copy of the serialized model `file` whose normalizer only replaces spaces with U+2581.
 std::string without_normalization(std::string_view file, const std::string& source);
 
-/// Rounds the scores of all pieces in `file` to multiples of 2^-10. Their sums are then exact in fp32 up to 16384,
-/// which suffices for texts of some kilobytes: if two segmentations of a text have equal scores, they tie in every
-/// program that adds the scores up, independent of order and precision.
+/// Rounds the scores of all pieces in `file` to multiples of 2^-10. Sums of scores are then exact in fp32 up to 16384,
+/// which suffices for texts of some kilobytes. Segmentations with equal scores therefore tie in every program,
+/// regardless of the order and precision in which it adds scores.
 void round_scores(std::string& file, const std::string& source);
 
 }  // namespace mcpp

@@ -42,8 +42,8 @@ class Charsmap {
   std::array<bool, 256> keeps_{};
 };
 
-/// Normalizer of a sentencepiece model. Thread-safe. The library normalizes only as a step of encoding, and does not
-/// support parts of documents.
+/// Normalizer of a sentencepiece model. Thread-safe. Replaces the library's normalizer, which runs only as a step of
+/// encoding and does not support parts of documents.
 class SentencepieceNormalizer {
  public:
   /// The model must have escape_whitespaces, and its table must have passed check_charsmaps().

@@ -1,4 +1,4 @@
-// Interface of the coders for the kinds of tokenizer files. Tokenizer implements the parts common to all kinds.
+// Interface of the coders, one per kind of tokenizer file. Tokenizer implements what all kinds have in common.
 #pragma once
 #include <string>
 #include <string_view>
@@ -14,8 +14,8 @@ namespace mcpp {
 /// Position of a part of a document. Additions of a model before or after a text, such as Llama 2's space, are made
 /// only at the beginning and end of the document.
 struct TextPart {
-  bool begins = true, ends = true;  ///< at the beginning or end of the document
-  std::string_view before = {};     ///< last characters of the document before this part, for models that join spaces
+  bool begins = true, ends = true;  ///< the part is at the beginning or end of the document
+  std::string_view before = {};     ///< preceding characters of the document, for models that merge spaces
 };
 
 /// Encoder and decoder of one kind. Const methods are thread-safe. Ids passed in must be below vocab_size().

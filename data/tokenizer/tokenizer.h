@@ -26,7 +26,7 @@ class Tokenizer {
   /// - a rank list of tiktoken, such as cl100k_base.tiktoken or Llama 3's tokenizer.model.
   ///
   /// Throws BadInput if the file is missing, damaged or unsupported, or has no token to end a document with (a piece
-  /// <eod>, the end-of-sentence piece, or one such as <|endoftext|>).
+  /// <eod>, the end-of-sentence piece, or a special token such as <|endoftext|>).
   explicit Tokenizer(const Path& file);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
@@ -46,8 +46,8 @@ class Tokenizer {
   std::vector<std::pair<std::string, std::string>> describe() const;
 
   /// Encodes a text. Throws BadInput, with byte offset and line, unless it is UTF-8. With a sentencepiece model, text
-  /// never becomes a control piece: "<eod>" is ordinary text. With other files special tokens are recognized in the
-  /// text, as in `tokenizers`. `part` is the position of `text` in a document.
+  /// never becomes a control piece: "<eod>" is ordinary text. With other tokenizers, special tokens are recognized in
+  /// the text, as in `tokenizers`. `part` is the position of `text` in a document.
   std::vector<i32> encode(std::string_view text, const TextPart& part = {}) const;
 
   /// Decodes ids. With a model of train_tokenizer() with byte_fallback, decode(encode(text)) == text for every text.

@@ -1,4 +1,4 @@
-// Tokenizer files. Their kind is determined by content, regardless of their names.
+// Tokenizer files. The kind of a file is determined by its content, not by its name.
 #pragma once
 #include <memory>
 #include <optional>
@@ -51,12 +51,12 @@ std::string read_tokenizer_file(const Path& path);
 std::unique_ptr<TextCoder> make_text_coder(const std::string& content, const std::string& source);
 
 /// Returns the tokenizer file in a model folder in the layout of the Hugging Face Hub: tokenizer.model, tokenizer.json,
-/// or vocab.json with merges.txt; "" if there is none. Of the first two, the one with more pieces is chosen, since it
-/// has the tokens that were added to the model later.
+/// or vocab.json with merges.txt; "" if there is none. If both tokenizer.model and tokenizer.json exist, returns the
+/// file with more pieces, because it includes tokens that were added to the model later.
 Path find_tokenizer_file(const Path& folder);
 
-/// Converts a byte-level tokenizer that is not a sentencepiece model to a tokenizer.json. `rules` state how words are
-/// split if the file does not. Throws BadInput for other kinds.
+/// Converts a byte-level tokenizer that is not a sentencepiece model to a tokenizer.json. `rules` specifies how words
+/// are split, for files that do not specify it. Throws BadInput for other kinds.
 std::string convert_to_tokenizer_json(const Path& path, std::optional<PreTokenization> rules);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Segmentation of texts by unigram language models, bitwise as sentencepiece computes it.
+// Segmentation of texts by unigram language models, bitwise identical to sentencepiece.
 #pragma once
 #include <string_view>
 #include <vector>
@@ -40,11 +40,11 @@ class UnigramModel {
   template <class Real>
   void find_best(std::string_view word, Real start, std::vector<Workspace::Node<Real>>& nodes) const;
 
-  ByteTrie trie_;               // ids of the pieces that text may become
-  std::vector<double> scores_;  // by id
+  ByteTrie trie_;               // ids of the pieces that text can be encoded to
+  std::vector<double> scores_;  // scores, indexed by id
   float unknown_score_ = 0;
   i32 unknown_ = 0;
-  std::vector<i32> byte_ids_;  // by byte; empty without byte fallback
+  std::vector<i32> byte_ids_;  // ids of byte pieces, indexed by byte; empty without byte fallback
   bool splits_at_spaces_, has_exact_sums_;
 };
 

@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Pool of reusable workspaces, which keep their caches. Holds one workspace per thread that encodes concurrently.
+/// Pool of reusable workspaces and their caches. Holds one workspace per thread that encodes concurrently.
 template <class Workspace>
 class WorkspacePool {
  public:

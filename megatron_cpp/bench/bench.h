@@ -1,5 +1,5 @@
-// Benchmarks on random data: GEMMs, single operations and complete training steps. Reports medians of several
-// runs after a warm-up.
+// Benchmarks on random data: GEMMs, single operations and complete training steps. Results are medians of several runs
+// after a warm-up.
 #pragma once
 #include <string>
 #include <utility>
@@ -17,11 +17,13 @@ namespace mcpp {
 
 // Operands of GEMMs that are as cold in the caches as in a training step.
 
-/// Working set for cold operands. In a step, the previous layer's output is warm, while weights, saved activations and
-/// gradient sums were last used before all other layers. This many bytes exceed a rank's share of the caches.
+/// Bytes of the working set for cold operands. In a step, the previous layer's output is warm, while weights, saved
+/// activations and gradient sums were last used before all other layers. This many bytes exceed a rank's share of the
+/// caches.
 constexpr i64 kColdBytes = 64 << 20;
 
-/// Matrices stored consecutively in more memory than the caches hold, so that each is cold when it is used again.
+/// Matrices stored consecutively in more memory than the caches hold, so that a matrix is out of cache when its turn
+/// comes again.
 class ColdMatrices {
  public:
   ColdMatrices() = default;
@@ -29,7 +31,7 @@ class ColdMatrices {
   explicit ColdMatrices(Tensor values) : values_(std::move(values)) {}
 
   Tensor next(i64 rows, i64 columns) {
-    constexpr i64 kLine = 64;  // elements; at least a cache line
+    constexpr i64 kLine = 64;  // in elements; at least a cache line
     const i64 count = rows * columns;
     if (next_ + count > values_.numel()) next_ = 0;
     const Tensor matrix = values_.flat(next_, count).view({rows, columns});
@@ -46,11 +48,11 @@ class ColdMatrices {
 /// forward, dgrad and wgrad of each linear layer. Experts have equal numbers of tokens.
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 micro_batch_size, DType dtype);
 
-/// Row of a table, or one JSON object.
+/// Row of a result table, or one JSON object.
 struct BenchRow {
   std::string name;
-  double seconds = 0;       ///< time per call of consecutive calls
-  double cold_seconds = 0;  ///< time of GEMMs with operands as cold as in a step; otherwise 0
+  double seconds = 0;       ///< time per call in a sequence of consecutive calls
+  double cold_seconds = 0;  ///< time of GEMMs whose operands are as cold as in a step; 0 for other operations
   double flops = 0;         ///< 0 if not applicable
   double bytes = 0;         ///< minimum bytes moved; 0 if not applicable
   i64 count = 1;
@@ -70,7 +72,7 @@ double copy_bandwidth(Device& device);
 
 // Estimate of the step time without running a step.
 
-/// Describes the minimum and the typical step time at the measured rate of GEMMs on `device`.
+/// Describes the minimum and the typical step time, computed from the rates of GEMMs measured on `device`.
 std::string describe_step_time(const Config& config, int world_size, Device& device);
 
 }  // namespace mcpp

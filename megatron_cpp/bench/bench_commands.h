@@ -24,7 +24,7 @@ struct CommTiming {
   i64 smallest = 1 << 10;  ///< bytes of the full tensor; each size is four times the previous one
   i64 largest = 64 << 20;
   int rounds = 5;                            ///< alternations between the groups
-  int repeats = 7;                           ///< timed runs per alternation, after an untimed one that warms the caches
+  int repeats = 7;                           ///< timed runs per alternation, after an untimed run that warms the caches
   std::vector<std::string> operations = {};  ///< empty = all
 };
 
@@ -34,7 +34,7 @@ struct BenchGroup {
   Device& device;
 };
 
-/// Medians over all alternations of the time on the slowest rank.
+/// Result for one operation and size: medians, over all alternations, of the time on the slowest rank.
 struct CommRow {
   std::string_view operation;
   i64 bytes = 0;  ///< size of the full tensor: input of an all-reduce, output of an all-gather, or message
@@ -59,7 +59,7 @@ std::string comm_table(const std::vector<CommRow>& rows);
 struct GroupCosts {
   int ranks = 0;           ///< size of the world
   i64 groups = 0;          ///< groups of two or more ranks that the rank belongs to
-  i64 members = 0;         ///< total size of these groups; each keeps a list of its ranks
+  i64 members = 0;         ///< total size of these groups; each group stores a list of its ranks
   double make_s = 0;       ///< time until all ranks have created their groups
   double first_use_s = 0;  ///< time of a one-element sum in each group that is used for sums
   i64 own_bytes = 0;       ///< growth of the process's private memory; 0 if unknown

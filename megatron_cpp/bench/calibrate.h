@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Measured sizes; smaller in tests.
+/// Problem sizes that calibrate() measures; tests use smaller ones.
 struct CalibrationSizes {
   /// Sizes typical of models: they divide evenly among threads, and few are powers of two, whose rows would collide in
   /// the same cache lines.
@@ -59,7 +59,7 @@ class CalibrationClock {
   Device& device_;
   Communicator& ranks_;
   double seconds_each_;
-  double all_ = 0;  // of this rank
+  double all_ = 0;  // sum over this rank's measurements
 };
 
 /// Measures all kernels once in one precision.

@@ -1,5 +1,5 @@
 // Subcommands of the program. Each is one function in commands/<name>.cpp, declared here or in the header of its
-// folder, with one line in the table of commands.cpp.
+// folder, and one line in the table in commands.cpp.
 #pragma once
 #include <span>
 #include <string>

@@ -39,7 +39,8 @@ bool is_options_request(Arguments args);
 std::string options_list(const std::vector<Field>& fields);
 
 /// Passes each argument to the reader as a setting of one of its fields. Dashes in a key count as underscores; after
-/// "--" all arguments are positional. Unknown options, missing values and missing required keys become problems.
+/// "--" all arguments are positional. Unknown options, missing values and missing required keys are reported as
+/// problems.
 void read_arguments(Arguments args, const Usage& usage, SettingsReader& reader);
 
 /// Returns the text of --help: usage, summary, and a line for each field with its type, range and default.

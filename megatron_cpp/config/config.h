@@ -61,8 +61,8 @@ struct Config {
   /// Returns the steps of the global batch size by consumed samples; a single step if the size is constant.
   std::vector<BatchSizeStep> batch_sizes() const;
   /// Returns the end of a run that has finished `iteration` iterations and consumed `consumed_samples` samples,
-  /// possibly with a different batch size: after train_iters iterations, or after the last full batch within
-  /// train_samples.
+  /// possibly with different batch sizes. The run ends after train_iters iterations, or after the last full batch
+  /// within train_samples.
   TrainingEnd training_end(i64 iteration = 0, i64 consumed_samples = 0) const;
   /// Returns the number of samples in one evaluation without data.full_validation.
   i64 evaluation_samples() const;
@@ -96,12 +96,12 @@ std::string print_section(const Config& config, std::string_view section);
 /// no such section exists or no key matches.
 std::string config_help(const HelpFilter& filter = {});
 
-/// Returns the fields of all sections, named "section.key". They refer to `config`.
+/// Returns the fields of all sections, named "section.key". The fields refer to `config`.
 std::vector<Field> config_fields(Config& config);
 
 /// Derives unset values after `reader` has filled the fields, and reports every violated rule to `reader`.
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_location);
-/// TOML text and its file name in messages; no name = no text.
+/// TOML text and its file name in messages; an empty name means no text.
 struct ConfigText {
   std::string toml;
   std::string name;
@@ -142,8 +142,8 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
     log.info(options_list(fields_of(options, defaults)));
     return std::nullopt;
   }
-  // The arguments are read twice, because they name the base text and also override it. The problems of this first pass
-  // are dropped: the second pass finds them again.
+  // The arguments are read twice, because they select the base text and also override it. Problems found in this first
+  // pass are dropped: the second pass finds them again.
   Options first_options = options;
   Config first_config;
   SettingsReader first_reader(fields_of(first_options, first_config));

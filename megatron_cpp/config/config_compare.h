@@ -16,7 +16,7 @@ struct Difference {
 };
 
 /// Returns the differences between two configurations in the keys that determine the model, the data and the order of
-/// the data. Different spellings of the same setting do not count. Keys that affect only duration, output paths, speed
+/// the data. Equivalent spellings of a setting are not differences. Keys that affect only duration, output paths, speed
 /// and memory (train_iters, checkpoint paths, logging, device, micro_batch_size, recompute) may change freely.
 std::vector<Difference> differences(const Config& before, const Config& now);
 
@@ -24,12 +24,12 @@ std::vector<Difference> differences(const Config& before, const Config& now);
 /// `checkpoint` is the location of `saved` for the message.
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
-/// Throws BadInput if the weights of the checkpoint do not fit the model of `now`, for runs that load only weights.
-/// Dropout, initialization and, if position embeddings are not trained, the context length may differ.
+/// Throws BadInput if the weights of the checkpoint do not fit the model of `now`. Use it for runs that load only
+/// weights. Dropout, initialization and, if position embeddings are not trained, the context length may differ.
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
-/// Returns a warning for each schedule (learning rate, weight decay) whose remainder changes, because the schedule
-/// spans the entire training and the length changed, or because it depends on the batch size.
+/// Returns a warning for each schedule (learning rate, weight decay) whose remaining part changes because the length of
+/// the training or the batch size changed.
 std::vector<std::string> schedule_warnings(const Config& saved, const Config& now);
 
 /// Returns a warning for each allowed change of the data that training or an evaluation reads next. `consumed_samples`

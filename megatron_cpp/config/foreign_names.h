@@ -8,8 +8,8 @@ namespace mcpp {
 /// version of this program; empty if the name is unknown.
 std::string_view find_native_key(std::string_view foreign);
 
-/// Returns the current name of a key ("checkpoint.keep_last") or option ("other_numbers") that was renamed; empty if
-/// it was not. Settings under a former name are accepted.
+/// Returns the current name of a key ("checkpoint.keep_last") or option ("other_numbers") that was renamed; empty if it
+/// was not. Former names are accepted.
 std::string_view renamed_key(std::string_view former);
 
 /// Returns advice on a Megatron-LM name that has no counterpart in this program; empty if there is none.

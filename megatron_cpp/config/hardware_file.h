@@ -16,8 +16,8 @@ struct HardwareKind {
   std::map<i64, Hardware> by_ranks;  ///< by number of ranks, or a single entry for kAnyRanks; not empty after parsing
 
   bool depends_on_ranks() const { return !by_ranks.contains(kAnyRanks); }
-  /// Returns the hardware for `ranks` ranks: the entry with the smallest sufficient number of ranks, or else the last
-  /// entry, whose links support fewer ranks.
+  /// Returns the hardware for `ranks` ranks: the entry with the smallest sufficient number of ranks, or, if there is
+  /// none, the last entry, whose links support fewer ranks.
   const Hardware& for_ranks(i64 ranks) const;
 };
 

@@ -8,11 +8,11 @@
 
 namespace mcpp {
 
-/// Returns [parallel] with the settings of other sections that belong to a layout, and the data-parallel size of
+/// Returns the layout specified by [parallel] and by related keys of other sections, with the data-parallel size for
 /// `world_size` ranks (rounded down). expert_tensor_parallel_size = 0 is resolved for models with experts.
 Layout layout_of(const Config& config, i64 world_size);
 /// Returns the configuration with a different layout: the keys of [parallel], micro_batch_size, recomputation, and the
-/// offloading and storage types that Layout has. Clears the offload folder if nothing is on disk anymore.
+/// offload tiers and storage types that are members of Layout. Clears the offload folder if nothing remains on disk.
 Config apply_layout(Config config, const Layout& layout);
 
 /// Returns the microbatches of one rank in one step at the largest global batch size of the run.

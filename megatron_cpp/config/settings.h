@@ -82,12 +82,12 @@ class SettingsReader {
   const std::vector<Field>& fields() const { return fields_; }
   /// Returns the field with the present or former name `key`, or null.
   const Field* find(std::string_view key) const;
-  /// Returns a suffix for an unknown key: "; did you mean ...?", "; " and the reason why no key is needed, or "". The
-  /// suggested key then counts as doubtful.
+  /// Returns a suffix for an unknown key: "; did you mean ...?", a reason why no key is needed, or "". The suggested
+  /// key then counts as doubtful.
   std::string suggest(std::string_view key, std::string_view prefix = "");
 
-  /// Stores a setting. A later setting of the same key takes precedence, but no location may set a key twice, nor may
-  /// one file or command line use both its present and its former name.
+  /// Stores a setting. A later setting of the same key takes precedence, but no location may set a key twice, and no
+  /// file or command line may use both the present and the former name of a key.
   void assign(const Setting& setting);
   /// Reports a violated rule between fields, worded "section.name: problem", with the location of that key's setting.
   /// Drops problems of a key whose value was rejected, since they would be misleading.
@@ -117,8 +117,8 @@ class SettingsReader {
 
   std::vector<Field> fields_;
   std::map<std::string, Setting> settings_;  // by the field's key; Setting::key is the given name
-  std::set<std::string> doubtful_;           // keys whose value was rejected, or that a misspelling probably meant
-  std::set<std::string> unknown_sections_;   // each is reported once
+  std::set<std::string> doubtful_;  // keys whose value was rejected, or that a misspelled key was probably meant to be
+  std::set<std::string> unknown_sections_;           // each is reported once
   std::map<std::string, std::string> former_names_;  // former names in use, with their present names
   std::vector<std::string> problems_;
   bool is_incomplete_ = false;
@@ -188,7 +188,7 @@ std::string toml_text(const T& member) {
   }
 }
 
-/// Appends the fields of `object`. They refer to it.
+/// Appends the fields of `object`, to which they refer.
 template <class T>
 void list_fields(T& object, std::string_view section, std::vector<Field>& fields) {
   const auto visit = [&]<class M>(std::string_view name, M& member, std::string_view help, Constraint constraint = {}) {
@@ -206,14 +206,14 @@ void list_fields(T& object, std::string_view section, std::vector<Field>& fields
 // Conversion of TOML text to settings, by toml++.
 
 /// Passes the keys of all sections of `toml` to `reader`, in the order of the text, with "name:line:column" as
-/// location. Text that is not TOML, or sets a key twice, is reported as a single problem, since nothing after it can be
-/// trusted.
+/// location. Text that is not TOML, or sets a key twice, is reported as a single problem, because the rest of such a
+/// text cannot be trusted.
 void read_toml(std::string_view toml, const std::string& name, SettingsReader& reader);
 
-/// Returns the reader for the content of the table of that name, as if it were a file of its own, or null if the table
-/// is an ordinary section.
+/// Callback that returns the reader for the content of table `table`, as if the table were a separate file, or null for
+/// an ordinary section.
 using TableReader = std::function<SettingsReader*(std::string_view table)>;
-/// Overload for text that embeds other texts, each in a table of its own. Keys outside of these tables are passed to
+/// Overload for text that embeds other texts, each in a separate table. Keys outside of these tables are passed to
 /// `rest`.
 void read_toml(std::string_view toml, const std::string& name, SettingsReader& rest, const TableReader& table_reader);
 

@@ -14,8 +14,8 @@ struct UnusedKey {
   std::string disabled_by;  ///< key whose value disables it
 };
 
-/// Returns every key that is set and has no effect, in the order of the sections. Keys that would not change the result
-/// in any case, such as parallel.sequence_parallel with one tensor-parallel rank, are not included.
+/// Returns every key that is set and has no effect, in the order of the sections. Keys that never change results, such
+/// as parallel.sequence_parallel with one tensor-parallel rank, are not included.
 std::vector<UnusedKey> unused_keys(const Config& config);
 
 }  // namespace mcpp

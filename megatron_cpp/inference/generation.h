@@ -32,8 +32,8 @@ struct SamplingOptions {
 };
 
 /// Samples a token from softmax(logits / temperature), restricted to top_k and top_p (nucleus sampling, Holtzman et
-/// al., "The Curious Case of Neural Text Degeneration", 2020). `draw` is the index of the draw of a seed.
-/// Deterministic; ties go to the lower token.
+/// al., "The Curious Case of Neural Text Degeneration", 2020). `draw` numbers the draws of one seed. Deterministic;
+/// ties go to the lower token.
 i32 sample_token(std::span<const float> logits, const SamplingOptions& options, u64 draw);
 
 struct GenerationLimits {
@@ -53,9 +53,9 @@ using TokenListener = std::function<void(std::size_t text, i32 token)>;
 
 /// Continues several texts in one batch. Collective over `parallel`; all ranks return the same tokens, and
 /// data-parallel ranks process the same texts. All texts advance at the same position: generation begins at the end of
-/// the shortest prompt, and longer prompts supply their own tokens until they end. A text is therefore identical to a
-/// text generated separately, except for rounding in GEMMs with different numbers of rows. Keys and values are
-/// cached; when the context is full, its second half is re-encoded and kept.
+/// the shortest prompt, and longer prompts supply the next tokens until they end. A text is therefore identical to a
+/// text generated separately, except for rounding in GEMMs with different numbers of rows. Keys and values are cached;
+/// when the context is full, its second half is re-encoded and kept.
 void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
               const TokenListener& deliver);
 
@@ -69,7 +69,7 @@ class TextPrinter {
 
   TextPrinter(Form form, Sink sink) : form_(form), sink_(std::move(sink)) {}
 
-  /// Prompt of a text. `tokens` are the tokens of `text` that the model reads. Both are unused after begin().
+  /// Prompt of a text. `tokens` are the tokens of `text` that the model reads. Both members are unused after begin().
   struct Prompt {
     std::string_view text;
     std::span<const i32> tokens;
@@ -82,11 +82,11 @@ class TextPrinter {
   struct Text {
     std::string prompt;
     StreamDecoder decoder;
-    i64 vocab_size;         // of the tokenizer; models may have more tokens, which decode to nothing
+    i64 vocab_size;         // vocabulary of the tokenizer; the model may have more tokens, which decode to nothing
     std::string generated;  // generated but not shown yet
     bool has_begun = false, has_ended = false;
   };
-  /// Shows the text that is ready.
+  /// Prints the text that is ready.
   void show();
   void show_stream(Text& text);
   void show_json(const Text& text) const;
@@ -94,8 +94,8 @@ class TextPrinter {
   Form form_;
   Sink sink_;
   std::vector<Text> texts_;
-  std::size_t next_ = 0;  // first text that is not shown completely
-  bool is_first_ = true;  // no text was shown yet
+  std::size_t next_ = 0;  // first text that is not printed completely
+  bool is_first_ = true;  // no text was printed yet
 };
 
 }  // namespace mcpp

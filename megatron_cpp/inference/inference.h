@@ -66,12 +66,13 @@ class InferenceModel {
   /// Returns the tokenizer. Throws BadInput if there is none, or if it differs from the tokenizer that the model was
   /// trained with.
   Tokenizer tokenizer() const;
-  /// Returns the special tokens stated by an imported model; if none are stated, those of its tokenizer apply.
+  /// Returns the special tokens stated by an imported model; if none are stated, the special tokens of its tokenizer
+  /// apply.
   const SpecialTokens& special_tokens() const { return special_tokens_; }
   /// Returns the document rules that the model was trained with. Throws BadInput if they are unknown.
   DocumentRules document_rules() const { return mcpp::document_rules(config_.data); }
-  /// Returns the checksum of the tokenizer that the model was trained with or, if the checkpoint does not record it, of
-  /// tokenizer(); "" if there is no tokenizer.
+  /// Returns the checksum of the tokenizer that the model was trained with or, if the checkpoint does not record a
+  /// checksum, the checksum of tokenizer(); "" if there is no tokenizer.
   std::string tokenizer_checksum() const;
 
  private:
@@ -82,7 +83,7 @@ class InferenceModel {
   World world_;
   Path checkpoint_;
   Config config_;
-  std::string tokenizer_checksum_;  // of the training; empty = unknown
+  std::string tokenizer_checksum_;  // checksum of the tokenizer used in training; empty = unknown
   SpecialTokens special_tokens_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<GPTModel> model_;

@@ -45,12 +45,12 @@ struct ScoringOptions {
   bool compute_likeliest = false;  ///< if false, is_likeliest stays empty
   /// Rules that the model was trained with. Every token is scored, even those excluded from the loss.
   DocumentRules documents = {};
-  /// Called regularly with the number of windows.
+  /// Called regularly with the number of windows scored so far and the total.
   std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};
 };
 
-/// Returns the number of batches that ranks score in one run of the schedule. Several batches keep a pipeline full, but
-/// each keeps its activations in memory, which limits the number of batches in flight.
+/// Returns the number of batches that ranks score in one run of the schedule. More batches keep a pipeline busier, but
+/// each batch in flight keeps its activations in memory.
 i64 batches_per_round(const ParallelState& parallel);
 
 /// Scores windows. Data-parallel ranks score windows in turn. Collective over `parallel`; arguments and results are
@@ -61,7 +61,7 @@ TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<co
 
 // Forward passes through the stages of a pipeline, one per rank, without saving activations for backward.
 
-/// Inputs and callbacks of a forward run. All ranks of a pipeline use identical sizes.
+/// Inputs and callbacks of a forward run. Sizes are identical on all ranks of a pipeline.
 struct ForwardTask {
   int microbatches = 1;
   i64 seq = 0, batch = 0;  ///< size of every microbatch on this rank
@@ -70,11 +70,11 @@ struct ForwardTask {
   /// Called, if set, with each microbatch and its context before its forward pass.
   std::function<void(int microbatch, MicrobatchContext& context)> prepare = {};
   /// Called on the last stage with the hidden states of each microbatch (its tokens, if this is also the first stage),
-  /// the input of model.loss() and model.logits().
+  /// which are the input of model.loss() and model.logits().
   std::function<void(int microbatch, const Tensor& input, MicrobatchContext& context)> output;
 };
 
-/// Runs `stage`, the stage of this rank. Collective over the pipeline.
+/// Runs `stage`, which is the pipeline stage of this rank. Collective over the pipeline.
 void run_forward(GPTModel& stage, const ParallelState& parallel, const ForwardTask& task);
 
 }  // namespace mcpp

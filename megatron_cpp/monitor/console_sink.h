@@ -11,8 +11,8 @@
 
 namespace mcpp {
 
-/// Formats Megatron-LM's log line, field for field, so that tools for its logs can read ours, followed by tokens/s, MFU
-/// and ETA. A NaN loss is printed as nan.
+/// Formats Megatron-LM's log line, field for field, so that tools for Megatron-LM's logs can read ours, followed by
+/// tokens/s, MFU and ETA. A NaN loss is printed as nan.
 std::string iteration_line(const IterationStats& stats, std::chrono::system_clock::time_point now);
 /// Formats a short line for terminals: "iteration 12/100 | loss 4.567 | 12.3K tokens/s | ETA 3m05s".
 std::string progress_line(const IterationStats& stats);
@@ -22,7 +22,7 @@ std::string validation_lines(const ValidationStats& stats);
 std::string timer_lines(const std::vector<TimerStats>& timers, TimingLogOption option);
 /// Formats the statistics by layer as a table.
 std::string layer_table(const StepStatistics& step);
-/// Formats a table of one line per rank: where its time goes.
+/// Formats a table with the time breakdown of each rank, one line per rank.
 std::string rank_table(const std::vector<RankStats>& ranks, const Topology& topology);
 /// Formats memory_columns() as a table of one line per rank.
 std::string memory_table(const std::vector<RankStats>& ranks);

@@ -8,12 +8,12 @@ namespace mcpp {
 /// Appends JSON objects to a file (AppendFile). Non-finite values are written as null. docs/report.md lists the types
 /// and fields.
 ///
-/// A run resumed at iteration N keeps the lines up to N and drops later ones, whose iterations are computed again, as
-/// well as a line truncated by a crash; therefore no iteration appears twice. A new run (N = 0) renames an existing
-/// file to <path>.old.
+/// A run resumed at iteration N keeps the lines up to N. It drops later lines, whose iterations are computed again, and
+/// a line truncated by a crash, so no iteration appears twice. A new run (N = 0) renames an existing file to
+/// <path>.old.
 class JsonlSink final : public MetricsSink {
  public:
-  /// If `writes_every_iteration`, writes steps instead of log lines.
+  /// If `writes_every_iteration`, writes a line for every step instead of for every log line.
   JsonlSink(Path path, bool writes_every_iteration, StoredRef<Log> log);
 
   /// Throws BadInput if the file cannot be opened. Adds the evaluations that the file contains to `at`.
@@ -23,7 +23,7 @@ class JsonlSink final : public MetricsSink {
   void write_line(const IterationStats& line) override {
     if (!writes_every_iteration_) write_train(line);
   }
-  /// With many ranks, skips most tables, so that tables take about as much of the file as lines.
+  /// Writes a table. With many ranks, skips most tables, so that tables take up about as much of the file as lines.
   void write_ranks(const RankTable& table) override;
   void write_evaluation(const ValidationStats& stats) override;
   void write_sample(const TextSample& sample) override;
@@ -36,7 +36,7 @@ class JsonlSink final : public MetricsSink {
   bool writes_every_iteration_;
   const Log& log_;
   AppendFile file_;
-  i64 tables_ = 0;  // number of tables so far
+  i64 tables_ = 0;  // number of tables written so far
 };
 
 }  // namespace mcpp

@@ -23,7 +23,7 @@ struct IterationStats {
   std::vector<double> mtp_losses = {};  ///< loss of each layer of multi-token prediction in the last iteration
   double loss_scale = 1;
   double grad_norm = 0;
-  i64 skipped_iterations = 0;  ///< number since the previous line
+  i64 skipped_iterations = 0;  ///< number of skipped iterations since the previous line
   i64 nan_iterations = 0;
   double tokens_per_second = 0;                ///< rate of all devices together
   double tflops = 0;                           ///< TFLOP/s per device
@@ -38,9 +38,9 @@ struct IterationStats {
 
 /// One finished step.
 struct StepRecord {
-  const IterationStats& step;        ///< only this step; its loss is NaN if it was skipped
-  const IterationStats& means;       ///< means since the last log line
-  const StepStatistics& statistics;  ///< optional statistics of its weights and gradient
+  const IterationStats& step;        ///< values of this step only; the loss is NaN if the step was skipped
+  const IterationStats& means;       ///< means over the steps since the last log line
+  const StepStatistics& statistics;  ///< optional statistics of the weights and the gradient of the step
   MemoryUse memory = {};             ///< memory of rank 0's tensors
 };
 
@@ -66,14 +66,14 @@ struct RunStart {
   std::string config;  ///< complete configuration, as formatted by print_config()
 };
 
-/// Event other than a step.
+/// Event of a run, other than a step.
 struct RunEvent {
   enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure };
   enum class Console : u8 { Info, Warning, None };
   Kind kind = Kind::Save;
   i64 iteration = 0;
   std::string text;
-  Console console = Console::Info;  ///< how the console shows it; None if the caller has logged it already
+  Console console = Console::Info;  ///< how the console displays the event; None if the caller has already logged it
 };
 
 /// Text generated from logging.sample_prompt.
@@ -105,8 +105,8 @@ class MetricsSink {
   virtual ~MetricsSink() = default;
 
   /// Prepares the destination; called once, before the first record. A sink that keeps records of earlier starts drops
-  /// those after `at.iteration`, since they will be written again, and the evaluations at this iteration that
-  /// `at.evaluations` does not name.
+  /// the records after `at.iteration`, since they will be written again, and the evaluations at `at.iteration` that are
+  /// not in `at.evaluations`.
   virtual void begin(ResumePoint&) {}
   virtual void write_start(const RunStart&) {}
   /// Writes a step; called after every step, one step late.

@@ -23,7 +23,7 @@ struct RankTimings {
   double pipeline = 0;       ///< waiting for other pipeline stages
   double communication = 0;  ///< inside other communication
 
-  /// Returns the time spent not waiting. A slow rank has more of it than the others, which wait for it.
+  /// Returns the time during which the rank did not wait. It is largest on the slowest rank, for which the others wait.
   double compute() const { return clock - pipeline - communication; }
   RankTimings operator-(const RankTimings& b) const {
     return {clock - b.clock, pipeline - b.pipeline, communication - b.communication};
@@ -56,16 +56,16 @@ struct MemoryColumn {
   std::vector<double> bytes;
 };
 
-/// Returns the mean over ranks, except for memory, of which it returns the largest peak.
+/// Returns the mean over ranks, except for memory, for which it returns the largest peak.
 RankStats mean_of(const std::vector<RankStats>& ranks);
-/// Gathers a value from each rank, in rank order, on all ranks; numbers may be non-finite. Collective.
+/// Returns the values of all ranks, in rank order, on all ranks. Numbers may be non-finite. Collective.
 std::vector<nlohmann::json> gather_values(const nlohmann::json& local, Communicator& world);
 /// Gathers the statistics of all ranks, in rank order, on all ranks. Collective.
 std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& world);
-/// Returns the columns of each memory class that any rank uses: device memory and, if any rank offloads to them, host
-/// memory and disk.
+/// Returns the columns of each memory class that any rank uses: device memory and, if any rank offloads to it, host
+/// memory or disk.
 std::vector<MemoryColumn> memory_columns(const std::vector<RankStats>& ranks);
-/// Returns the time that this rank has spent so far.
+/// Returns the time breakdown of this rank since start-up.
 RankTimings rank_timings(const TrainingState& state, const ParallelState& parallel);
 
 // Duration of the parts of an iteration on every rank, as reported by Megatron-LM's timers.
@@ -83,19 +83,19 @@ struct TimerStats {
   double max() const;
 };
 
-/// Gathers the timers of all ranks by name. Collective. `seconds` holds this rank's total for each name over
-/// `iterations` iterations.
+/// Gathers the timers of all ranks by name. `seconds` has the total of this rank for each name over `iterations`
+/// iterations. Collective.
 std::vector<TimerStats> gather_timers(const std::map<std::string, double>& seconds, double iterations,
                                       Communicator& world);
 
 // Straggler detection: ranks that compute longer than their peers, and groups whose communication is slower than that
-// of their peers. Means over ranks do not reveal them, since all other ranks show up as waiting.
+// of their peers. Means over ranks do not reveal stragglers, since all other ranks appear to be waiting.
 
 /// Time of one rank in the communication of one of its groups, over an interval.
 struct GroupSeconds {
   int first = 0;       ///< world rank of the group's first rank
-  double seconds = 0;  ///< inside calls
-  double bytes = 0;    ///< sent by the rank
+  double seconds = 0;  ///< seconds spent inside calls
+  double bytes = 0;    ///< bytes sent by the rank
 };
 using GroupSecondsByName = std::map<std::string, GroupSeconds>;
 
@@ -112,17 +112,17 @@ struct Straggler {
   std::string text;  ///< description in a sentence
 };
 
-/// Returns the slowest of the ranks that compute at least `factor` times as long as the median of the other ranks of
-/// their pipeline stage, or std::nullopt.
+/// Returns the slowest rank among those that compute at least `factor` times as long as the median of the other ranks
+/// of their pipeline stage, or std::nullopt if there is none.
 std::optional<Straggler> find_slow_rank(const std::vector<RankStats>& ranks, const Topology& topology, double factor);
 
-/// Returns the slowest of the groups that take at least `factor` times as long as the others of the same name, or
-/// std::nullopt. A group is measured by the member that waits least: it arrives last and waits only for the network.
-/// Groups that take less than a hundredth of `window_seconds` are ignored.
+/// Returns the slowest group among those that take at least `factor` times as long as other groups of the same name, or
+/// std::nullopt if there is none. The time of a group is that of the member that waits least, because it arrives last
+/// and waits only for the network. Groups that take less than a hundredth of `window_seconds` are ignored.
 std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds,
                                          double factor);
 
-/// Returns the message of a straggler once, when it is detected for the second time in a row.
+/// Returns a message for a straggler once, when it is detected for the second time in a row.
 class StragglerReporter {
  public:
   std::optional<std::string> add(const std::optional<Straggler>& found);
@@ -134,8 +134,8 @@ class StragglerReporter {
 
 // Comparison of measured step times with the prediction for the layout; logs the components that deviate.
 
-/// Returns the measurement of the steps of a log line, `seconds` each: the statistics of the ranks and, if known, the
-/// seconds that they waited in each group, summed over `iterations`.
+/// Returns the measurement of the steps that a log line covers, which take `seconds` each. It consists of the
+/// statistics of the ranks and, if known, the seconds that they waited in each group, summed over `iterations`.
 MeasuredRun make_measured_run(double seconds, const std::vector<RankStats>& ranks,
                               const std::vector<GroupSecondsByName>& groups, i64 iterations);
 

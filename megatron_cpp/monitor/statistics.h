@@ -1,4 +1,4 @@
-// Optional statistics of weights, gradients and activations, which cost a pass over all of them.
+// Optional statistics of weights, gradients and activations. Computing them costs a pass over these tensors.
 #pragma once
 #include <map>
 #include <optional>
@@ -34,7 +34,7 @@ using StatsByName = std::map<std::string, ValueStats>;
 StatsByName sum_over_ranks(const StatsByName& local, Communicator& world);
 /// Returns the statistics of all names combined.
 ValueStats total_stats(const StatsByName& stats);
-/// Groups by layer: "decoder.layers.3" for all of its parameters, "embedding", "output_layer",
+/// Groups statistics by layer: "decoder.layers.3" for all parameters of the layer, "embedding", "output_layer",
 /// "decoder.final_layernorm".
 StatsByName group_by_layer(const StatsByName& by_parameter);
 
@@ -56,12 +56,12 @@ struct StepStatistics {
 /// Collects statistics at the iterations that the configuration selects. Collective.
 class StatisticsCollector {
  public:
-  /// `should_log(iteration)` returns true if a log line or a metrics record is written for the iteration.
+  /// `should_log(iteration)` must return true if a log line or a metrics record is written for the iteration.
   StatisticsCollector(StoredRef<LoggingConfig> config, TrainingState& state, Communicator& world,
                       std::function<bool(i64 iteration)> should_log)
       : config_(config), state_(state), world_(world), should_log_(std::move(should_log)) {}
 
-  /// Must be called before and after TrainingState::backward() of the iteration.
+  /// Must be called immediately before and after TrainingState::backward() of the iteration.
   void before_backward(i64 iteration);
   void after_backward();
   /// Returns the statistics of the gradients; call it between backward() and update().
@@ -78,10 +78,10 @@ class StatisticsCollector {
   TrainingState& state_;
   Communicator& world_;
   std::function<bool(i64)> should_log_;
-  StatsByName activations_;  // of this rank
+  StatsByName activations_;  // statistics of this rank
 };
 
-// Statistics of experts during training.
+// Load statistics of the experts during training.
 
 /// Statistics of one layer in one step.
 struct ExpertLayerStats {
@@ -89,20 +89,20 @@ struct ExpertLayerStats {
   std::vector<double> tokens;  ///< [experts] number of tokens routed to each
   double max_load = 0;         ///< load of the busiest expert relative to the mean
   double dropped = 0;          ///< fraction of the choices dropped because the expert was full
-  double balance_loss = 0;     ///< loss without its coefficient; 1 for perfect balance
-  double z_loss = 0;           ///< loss without its coefficient
+  double balance_loss = 0;     ///< auxiliary loss without its coefficient; 1 for perfect balance
+  double z_loss = 0;           ///< auxiliary loss without its coefficient
 };
 
 /// Returns the statistics of each layer; empty without experts. `tokens` is the size of the global batch.
 std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerRoutingStats>& stats, double tokens);
-/// Returns the summary over all layers: the largest load, and means otherwise.
+/// Summarizes the layers: the maximum of max_load, and the mean of every other value.
 ExpertLayerStats summarize(const std::vector<ExpertLayerStats>& layers);
 
 /// Detector for experts that receive no tokens over many steps.
 class IdleExpertDetector {
  public:
-  /// Each add() counts a step and returns a message for every expert that has been idle for `steps` of them, once per
-  /// idle period.
+  /// Each call of add() counts a step and returns a message for every expert that has been idle for `steps` consecutive
+  /// steps, once per idle period.
   explicit IdleExpertDetector(i64 steps = 100) : steps_(steps) {}
   std::vector<std::string> add(const std::vector<LayerRoutingStats>& stats);
 

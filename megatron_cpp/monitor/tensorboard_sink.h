@@ -17,14 +17,14 @@ namespace mcpp {
 
 /// Returns the CRC-32C (Castagnoli) of the bytes, as in iSCSI (RFC 3720, B.4).
 u32 crc32c(std::string_view bytes);
-/// Returns TFRecord's masked checksum: rotated plus a constant, so that checksums of data that contains checksums
-/// remain effective.
+/// Returns TFRecord's masked checksum: the checksum rotated plus a constant, which keeps checksums effective for data
+/// that contains checksums.
 u32 masked_crc32c(std::string_view bytes);
 
-/// Returns the record with its frame, as stored in a file.
+/// Returns the record with its frame, as stored in the file.
 std::string framed_record(std::string_view record);
-/// Reads the record at the start of `rest` and advances past it. Returns false and leaves `rest` unchanged at the end
-/// and if the record is truncated or damaged.
+/// Reads the record at the start of `rest` and advances past it. At the end, and if the record is truncated or damaged,
+/// returns false and leaves `rest` unchanged.
 bool next_record(std::string_view& rest, std::string_view& record);
 
 /// Histogram: counts of values between limits.
@@ -59,7 +59,7 @@ class EventRecord {
 /// Identity of an event.
 struct EventKey {
   i64 step = 0;
-  std::string tag;  ///< tag of its first value; empty without values
+  std::string tag;  ///< tag of the first value; empty without values
 };
 /// Parses step and tag of an event. Throws BadInput, naming `source`, if the bytes are not a valid message.
 EventKey parse_event_key(std::string_view record, const std::string& source);

@@ -17,12 +17,12 @@
 
 namespace mcpp {
 
-// Clock synchronization across hosts.
+// Synchronization of clocks across hosts.
 
-/// Offset of this rank's steady clock from that of rank 0, in seconds.
+/// Offset between the steady clocks of this rank and rank 0, in seconds.
 struct ClockOffset {
   double at = 0;           ///< time of the comparison, on this rank's clock
-  double seconds = 0;      ///< offset to add to this rank's clock; 0 if both may be the same clock
+  double seconds = 0;      ///< offset to add to this rank's clock; 0 if both clocks may be identical
   double uncertainty = 0;  ///< half of the fastest message round trip
   double reference = 0;    ///< reference time on the clock of rank 0; identical on all ranks
 };
@@ -43,7 +43,7 @@ struct RankTrace {
   std::string name;  ///< rank name shown by viewers
   Profiler::Trace trace;
   ClockOffset before, after;             ///< clock comparisons before and after the trace
-  std::map<std::string, double> totals;  ///< totals for the rank during the trace
+  std::map<std::string, double> totals;  ///< totals of the rank over the traced period
   BytesByModule modules = {};            ///< memory used by each module of the rank's part of the model
 };
 
@@ -56,20 +56,20 @@ std::string trace_events(const RankTrace& trace, int rank);
 /// could not be written, or "".
 std::string write_trace_file(const Path& path, const RankTrace& local, const std::string& facts, Communicator& world);
 
-/// Prefix of the file names of all traces; trace_prefix() returns that of a trace by its first iteration:
-/// "trace_iter_0000031". The names sort by iteration.
+/// Prefix of all trace file names. trace_prefix() appends the first iteration, as in "trace_iter_0000031", so that
+/// names sort by iteration.
 inline constexpr std::string_view kTracePrefix = "trace_iter_";
 std::string trace_prefix(i64 first_iteration);
 
 /// Records one trace: begin(), end(), write(). Every method is collective.
 class StepTrace {
  public:
-  /// If `records`, stores the ranges of this rank; its totals are always stored.
+  /// If `records`, stores the time ranges of this rank. The totals of the rank are always stored.
   StepTrace(Session& session, bool records) : session_(session), should_record_(records) {}
 
   /// Starts recording steps of `state`. No work may be queued on the device.
   void begin(const TrainingState& state);
-  /// Ends recording, between two steps. `zero_stage` is that of the training.
+  /// Ends recording; call it between two steps. `zero_stage` is the ZeRO stage of the training.
   void end(const TrainingState& state, i64 zero_stage);
   /// Writes the trace file. `facts` is a JSON object stored in it. Returns, on rank 0, why the file could not be
   /// written, or "".
@@ -89,13 +89,14 @@ class TraceWindow {
   /// Throws BadInput if a rank to be profiled does not exist or if `folder` cannot be created.
   TraceWindow(StoredRef<LoggingConfig> config, Path folder, Session& session, StoredRef<Log> log);
 
-  /// Returns true if the iteration, counted from 1, is the first or last one of the window that this run computes.
+  /// Return true if `iteration`, counted from 1, is the first or the last iteration of the window that this run
+  /// computes.
   bool is_first_iteration(i64 iteration) const;
   bool ends_with(i64 iteration) const { return trace_ && !is_over_ && iteration == config_.profile_step_end; }
   bool is_open() const { return trace_ && !is_over_; }
 
   void begin(i64 iteration, const TrainingState& state);
-  /// Ends the window after the iteration, or early if no other iteration follows.
+  /// Ends the window after `iteration`: its last iteration, or the last iteration of the run.
   void end(i64 iteration, const TrainingState& state, i64 zero_stage);
   /// Writes the finished trace, if any. Logs a warning if the folder is not writable.
   void write();

@@ -17,19 +17,19 @@
 
 namespace mcpp {
 
-/// Fills in tokens_per_second, tflops, mfu and eta_seconds from elapsed_ms and the work of one iteration: `tokens` and
-/// `flops` on `devices` devices with a peak of `peak_tflops` each (0 = unknown).
+/// Fills in tokens_per_second, tflops, mfu and eta_seconds from elapsed_ms and the work of one iteration, `tokens` and
+/// `flops`, on `devices` devices with a peak of `peak_tflops` each (0 = unknown).
 void set_rates(IterationStats& stats, double tokens, double flops, double peak_tflops, i64 devices = 1);
 
-/// Work per sample, for throughput.
+/// Work per sample, from which throughput is computed.
 struct SampleWork {
   double tokens = 0, flops = 0;  ///< work per sample
   i64 devices = 1;
-  DevicePeak peak = {};  ///< a faster step raises a measured peak, whose measurement was disturbed by other load
+  DevicePeak peak = {};  ///< a measured peak is raised by faster steps: other load disturbed its measurement
 };
 
-/// Accumulates the steps since the last log line. Each comes with the time that the rank had spent when the step was
-/// queued.
+/// Accumulates the steps since the last log line. Each step is added with the time that the rank had spent when the
+/// step was queued.
 class LogWindow {
  public:
   explicit LogWindow(const SampleWork& work = {}) : work_(work) {}
@@ -38,8 +38,8 @@ class LogWindow {
   void begin(const RankTimings& now) { begin_ = end_ = step_begin_ = now; }
   /// Excludes `passed` from the training time.
   void exclude_from_timing(const RankTimings& passed);
-  /// Adds a step. All of `step` is filled in except for times, rates and ranks; its counts of skipped iterations and of
-  /// iterations without a finite loss are 0 or 1.
+  /// Adds a step. All members of `step` except times, rates and ranks must be set; its counts of skipped iterations and
+  /// of iterations without a finite loss are 0 or 1.
   void add(const IterationStats& step, const RankTimings& end);
   /// Starts a new window where this one ends; called after a log line.
   void restart();
@@ -54,7 +54,7 @@ class LogWindow {
   const IterationStats& means() const { return means_; }
   /// Returns the mean loss of the steps that were not skipped; NaN if there are none.
   double mean_loss() const { return loss_sum_ / static_cast<double>(losses_); }
-  /// Returns only the last step; its loss is NaN if it was skipped.
+  /// Returns the values of the last step; its loss is NaN if the step was skipped.
   const IterationStats& last() const { return last_; }
 
  private:
@@ -67,18 +67,18 @@ class LogWindow {
   RankTimings begin_, end_, step_begin_;
 };
 
-/// Finished step.
+/// Finished step to be logged.
 struct FinishedStep {
   IterationStats stats;                           ///< arguments of LogWindow::add()
   RankTimings end;                                ///< timings of the rank when the step was queued
   std::map<std::string, double> timers;           ///< seconds of the queued work, by name
-  StepStatistics statistics;                      ///< statistics of its gradient, and of the weights after it
+  StepStatistics statistics;                      ///< statistics of the gradient, and of the weights after the step
   const std::vector<LayerRoutingStats>& experts;  ///< statistics of the layers with experts
 };
 
 /// Logs steps, ranks, evaluations and events of a run to its sinks: the console, metrics.jsonl and TensorBoard. Also
 /// warns about stragglers, idle experts, deviations from the predicted step, and steps above the device's peak. Every
-/// rank has one, as steps are logged collectively; rank 0's has the sinks.
+/// rank has a logger, because logging is collective; the logger of rank 0 owns the sinks.
 class TrainingLogger {
  public:
   /// Creates the sinks that the configuration requests. `predicted` is the planner's prediction of a step of this
@@ -86,9 +86,9 @@ class TrainingLogger {
   TrainingLogger(StoredRef<Config> config, Session& session, StoredRef<Log> log,
                  const std::optional<PredictedStep>& predicted = std::nullopt);
 
-  /// Determines the peak of the device, the denominator of MFU. Call it before the model takes memory. Collective.
+  /// Determines the device's peak, the denominator of MFU. Call it before the model allocates memory. Collective.
   void find_peak();
-  /// Opens the sinks for a run that continues from `at`, which may replace the files of a different run.
+  /// Opens the sinks for a run that continues from `at`. This may replace files of a different run.
   void begin(ResumePoint at);
   void log_start(i64 train_iters);
 
@@ -99,8 +99,8 @@ class TrainingLogger {
   void log_step(const FinishedStep& step);
   /// Returns true if there were steps since the last line.
   bool has_unlogged_steps() const { return !window_.is_empty(); }
-  /// Logs the means of the steps since the previous line, and the ranks. `offloaded` counts the bytes that this rank
-  /// offloads. Collective.
+  /// Logs the means of the steps since the previous line, and the statistics of the ranks. `offloaded` counts the bytes
+  /// that this rank offloads. Collective.
   void log_line(const OffloadedBytesByClass& offloaded);
 
   void log_evaluation(const ValidationStats& stats);
@@ -113,11 +113,11 @@ class TrainingLogger {
 
  private:
   /// Gathers the statistics of all ranks since the last line, logs them, and warns about stragglers and deviations from
-  /// the prediction. Returns them, but an empty list if there is only one rank.
+  /// the prediction. Returns the statistics; the result is empty if there is only one rank.
   std::vector<RankStats> log_ranks(const OffloadedBytesByClass& offloaded);
   RankStats local_stats(const OffloadedBytesByClass& offloaded) const;
   void check_prediction(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups);
-  /// Warns about steps that are faster than the peak, and stores a measured peak that they exceed.
+  /// Warns about steps that are faster than the peak. If the peak was measured, raises it to `reached` and stores it.
   void check_peak(double reached);
 
   const Config& config_;
@@ -125,9 +125,9 @@ class TrainingLogger {
   const Log& log_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   ResumePoint start_;
-  std::set<std::pair<std::string, i64>> evaluations_;  // (split, iteration)
+  std::set<std::pair<std::string, i64>> evaluations_;  // evaluations done, as (split, iteration)
   LogWindow window_;
-  DevicePeak peak_;  // a measured peak that was exceeded is raised at each line
+  DevicePeak peak_;  // peak of the device; if measured, raised at each line when a step exceeded it
   bool has_warned_of_peak_ = false;
   std::map<std::string, double> timers_;  // seconds since the last line
   bool is_warm_ = false;                  // the first line, which includes the start-up, has been logged

@@ -1,4 +1,4 @@
-// Preprocessing distributed over ranks that can be interrupted and resumed.
+// Preprocessing that is distributed over ranks and can be interrupted and resumed.
 #pragma once
 #include <functional>
 #include <stop_token>
@@ -12,7 +12,7 @@ namespace mcpp {
 
 // Dynamic distribution of indexed chunks of work over ranks.
 
-/// Notification that a chunk was processed, except for its final phase.
+/// Notification that the main phase of a chunk is done; only its final phase remains.
 struct WorkUpdate {
   i64 chunk = 0;
   int rank = 0;  ///< rank that works on it
@@ -32,7 +32,7 @@ struct WorkProgress {
 using FinalizeFn = std::function<void(const std::stop_token& stop)>;
 
 /// Work on one chunk, run on a thread of this rank. Returns the text that is sent to all ranks and the final phase.
-/// `add` reports progress; it throws if the work is canceled, and the exception must not be caught.
+/// `add` reports progress. It throws if the work is canceled; do not catch this exception.
 struct ProcessedChunk {
   std::string text;
   FinalizeFn end;
@@ -45,7 +45,7 @@ using ChunkFn = std::function<ProcessedChunk(i64 chunk, const std::function<void
 void distribute_work(Communicator& ranks, i64 chunks, const ChunkFn& work,
                      const std::function<void(const WorkProgress&)>& progress);
 
-/// Returns true if an earlier run with this output left parts.
+/// Returns true if parts of an earlier run with this output exist.
 bool has_parts(const PreprocessOptions& options);
 
 /// Writes the same files as run_preprocess(). Collective over `ranks`, which must share a file system. Each rank

@@ -16,14 +16,14 @@ struct ReportRun {
   std::string name;  ///< name on the page
   Path file;
   RunHistory history;
-  std::string config;  ///< configuration for a history whose starts record none
+  std::string config;  ///< configuration to use if the starts recorded in the history have none
 };
 
 /// Returns {"title", "program", "runs": [...]}. Numbers have seven digits; a constant column is a single number.
 /// Contains no '<', so that no text can end its script element.
 std::string page_data(const std::string& title, const std::vector<ReportRun>& runs);
 
-/// Returns the indices of at most `max_count` of `size` records, evenly spread, including the first and the last.
+/// Returns the indices of at most `max_count` of `size` records, evenly spaced, including the first and the last.
 std::vector<std::size_t> spread_indices(std::size_t size, std::size_t max_count);
 
 /// Returns the files of page/, which CMake embeds: page.html, then style sheets and scripts in order of inclusion.

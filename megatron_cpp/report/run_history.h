@@ -47,7 +47,7 @@ class NumberTable {
 /// Times are in seconds since 1970, or NaN if the file has none.
 struct RunHistory {
   struct Start {
-    double iteration = 0, time = 0;  ///< continues after `iteration`
+    double iteration = 0, time = 0;  ///< the run continues after `iteration`
     double world_size = 0, train_iters = 0;
     std::string host, program, device, config;
   };
@@ -75,8 +75,8 @@ struct RunHistory {
   std::vector<Event> events;
   std::vector<Sample> samples;
   std::vector<Ranks> ranks;
-  std::map<std::string, std::vector<double>> peak_by_class;  ///< memory by rank, as of the last record
-  std::vector<ExpertLayer> experts;                          ///< layers of the last step with expert records
+  std::map<std::string, std::vector<double>> peak_by_class;  ///< memory of each rank, from the last record
+  std::vector<ExpertLayer> experts;  ///< layers of the last step for which experts were recorded
   std::size_t unreadable_lines = 0;
 
   /// Reads one line. If an iteration repeats, because the run resumed from an earlier checkpoint, the later line in the
@@ -115,7 +115,7 @@ struct PipelineDrawing {
 struct RunLayout {
   std::vector<std::string> rank_names = {};    ///< names by rank, such as "rank 3 (tp 1, pp 1)"
   std::vector<PipelineDrawing> pipeline = {};  ///< empty without pipeline parallelism, otherwise one
-  std::string problem = {};  ///< why the rest is empty, such as a configuration of a different version
+  std::string problem = {};  ///< reason why the other members are empty, such as a configuration of a different version
 };
 
 /// Derives the layout from the text of print_config(). Does not throw for configurations that are invalid in this

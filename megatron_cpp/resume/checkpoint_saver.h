@@ -1,4 +1,4 @@
-// Saving of checkpoints during training: when, where, and whether the training waits.
+// Saving of checkpoints during training. Decides when and where to save, and whether training waits for the save.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,16 +11,17 @@
 namespace mcpp {
 
 /// Saves weights, optimizer state and progress to checkpoint.save and, in between, to checkpoint.local_save. With
-/// checkpoint.async_save, saves overlap with training. At most one save is in flight: the next waits for it.
+/// checkpoint.async_save, saves overlap with training. At most one save is in flight: the next save waits for it.
 ///
 /// If a save fails on any rank, for example because a disk is full, the run ends on all ranks with that rank's error
 /// once all have reached the same point of the save. Earlier checkpoints are unaffected, and once the cause is removed
 /// the same command resumes from them.
 ///
-/// All member functions are called by all ranks, after the same iterations.
+/// All ranks must call all member functions after the same iterations.
 class CheckpointSaver {
  public:
-  /// `progress` is the start of the training. `lock` is that of checkpoint.save on the rank that holds it.
+  /// `progress` is the state at the start of the training. `lock` is the lock of checkpoint.save, on the rank that
+  /// holds it.
   CheckpointSaver(const RunContext& run, StoredRef<TrainingState> state, const TrainingProgress& progress,
                   DataProvenance sources, const FolderLock* lock = nullptr);
 
@@ -28,7 +29,7 @@ class CheckpointSaver {
   bool is_due(i64 iteration) const;
   /// Starts the save that is due, and completes it unless it is asynchronous. `observer` is notified of its stages.
   void save(const TrainingProgress& progress, SaveObserver observer);
-  /// Waits until the save in flight has copied the weights and optimizer state; call it before they change. Not
+  /// Waits until the save in flight has copied the weights and optimizer state. Call it before changing them. Not
   /// collective.
   void wait_for_copy();
   /// Advances the save in flight, or completes it, once all ranks have reached the same point of it. Call it after each
@@ -38,8 +39,8 @@ class CheckpointSaver {
 
   /// Returns true if checkpoint.save should have this state but does not.
   bool must_save(const TrainingProgress& progress) const;
-  /// Saves the state to checkpoint.save and blocks until it is durable. `is_interim` states that it is saved only
-  /// because the run stops here. `hint` is appended to the log line.
+  /// Saves the state to checkpoint.save and blocks until it is durable. `is_interim` marks a checkpoint that is saved
+  /// only because the run stops here. `hint` is appended to the log line.
   void save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim, const char* hint = "");
   /// Waits for the save in flight, if there is one.
   void finish();
@@ -67,10 +68,10 @@ class CheckpointSaver {
   const FileSystem files_;
   const FolderLock* lock_;
   std::unique_ptr<FolderLock> local_lock_;
-  CpuDevice host_;  // for values exchanged by ranks, so that no GPU is waited for
+  CpuDevice host_;  // device of the values that ranks exchange, in host memory so that no GPU is waited for
   HostStaging staging_;
   InFlight in_flight_;
-  Lineage lineage_;      ///< branches of the run that is saved
+  Lineage lineage_;      ///< lineage of the checkpoints that this run saves
   i64 saved_iteration_;  ///< last iteration saved, or being saved, to checkpoint.save
 };
 

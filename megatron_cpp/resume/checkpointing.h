@@ -1,4 +1,4 @@
-// State that checkpoints store besides tensors, and the other files of a run in its checkpoint folder.
+// State that checkpoints store in addition to tensors, and the other files of a run in its checkpoint folder.
 #pragma once
 #include <map>
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace mcpp {
 
-// Identity of the text that a run reads: it must not change on resume and must be the same on all ranks.
+// Identity of the text that a run reads. It must not change on resume and must be identical on all ranks.
 
 /// Maps a key such as "data.data_path" to the joined dataset_identity() of all its datasets.
 using DatasetIdentities = std::map<std::string, std::string>;
@@ -37,7 +37,7 @@ struct DataProvenance {
 void store_sources(const DataProvenance& sources, RunState& run);
 
 /// Returns `saved`, the configuration of a checkpoint, with dataset paths replaced by those of `config` if the contents
-/// are known to be identical: files that were moved are the same text.
+/// are known to be identical, so that files may be moved.
 Config with_moved_datasets(Config saved, const Config& config, const DatasetIdentities& now, const RunState& run);
 
 /// Throws BadInput naming every dataset that differs from the one that `checkpoint` was trained on. If
@@ -56,9 +56,9 @@ struct TrainingProgress {
   i64 consecutive_skips = 0;  ///< number of skipped steps up to and including the last step
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
-  Lineage lineage = {};               ///< branches of the run, see CheckpointSaver
-  bool is_saved = false;              ///< checkpoint.save has this state
-  SpecialTokens special_tokens = {};  ///< special tokens stated by the model that the run began with
+  Lineage lineage = {};               ///< lineage of the run (see CheckpointSaver)
+  bool is_saved = false;              ///< true if checkpoint.save contains this state
+  SpecialTokens special_tokens = {};  ///< special tokens stated by the model from which the run started
 
   /// Returns the number of steps that were not skipped.
   i64 trained_iterations() const { return iteration - skipped_iterations; }
@@ -72,9 +72,9 @@ struct TrainingProgress {
 /// Throws BadInput, on all ranks, if an output of the run would be written inside the folder of a single checkpoint.
 void check_outputs(const Config& config, Communicator& world);
 
-/// Locks checkpoint.save; call it before the first step, so that a folder that cannot be written, or that another job
-/// uses, is detected early. Returns the lock on rank 0, which must keep it during the run, and null on other ranks or
-/// if checkpoint.save is empty.
+/// Locks checkpoint.save; call it before the first step, so that an unwritable folder or a conflict with another job is
+/// detected early. Returns the lock on rank 0, which must keep it during the run, and null on other ranks or if
+/// checkpoint.save is empty.
 std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& session, const Log& log);
 
 /// Throws BadInput, on all ranks, if checkpoints, metrics or TensorBoard events of the run cannot be written. Takes no
@@ -84,29 +84,30 @@ void check_save_folders(const Config& config, Communicator& world);
 /// Returns the checksum of the tokenizer of the run's text; "" on ranks other than 0 and if no tokenizer is configured.
 std::string tokenizer_checksum(const Config& config, Session& session);
 /// Copies the tokenizer next to the checkpoints, so that they can be used without the original file. Throws BadInput if
-/// its checksum has changed. Call it once, after verifying that the run may continue from these checkpoints, so
-/// that a rejected tokenizer never replaces theirs.
+/// its checksum has changed. Call it once, after verifying that the run may continue from these checkpoints, so that a
+/// rejected tokenizer never replaces the tokenizer of the checkpoints.
 void save_tokenizer(const Config& config, Session& session, const std::string& checksum);
 
-/// Returns the state that a checkpoint stores besides tensors, without its sources (tokenizer and datasets).
+/// Returns the state that a checkpoint stores in addition to tensors, without its sources (tokenizer and datasets).
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
 /// Returns the special tokens that a checkpoint states; none if the run has a different tokenizer than the checkpoint.
 SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);
 
 /// Inverse of run_state(): returns the progress stored in a checkpoint. Throws BadInput if the checkpoint belongs to a
-/// different run or to different text, or has weights only.
+/// different run, was trained on different text, or contains only weights.
 TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
                                 const Log& log);
-/// Checks a checkpoint of which only the weights are used. Throws BadInput if it has a different model or tokenizer.
+/// Checks a checkpoint from which only the weights are loaded. Throws BadInput if it has a different model or
+/// tokenizer.
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log);
 /// Restores the optimizer's step count and the loss scale, after the tensors were loaded.
 void restore_counters(const Config& config, TrainingState& state, const CheckpointReader& reader, const Log& log);
 
 /// Returns the path where a run saves its tokenizer, in the folder of its checkpoints.
 Path saved_tokenizer(const Path& checkpoint_folder);
-/// Returns the tokenizer of a checkpoint: the one next to it, or else the one in its configuration; "" if that names
-/// none.
+/// Returns the tokenizer of a checkpoint: the tokenizer saved next to it, or else the tokenizer named by its
+/// configuration; "" if there is neither.
 Path tokenizer_of(const Path& checkpoint, const Config& config);
 
 }  // namespace mcpp

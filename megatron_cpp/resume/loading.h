@@ -1,5 +1,5 @@
 // Start of a run from a checkpoint: which checkpoints are tried, in which order, and what is loaded from the first
-// intact one.
+// intact checkpoint.
 #pragma once
 #include <functional>
 #include <optional>
@@ -18,9 +18,9 @@ namespace mcpp {
 /// saved by different ranks or without PowerSGD, and resets them to their initial values. Returns the removed shards.
 std::vector<NamedShard> extract_unsaved(std::vector<NamedShard>& shards, const CheckpointReader& reader);
 
-/// Loads the errors among `unsaved` from those of the ranks that saved: of n ranks, each adds up those of every n-th
-/// saved rank, so that the sum over all ranks is preserved. Collective; returns damage as CheckpointReader::load()
-/// does.
+/// Loads the error feedback tensors among `unsaved` from a checkpoint of a different number of ranks. Each of n ranks
+/// adds up the tensors of every n-th saved rank, which preserves the sum over all ranks. Collective; returns damage as
+/// CheckpointReader::load() does.
 std::optional<Damage> load_redistributed_errors(std::vector<NamedShard>& unsaved, CheckpointReader& reader,
                                                 const LoadingRanks& ranks);
 
@@ -31,7 +31,7 @@ std::optional<Damage> load_redistributed_errors(std::vector<NamedShard>& unsaved
 ///   architecture.
 ///
 /// If checkpoint.load names a single checkpoint and checkpoint.finetune is off, that checkpoint is always used. Data is
-/// verified while it is read: for a damaged checkpoint a warning is logged and the previous one is tried.
+/// verified while it is read: if a checkpoint is damaged, a warning is logged and the previous checkpoint is tried.
 ///
 /// Returns std::nullopt if there is no checkpoint, unless checkpoint.exit_on_missing_checkpoint makes that an error.
 /// Throws BadInput if the checkpoint belongs to a different run or to text other than `datasets`, and if all existing
@@ -52,15 +52,15 @@ TrainingProgress reload_training(const RunContext& run, const DatasetIdentities&
 /// be tried.
 using ReadCheckpointFn = std::function<std::optional<Damage>(CheckpointReader&)>;
 
-/// Returns the checkpoint at this path or, for a folder of checkpoints, the newest that `use` finds intact. Throws
-/// BadInput if there is none. Collective over `world`.
+/// Returns the checkpoint at this path or, for a folder of checkpoints, the newest checkpoint that `use` finds intact.
+/// Throws BadInput if there is none. Collective over `world`.
 Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const Log& log, const ReadCheckpointFn& use);
 
 /// Returns the checkpoint that use_checkpoint() would use, after verifying every byte. Runs in one process.
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);
 
-/// Loads the weights only, converted to the type of the model. Throws BadInput if the checkpoint has other weights too,
-/// or weights that are NaN or infinite.
+/// Loads the weights only, converted to the type of the model. Throws BadInput if the checkpoint has weights that the
+/// model lacks, or weights that are NaN or infinite.
 std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks);
 
 }  // namespace mcpp

@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Tokens at the beginning and end of texts. If the model states none, those of its tokenizer apply.
+/// Tokens at the beginning and end of texts. If the model states none, the special tokens of its tokenizer apply.
 struct SpecialTokens {
   std::optional<i64> bos = {};  ///< the tokenizer's bos_token
   std::optional<i64> eos = {};  ///< the tokenizer's eos_token
@@ -25,7 +25,7 @@ struct SpecialTokens {
   i32 text_end(const Tokenizer& tokenizer) const { return eos ? static_cast<i32>(*eos) : tokenizer.eod(); }
   /// Returns the tokens that end a generated text.
   std::vector<i32> stop_tokens(const Tokenizer& tokenizer) const;
-  /// Adds bos before `tokens` if the tokenizer does so and it is not yet the first.
+  /// Adds bos before `tokens` if the tokenizer does so and `tokens` does not begin with it yet.
   void add_bos(std::vector<i32>& tokens) const;
   /// Returns true if the model states special tokens of its own.
   bool is_stated() const { return !files.empty(); }

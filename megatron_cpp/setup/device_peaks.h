@@ -1,5 +1,5 @@
-// Peak rates of devices: the denominator of MFU (model FLOPs utilization), according to data sheets or measured. Timing
-// of operations on random operands.
+// Peak rates of devices, from data sheets or measured: the denominator of MFU (model FLOPs utilization). Also times
+// operations on random operands.
 #pragma once
 #include <functional>
 #include <string>
@@ -22,8 +22,8 @@ struct BenchTiming {
   int repeats = 5;
 };
 
-/// Returns uniform values in (-0.5, 0.5), but no zeros, which would make GEMMs faster. Large tensors repeat a block
-/// of odd length, so that no two rows of a matrix are equal.
+/// Returns uniform values in (-0.5, 0.5), but no zeros, which would make GEMMs faster. Large tensors repeat a block of
+/// odd length, so that the rows of a matrix differ.
 Tensor random_tensor(const Shape& shape, DType dtype, Device& device, u64 key);
 /// Returns the median device seconds of one call of f. On a GPU each run consists of enough back-to-back calls to make
 /// clock resolution and launch overhead negligible.
@@ -47,15 +47,15 @@ struct GemmCase {
 /// Returns the seconds per call of each run.
 std::vector<double> gemm_runs(const GemmCase& gemm, DType dtype, Device& device, const BenchTiming& timing);
 
-/// Measures the peak FLOP/s of large square GEMMs: the best of several rounds, as other load only slows them down.
-/// Ends when rounds no longer improve, after a few seconds at most; if many ranks share a core, uses only smaller
-/// GEMMs.
+/// Measures the peak FLOP/s of large square GEMMs. Returns the best of several rounds, because other load can only slow
+/// a round down. Ends when rounds no longer improve, after a few seconds at most. If many ranks share a core, uses
+/// smaller GEMMs.
 double peak_flops(DType dtype, Device& device);
 /// Returns the reference for MFU in FLOP/s: the data sheet's rate of a known GPU, otherwise
 /// peak_flops().
 double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device);
-/// Returns mfu_peak_flops() for a program that reached `reached` FLOP/s. A lower measured peak was disturbed by other
-/// load: it is measured once more, and the result is at least `reached`.
+/// Returns mfu_peak_flops() for a program that reached `reached` FLOP/s. A measured peak below `reached` was disturbed
+/// by other load, so it is measured again, and the result is at least `reached`.
 double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reached);
 
 /// Highest rate of GEMMs of one device.
@@ -65,8 +65,8 @@ struct DevicePeak {
   Source source = Source::Measured;
 };
 
-/// File in checkpoint.save that stores a measured peak, so that a resumed run reports MFU relative to the same peak.
-/// Does nothing if the folder is empty.
+/// File in checkpoint.save that stores a measured peak, so that MFU is relative to the same peak after a resume. Does
+/// nothing if the folder is empty.
 class PeakFile {
  public:
   /// `device` identifies the conditions of the measurement: processor, precision, threads and number of ranks that
@@ -86,8 +86,8 @@ class PeakFile {
 /// Returns the file for the run and the device of this rank.
 PeakFile peak_file(const Config& config, const Session& session);
 
-/// Returns the peak: logging.peak_tflops, else that of the data sheet of a known GPU, else the one stored with the run,
-/// else the highest that any rank measures now, which is then stored. Collective.
+/// Returns the peak: logging.peak_tflops; else the data sheet value of a known GPU; else the peak stored with the run;
+/// else the highest peak that any rank measures now, which is then stored. Collective.
 DevicePeak find_device_peak(const Config& config, Session& session, const Log& log);
 
 /// Returns a warning if `reached` TFLOP/s exceeds `peak`, else "".

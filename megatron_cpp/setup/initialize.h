@@ -1,4 +1,5 @@
-// Initialization of the device and process groups of a command, and what it knows of its ranks, device and program.
+// Initialization of the device and process groups of a command. World and Session describe the command's ranks, device
+// and program.
 #pragma once
 #include <memory>
 #include <string>
@@ -21,7 +22,7 @@ std::string version_text();
 /// Ranks that a command runs on.
 struct World {
   Communicator& ranks;
-  Communicator* node = nullptr;        ///< ranks of this node; null if all ranks are
+  Communicator* node = nullptr;        ///< ranks of this node; null if all ranks are on it
   FlightRecorder* recorder = nullptr;  ///< recorder for this rank's watchdog; null without watchdog
   int cores = 0;                       ///< cores available to all ranks of the node together; 0 = those of the process
   int cores_per_rank = 0;              ///< cores available to each rank; 0 = all those of the process
@@ -48,11 +49,12 @@ void check_identical_on_ranks(const char* what, const std::string& local, Commun
 
 struct Session {
   std::unique_ptr<StatusBoard> board = {};  ///< board of `watchdog`
-  /// Watchdog of a single rank, which finds a GPU that hangs; null on a CPU. With several ranks main() starts one.
+  /// Watchdog of a single-rank run, which detects a hung GPU; null on a CPU. With several ranks, main() starts the
+  /// watchdog.
   std::unique_ptr<Watchdog> watchdog = {};
   std::unique_ptr<Device> device;
   std::unique_ptr<Profiler> profiler;  ///< profiler of this rank; groups and model report to it
-  std::unique_ptr<Communicator> gpus;  ///< all ranks, for tensors on GPUs; null on the CPU
+  std::unique_ptr<Communicator> gpus;  ///< group of all ranks for tensors on GPUs; null on the CPU
   ParallelState parallel;
   Communicator* node;                  ///< ranks on this node
   FlightRecorder* recorder = nullptr;  ///< recorder of the world
@@ -69,20 +71,20 @@ struct Session {
 /// ranks differ in their program build or configuration.
 Session initialize(const Config& config, const World& world);
 
-// Synchronization of GEMM algorithm choices over all ranks of a run, and the file that stores them.
+// Synchronization of GEMM algorithm choices across the ranks of a run, and the file that stores these choices.
 
 /// Reads device.gemm_tuning_file on rank 0 and applies it on all ranks. Collective. Does nothing if no file is
-/// configured. Throws BadInput on all ranks if the file is damaged, or if it is missing and will not or cannot be
-/// created.
+/// configured. Throws BadInput on all ranks if the file is damaged, or if it is missing and will not be created or
+/// cannot be created.
 void load_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks);
 
-/// Distributes the choices that ranks made since the last call to all ranks, if gemm_tuning = "time"; of conflicting
-/// choices that of the lowest rank is used. Rank 0 writes them to the file. Call it before each checkpoint, so that a
-/// resumed run uses the same algorithms. Collective.
+/// If gemm_tuning = "time", distributes the choices that ranks made since the last call to all ranks. If choices
+/// conflict, the choice of the lowest rank is used. Rank 0 writes them to the file. Call it before each checkpoint, so
+/// that a resumed run uses the same algorithms. Collective.
 void sync_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks);
 
-/// Logs on rank 0 the warnings of a GPU that falls back to a slower implementation that are new since the last call,
-/// since all ranks fall back together. Does nothing on a CPU.
+/// Logs the warnings of a GPU that falls back to a slower implementation, if they are new since the last call. Only
+/// rank 0 logs, because all ranks fall back together. Does nothing on a CPU.
 void log_device_warnings(Device& device, const Log& log);
 
 }  // namespace mcpp

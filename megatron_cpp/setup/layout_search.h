@@ -11,22 +11,22 @@
 namespace mcpp {
 
 /// Returns the model, precision, largest global batch and optimizer of a configuration and, if attention is limited to
-/// documents, their length according to the datasets' metadata. Throws BadInput if the metadata is damaged.
+/// documents, the mean document length according to the datasets' metadata. Throws BadInput if the metadata is damaged.
 Workload make_workload(const Config& config);
 /// Throws BadInput if the workload uses fp8 GEMMs on a device that does not support them.
 void check_fp8_rate(const Hardware& hardware, const Workload& work);
 /// Default fraction of device memory that is reserved for libraries, the driver and fragmentation.
 inline constexpr double kMemoryReserve = 0.08;
 
-/// Throws BadInput because no layout fits; names the layout that needs the least memory and the smallest world that
-/// would suffice.
+/// Throws BadInput that reports that no layout fits. The message names the layout that needs the least memory and the
+/// smallest world size that would suffice.
 [[noreturn]] void fail_no_layout_fits(const SearchResult& result, const Hardware& hardware, const Workload& work,
                                       const SearchLimits& limits);
 
 /// Returns the maximum memory over all ranks.
 double max_rank_memory(const Config& config, int world_size);
 
-/// Predicts a step of the configuration's own layout, ignoring any.layout. Throws BadInput if the layout cannot run on
+/// Predicts a step of the layout in `config`; any.layout is ignored. Throws BadInput if the layout cannot run on
 /// `world_size` ranks, or if it uses a disk of unknown speed.
 StepTime predict_configured_step(const PredictionInput& any, const Config& config, int world_size);
 
@@ -47,9 +47,9 @@ struct PlanRequest {
 };
 
 struct PlannedRun {
-  Config config;        ///< with the layout to be used
-  std::string text;     ///< for the log; empty if no prediction was requested
-  std::string warning;  ///< names a layout that is predicted to be much faster; empty if there is none
+  Config config;        ///< configuration with the layout to be used
+  std::string text;     ///< text to log; empty if no prediction was requested
+  std::string warning;  ///< warning that names a layout predicted to be much faster; empty if there is none
   std::optional<PredictedStep> predicted = {};  ///< prediction for the layout to be used; std::nullopt without hardware
 };
 /// Predicts the run and, if `request.plan`, replaces its layout by the best one. Identical on all ranks. Throws

@@ -8,12 +8,13 @@
 
 namespace mcpp {
 
-/// Returns the peak memory of a rank for each pipeline position with the largest global batch. It does not depend on
-/// the tensor- and data-parallel position; with ExpertLoad::Max it is the maximum over them.
+/// Returns the peak memory of a rank for each pipeline position with the largest global batch. The memory does not
+/// depend on the tensor- and data-parallel positions; with ExpertLoad::Max, it is the maximum over these positions.
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
                                                      ExpertLoad load = ExpertLoad::Even);
 
-/// Returns the workspace of CPU attention over all threads of a rank, which the estimate excludes. Returns 0 for GPUs.
+/// Returns the workspace of CPU attention over all threads of a rank, which memory estimates exclude. Returns 0 for
+/// GPUs.
 double attention_scratch_bytes(const Config& config, int cores_per_rank = 0);
 
 /// Returns the memory of each module, for each pipeline position. Assumes balanced experts.

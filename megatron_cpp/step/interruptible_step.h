@@ -7,8 +7,8 @@
 
 namespace mcpp {
 
-/// Stop request of a rank. Piggybacks on the values that ranks exchange for a step or an evaluation batch; all ranks
-/// receive the maximum of each field.
+/// Stop request of a rank. It is sent with the values that ranks exchange for a step or an evaluation batch, and all
+/// ranks receive the maximum of each field.
 struct StopRequest {
   int signal = 0;      ///< signal that requested the stop, or 0
   double minutes = 0;  ///< minutes since the start of the process
@@ -18,7 +18,7 @@ struct StopRequest {
   static StopRequest of(std::span<const double, kCount> values) { return {static_cast<int>(values[0]), values[1]}; }
 };
 
-/// Observer that is called between the passes of a training step or an evaluation batch.
+/// Observer called between the passes of a training step or an evaluation batch.
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -26,18 +26,18 @@ class StepObserver {
   virtual int signal() const = 0;
   /// Returns the minutes since this rank's process started.
   virtual double minutes() const = 0;
-  /// Reports that `done` of this rank's `all` passes in the step have finished, or are queued on a GPU. The step has
-  /// `microbatches` microbatches.
+  /// Reports that `done` of the `all` passes of this rank in the step have finished or, on a GPU, were queued. The step
+  /// has `microbatches` microbatches.
   virtual void on_pass_finished(i64 done, i64 all, i64 microbatches) = 0;
 };
 
-/// Step execution on one rank. A signal aborts it before the next microbatch pass.
+/// Step execution on one rank. A signal aborts the step before the next microbatch pass.
 ///
 /// A rank that aborts still executes its schedule to the end, with all communication, but computes nothing
 /// (MicrobatchContext::abort()). Ranks therefore need not agree on when to abort: the others keep computing until they
-/// receive the signal themselves, and no rank waits for a message that is never sent. At the end of the step all ranks
-/// learn that some rank aborted, and the step is discarded. Only ranks that communicate within a layer (tensor, context
-/// and expert parallel) abort together, by exchanging one value on the host before each pass.
+/// receive the signal themselves, and no rank waits for a message that is never sent. At the end of the step the ranks
+/// exchange whether any rank aborted; if so, the step is discarded on all ranks. Only ranks that communicate within a
+/// layer (tensor, context and expert parallel) abort together, by exchanging one value on the host before each pass.
 class InterruptibleStep {
  public:
   explicit InterruptibleStep(Communicator& layer) : layer_(layer) {}

@@ -10,18 +10,18 @@
 
 namespace mcpp {
 
-/// Samples of one forward and backward pass, sequence first; s counts the positions of this rank.
+/// Samples of one forward and backward pass. Tensors are sequence first, and s counts the positions of this rank.
 struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
   Tensor targets;            ///< int32 [s, b], -1 = ignored; on the last stage
   std::vector<i64> samples;  ///< [b] global sample indices
-  /// for each layer of multi-token prediction; on the last stage, in training
+  /// tokens and targets of each layer of multi-token prediction; on the last stage, in training
   std::vector<FutureTokens> future = {};
   /// int32 [s, b], as in MicrobatchContext; on every stage if document boundaries are used. attention_starts covers the
   /// rows that attention sees after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
   Tensor sequence_starts = {};  ///< attention_starts of all positions; only with context parallelism
-  /// partition over context-parallel ranks; null without context parallelism
+  /// partition of the samples over context-parallel ranks; null without context parallelism
   std::shared_ptr<const SamplePartition> partition = nullptr;
 };
 /// Returns this context-parallel rank's shard of a microbatch of unsharded samples, balanced by the cost of attention.
@@ -30,18 +30,18 @@ MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, 
 
 class ModelStage final : public PipelineStage {
  public:
-  /// `chunk` is the index of the chunk on its rank, for profiles.
+  /// `chunk` is the index of the chunk on its rank, used in profiles.
   ModelStage(GPTModel& model, int chunk) : model_(model), chunk_(chunk) {}
 
   /// Prepares a run of a schedule. `batches` and `step` must outlive it. `grad_scale` multiplies the gradients. The
-  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2 + 2 mtp_num_layers], in
-  /// order: the model's, then those of each layer of multi-token prediction. `step` is polled
-  /// before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
+  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2 + 2 mtp_num_layers], first
+  /// those of the model, then those of each layer of multi-token prediction. `step` is polled before each pass; once it
+  /// is aborted, nothing more is computed and zeros are sent to the other stages.
   void begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
              InterruptibleStep& step);
 
-  /// Requests logits instead of losses for an inference run; call it after begin(). The last stage writes those that
-  /// follow the token at `position` in the first sample of the first microbatch to this rank's part of `row`, fp32
+  /// Requests logits instead of losses for an inference run; call it after begin(). The last stage writes the logits
+  /// that follow the token at `position` in the first sample of the first microbatch to this rank's part of `row`, fp32
   /// [padded vocabulary], unless context parallelism assigns the position to a different rank.
   void request_logits(i64 position, const Tensor& row);
 
@@ -56,9 +56,9 @@ class ModelStage final : public PipelineStage {
   Tensor empty_activation() override;
 
  private:
-  /// Returns the profile range of a pass; `name` is that of Megatron-LM's timer.
+  /// Returns the profile range of a pass. `name` is the name of Megatron-LM's timer for it.
   ProfileRange range(const char* name, int microbatch) const;
-  /// Returns the context of a microbatch; aborts it if the step is aborted.
+  /// Returns the context of a microbatch, which is aborted if the step is aborted.
   MicrobatchContext& context_of(int microbatch);
   Tensor gradient_of_input(MicrobatchContext& next, const Tensor& dy);
   Tensor zero_activation();

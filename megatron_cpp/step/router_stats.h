@@ -1,4 +1,4 @@
-// Router statistics of a step over all ranks, and the updates of router state that follow from them.
+// Router statistics of a step over all ranks, and the resulting updates of router state.
 #pragma once
 #include <memory>
 #include <span>
@@ -28,16 +28,16 @@ class RouterStats {
   void sum_over_ranks();
   /// Updates the routers from the last sum_over_ranks(), after the step was applied.
   void end_step();
-  /// Returns true if steps change router state, so that they must be waited for.
+  /// Returns true if steps change router state, in which case the host must wait for their outcome.
   bool has_state() const;
-  /// Returns the result of the last sum_over_ranks(). Waits for it.
+  /// Waits for the last sum_over_ranks() and returns its result.
   std::vector<LayerRoutingStats> layer_stats() const;
 
  private:
   std::size_t row_of(i64 layer) const;
   std::vector<double> row(std::span<const double> table, std::size_t row) const;
 
-  std::vector<i64> layers_;  // expert layers of the full model
+  std::vector<i64> layers_;  // global indices of the expert layers of the full model
   std::vector<GPTModel::LayerRouter> routers_;
   i64 columns_;
   Communicator& world_;

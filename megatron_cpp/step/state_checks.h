@@ -1,4 +1,4 @@
-// Checks of the training state: finite values and replicas that agree.
+// Checks of the training state: weights are finite and replicas agree.
 #pragma once
 #include <functional>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-// Check that prevents checkpoints with non-finite weights, which no run should resume from.
+// Check that prevents saving checkpoints with non-finite weights, from which no run could resume.
 
 /// Returns the first weight with a NaN or infinity, such as "rank 1: decoder.final_layernorm.weight", or "" if all are
 /// finite. Identical on all ranks. Reads each weight once. Collective.

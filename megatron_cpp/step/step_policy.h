@@ -31,7 +31,7 @@ enum class StepAction { Continue, Warn, Skip, RollBack, Stop };
 StepRule make_step_rule(const TrainingConfig& config, const SpikeHistory& history);
 
 /// Returns the action for the outcome of a step. Skip: nothing was changed and training continues. RollBack: nothing
-/// was changed and training continues from its latest good checkpoint, without the samples read since.
+/// was changed, and training continues from the latest good checkpoint and skips the samples read since then.
 StepAction choose_action(const TrainingConfig& config, StepStatus status);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Shards of a training state: the named parts of global tensors that its checkpoints hold.
+// Shards of a training state, i.e. the named parts of global tensors that its checkpoints contain.
 #pragma once
 #include <map>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// Names of PowerSGD states among those of the optimizer: "<state>_<index>_of_<count>".
+/// Names of PowerSGD states, in the same form as names of optimizer states: "<state>_<index>_of_<count>".
 inline constexpr const char* kPowerSgdError = "power_sgd_error";
 inline constexpr const char* kPowerSgdFactor = "power_sgd_factor";
 
@@ -20,8 +20,8 @@ std::vector<NamedShard> shards_to_load(const TrainingState& state);
 class PrimaryShard {
  public:
   explicit PrimaryShard(const TrainingState& state);
-  /// Returns the part of `param` that this rank represents. `count`: number of its elements in visit_weights() or,
-  /// after backward(), in visit_grads().
+  /// Returns the part of `param` that this rank represents. `count` is the number of elements of `param` in
+  /// visit_weights() or, after backward(), in visit_grads().
   Part of(const Param& param, i64 count) const;
 
  private:
@@ -29,7 +29,7 @@ class PrimaryShard {
   std::map<const Param*, const Communicator*> replicas_;
 };
 
-/// Returns the shards that this rank writes. Each element is written once; replicas divide the work.
+/// Returns the shards that this rank writes. Each element is written once, by one of its replicas.
 std::vector<NamedShard> shards_to_save(const TrainingState& state);
 
 }  // namespace mcpp

@@ -22,7 +22,7 @@ struct StepOutcome {
   i64 tokens = 0;   ///< target tokens in the global batch
   std::vector<double> mtp_losses = {};  ///< mean loss of each layer of multi-token prediction
   double grad_norm = 0;                 ///< norm before clipping; infinity if non-finite on any rank
-  /// worst status of any rank; NotFinite refers to the loss or the gradient
+  /// worst status over all ranks; NotFinite refers to the loss or the gradient
   StepStatus status = StepStatus::Fine;
   bool is_skipped = false;  ///< no update was applied
   /// Effect of a non-finite gradient on the loss scale.
@@ -44,7 +44,7 @@ struct StepOptions {
   StepRule rule = {};  ///< clip_grad, round_norm_to_fp32 and grad_scale are filled in by update()
 };
 
-/// Storage of what a training offloads, and of what its saves copy. The layout specifies the tiers.
+/// Storage of the data that a training run offloads and that its saves copy. The layout specifies the tiers.
 struct TrainingStorage {
   ParamOffload params = {};
   ActivationOffload activations = {};
@@ -56,7 +56,7 @@ using OffloadedBytesByClass = std::array<OffloadedBytes, kMemoryClasses>;
 
 class TrainingState {
  public:
-  /// Pipeline stage on this rank.
+  /// Model chunk of a pipeline stage on this rank.
   struct Chunk {
     std::unique_ptr<GPTModel> model;
     std::unique_ptr<ChunkParamBuffers> memory;
@@ -80,15 +80,15 @@ class TrainingState {
   /// Sets the observer of steps and evaluations, on all ranks or none. Aborted steps are not applied by update().
   void set_observer(StepObserver* watch) { step_.set_observer(watch); }
 
-  /// Returns the offloaded bytes: current for weights and states, peak for activations.
+  /// Returns the offloaded bytes: the current value for weights and states, and the peak for activations.
   OffloadedBytesByClass offloaded_bytes() const;
-  /// Null if activations stay on the device.
+  /// Returns the activation store; null if activations stay on the device.
   const ActivationStore* activations() const { return activations_.get(); }
 
   // A step has three parts: backward(), update() and outcome(); only outcome() waits for the device. The backward() of
-  // the next step may precede the outcome() of this one to keep the device busy; its update() may not. An early
-  // backward() assumes that a dynamic loss scale will not change; it must be repeated if needs_backward_rerun() returns
-  // true after outcome(). Calls out of order throw an Internal error.
+  // the next step may precede the outcome() of this one to keep the device busy; its update() may not. A backward()
+  // that precedes outcome() assumes that a dynamic loss scale will not change. It must be repeated if
+  // needs_backward_rerun() returns true after outcome(). Calls out of order throw an Internal error.
 
   /// Sets whether gradients are reduced exactly from the next backward() on, even if power_sgd_rank is set. Must be
   /// identical on all ranks.
@@ -97,16 +97,17 @@ class TrainingState {
   /// ranks. Replaces earlier gradients. `loss_grad_factor` multiplies the gradient of the loss; NaN injects a fault
   /// before the reduction.
   void backward(std::span<const MicroBatch> batches, double loss_grad_factor = 1);
-  /// Queues the update. Skipped if the loss or gradient of any rank is not finite, or according to options.rule.
+  /// Queues the update. Skips the update if the loss or gradient of any rank is not finite, or if options.rule requires
+  /// it.
   void update(const StepOptions& options);
   /// Waits for the last update() and returns its result. Does not wait for work queued after it.
   StepOutcome outcome();
   /// Returns true if the last backward() used an outdated loss scale. Identical on all ranks.
   bool needs_backward_rerun() const { return grad_scale_ != loss_scale_.factor(tokens_); }
-  /// Runs all three parts.
+  /// Calls backward(), update() and outcome().
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
-  /// Returns this rank's sum of losses and number of targets, fp64 [2], followed by those of each layer of multi-token
-  /// prediction. Valid between backward() and update().
+  /// Returns the sum of losses and the number of targets of this rank, fp64 [2], followed by two such values for each
+  /// layer of multi-token prediction. Valid between backward() and update().
   Tensor& loss_totals() { return totals_; }
 
   /// Queues the forward passes of an evaluation, without dropout. Does not wait. At most two evaluations may be in
@@ -118,8 +119,8 @@ class TrainingState {
   /// sample must be the same on all data-parallel ranks; the result is identical on all ranks. Not interrupted by
   /// signals.
   std::vector<float> next_logits(const MicroBatch& sample, i64 position);
-  /// Returns the stop request of all ranks as of the last outcome() or evaluation(). If it has a signal, the loss of
-  /// that evaluation is meaningless.
+  /// Returns the stop request of all ranks as of the last outcome() or evaluation(). If the request has a signal, the
+  /// loss of that evaluation is meaningless.
   const StopRequest& stop_request() const { return stop_request_; }
 
   /// Distributes weights that were modified through visit_weights() to all ranks.
@@ -127,7 +128,7 @@ class TrainingState {
   DataParallelGroups gradient_groups(GridKind grid) const { return parallel_.gradient_groups(grid); }
   /// Returns true if this rank saves `param` on behalf of all ranks that hold a copy of it in their slice of the model.
   bool should_save(const Param& param) const { return parallel_.is_primary_replica(param.placement); }
-  /// Returns true if this rank saves what is replicated on all ranks of a stage.
+  /// Returns true if this rank saves the data that is replicated on all ranks of a stage.
   bool should_save_for_stage() const { return parallel_.coordinates.tp == 0 && parallel_.dp_cp->rank() == 0; }
   /// Returns the seconds spent waiting for other pipeline stages since start-up: for messages and at the end of
   /// schedules.
@@ -159,21 +160,21 @@ class TrainingState {
   Optimizer optimizer_;
   LossScale loss_scale_;
   i64 tokens_ = 1;                                           // tokens in the global batch of the last backward()
-  double grad_scale_ = 1;                                    // of the last backward()
-  bool has_gradients_ = false, is_outcome_pending_ = false;  // set by backward(); set by update()
+  double grad_scale_ = 1;                                    // factor of the last backward()
+  bool has_gradients_ = false, is_outcome_pending_ = false;  // set by backward() and by update(), respectively
   PartialGradients partial_gradients_;
   RouterStats routers_;
   Tensor totals_;        // fp64, see loss_totals()
   Tensor step_scalars_;  // fp64, of the last update: StepScalars, StopRequest, and whether any rank aborted
   std::unique_ptr<AsyncReadback> step_readback_;
-  std::array<std::unique_ptr<AsyncReadback>, 2> evaluation_readbacks_;  // used alternately
+  std::array<std::unique_ptr<AsyncReadback>, 2> evaluation_readbacks_;  // used alternately by the evaluations in flight
   std::size_t evaluations_started_ = 0, evaluations_taken_ = 0;
   InterruptibleStep step_;
   StopRequest stop_request_;
-  std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered, by (microbatches, is_training)
+  std::map<std::pair<std::size_t, bool>, Schedule> schedules_;  // lowered; keys are (microbatches, is_training)
   double pipeline_waiting_ = 0, agreement_ = 0;
   std::unique_ptr<DeviceWaitTimer> pipeline_wait_timer_,
-      agreement_wait_timer_;  // null if device and host wait together
+      agreement_wait_timer_;  // null if the device is synchronous with the host
 };
 
 }  // namespace mcpp

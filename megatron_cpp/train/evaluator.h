@@ -34,15 +34,15 @@ class Evaluator {
   /// `split` is "validation", "validation-<set>" or "test".
   void evaluate(const std::string& split, const Dataset& dataset, i64 samples, const TrainingProgress& training);
   /// Returns the mean loss of the current weights over the samples, or std::nullopt if a signal requests any rank to
-  /// stop. Batches have the largest size of the training.
+  /// stop. Uses the largest batch size of the training.
   std::optional<EvaluationOutcome> mean_loss(const std::string& split, const Dataset& dataset, i64 samples);
   bool needs_evaluation(const std::string& split, i64 iteration);
   bool is_stopped() const { return state_.stop_request().signal != 0; }
   void log_sample(i64 iteration);
   /// Continues logging.sample_prompt with tokens sampled as `generate` does, with a fixed random seed. The text depends
-  /// only on the weights, not on the layout, except where a random draw falls within rounding error of two tokens.
-  /// Training does not depend on it. Each token costs the forward pass of a full sample, since keys and values are not
-  /// cached. Returns std::nullopt if a signal requests any rank to stop.
+  /// only on the weights, not on the layout, except where a random draw is within rounding error of the boundary
+  /// between two tokens. Training does not depend on the text. Each token costs the forward pass of a full sample,
+  /// since keys and values are not cached. Returns std::nullopt if a signal requests any rank to stop.
   std::optional<std::string> generate_sample() const;
   MicroBatch padded_sample(std::span<const i32> ids) const;
 

@@ -1,4 +1,4 @@
-// Injection of the fault that section [fault_injection] of the configuration describes.
+// Injection of the fault specified by section [fault_injection] of the configuration.
 #pragma once
 #include "base/stored_ref.h"
 #include "checkpoint/save/writer.h"

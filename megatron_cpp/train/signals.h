@@ -40,23 +40,23 @@ class SignalWatch {
   StatusBoard* board_;
   std::function<void(int)> on_signal_;
   std::atomic<int> received_ = 0;
-  int interrupts_ = 0;  // used by the signal thread only
+  int interrupts_ = 0;  // number of SIGINTs received; used by the signal thread only
   sigset_t mask_before_;
   std::atomic<bool> should_end_ = false;
-  std::thread thread_;  // last, since it uses all members above
+  std::thread thread_;  // last member: uses all of the above
 };
 
-/// Decides when to report the progress of a long step. Has no clock of its own.
+/// Decides when to report the progress of a long step. The caller supplies the time.
 class LongStep {
  public:
-  static constexpr double kLiveAfter = 1, kLivePause = 0.2;  ///< seconds; for a terminal
-  static constexpr double kLogPause = 120;                   ///< seconds; for the log
+  static constexpr double kLiveAfter = 1, kLivePause = 0.2;  ///< seconds until, and between, reports on a terminal
+  static constexpr double kLogPause = 120;                   ///< seconds between reports in the log
 
   struct Reports {
     std::optional<std::string> live, log;
   };
-  /// Returns the reports that are due `seconds` after the step began, with the fraction `share` of it done: "microbatch
-  /// 12 of 64, 2m05s left". The log text also states the elapsed time.
+  /// Returns the reports that are due `seconds` after the step began, when the fraction `share` of the step is done:
+  /// "microbatch 12 of 64, 2m05s left". The log text also states the elapsed time.
   Reports reports_at(double seconds, double share, i64 microbatches);
 
  private:

@@ -18,14 +18,14 @@
 
 namespace mcpp {
 
-/// Parts of a training run. Each may refer to those above it.
+/// Parts of a training run. Each part may refer to the parts above it.
 struct TrainerParts {
   std::unique_ptr<FolderLock> lock;  ///< lock of checkpoint.save; null on ranks other than 0
   std::unique_ptr<TrainingLogger> logger;
   std::unique_ptr<TraceWindow> trace;
   DataProvenance sources;
   std::unique_ptr<TrainingState> state;
-  TrainingProgress progress;  ///< start of the training
+  TrainingProgress progress;  ///< progress at the start of the training
   TrainingEnd end;
   std::unique_ptr<CheckpointSaver> saver;
   std::unique_ptr<Datasets> datasets;
@@ -51,21 +51,21 @@ class Trainer {
     double learning_rate;
     double weight_decay;
     i64 batch_size;
-    RankTimings timings;                   ///< when the step was queued
+    RankTimings timings;                   ///< timings of the rank when the step was queued
     std::map<std::string, double> timers;  ///< seconds of the queued work, by name
-    StepStatistics statistics;             ///< statistics of its gradient
+    StepStatistics statistics;             ///< statistics of the gradient
   };
 
   void run_iterations();
   /// Queues a step and then waits for the outcome of the previous one.
   void train_step();
   std::vector<MicroBatch> next_batches();
-  /// Waits for the outcome of the pending step, if any, and handles it. Returns true if that replaced the weights of
+  /// Waits for the outcome of the pending step, if any, and handles it. Returns true if this replaced the weights of
   /// the model (rollback).
   bool finish_step();
   bool must_finish_step() const;
-  /// Minutes. After steps of at least this length the host waits for the outcome immediately, at negligible cost, so
-  /// that a signal on another node takes effect one step earlier.
+  /// Duration of a long step, in minutes. After a long step the host waits for the outcome immediately, at negligible
+  /// cost, so that a signal on another node takes effect one step earlier.
   static constexpr double kLongStep = 0.1;
   /// Returns the number of queued steps since iteration 0; progress_ counts finished steps only.
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
@@ -105,7 +105,7 @@ class Trainer {
 
   const RunContext run_;
   TrainerParts parts_;
-  // Members of parts_.
+  // References to members of parts_.
   TrainingState& state_;
   CheckpointSaver& saver_;
   TraceWindow& trace_;
@@ -116,7 +116,7 @@ class Trainer {
   StatisticsCollector statistics_;
   std::optional<PendingStep> pending_;
   bool is_aborted_ = false;
-  double step_minutes_ = kLongStep;  // of the last finished step, as agreed by all ranks
+  double step_minutes_ = kLongStep;  // duration of the last finished step in minutes, as agreed by all ranks
 };
 
 /// Builds all parts of a run from `config` and resumes from the newest checkpoint, if there is one. Rank 0 logs.

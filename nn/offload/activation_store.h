@@ -13,7 +13,7 @@
 
 namespace mcpp {
 
-/// Tensors offloaded together. The destructor discards them; it must run before that of their store.
+/// Tensors offloaded together. The destructor discards the tensors; it must run before the destructor of the store.
 class OffloadedTensors {
  public:
   virtual ~OffloadedTensors() = default;
@@ -28,7 +28,7 @@ class OffloadedTensors {
 class ActivationStore {
  public:
   virtual ~ActivationStore() = default;
-  /// Offloads copies of the tensors, whose memory may be modified or freed afterwards. Throws PeerLost if earlier
+  /// Offloads copies of `tensors`. The caller may then modify or free the original memory. Throws PeerLost if earlier
   /// offloaded data was lost or the disk is full.
   virtual std::unique_ptr<OffloadedTensors> put(std::vector<Tensor> tensors) = 0;
   /// Returns a description for the log: "on the disk of /scratch, 1.2 GiB, by io_uring with direct I/O".
@@ -50,11 +50,11 @@ std::unique_ptr<ActivationStore> make_activation_store(const ActivationOffload& 
 
 // Activations offloaded to host memory.
 
-/// Host-memory activation store, with a device of its own in the memory statistics. It serves GPU activations and, on
-/// hosts without a GPU, those of a different CPU device, which takes the same code path.
+/// Host-memory activation store, which has a separate device in the memory statistics. It serves GPU activations and,
+/// on hosts without a GPU, activations of a different CPU device, which take the same code path.
 ///
-/// Copies are asynchronous. The tensors of the last kMaxPendingOffloads calls of put() are being copied and stay on
-/// their device, where backward finds them; earlier ones are copied back from prefetch() on.
+/// Copies are asynchronous. The tensors of the last kMaxPendingOffloads calls of put() are still being copied. They
+/// stay on their device, so backward need not reload them. Earlier tensors are copied back, beginning with prefetch().
 class HostActivations final : public ActivationStore {
  public:
   static constexpr std::size_t kMaxPendingOffloads = 2;

@@ -50,7 +50,7 @@ class FileActivations final : public ActivationStore {
   void wait(Slot& slot);
   /// Returns a byte range of the packed buffer as a tensor.
   Tensor part_of(const Slot& slot, i64 offset, i64 bytes) const;
-  /// Starts writing the last offloaded tensors unless that has begun.
+  /// Starts writing the tensors offloaded last, unless writing them has already begun.
   void write_last();
   void start(FileTransfer::Kind kind, Slot& slot, OffloadedBatch& offloaded);
   void start_reading(OffloadedBatch& offloaded);

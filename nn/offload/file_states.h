@@ -1,10 +1,10 @@
 // States offloaded to disk. A segment is read into memory for its update and written back. While one segment is
 // updated, the next two are read and the previous one is written; the first segments of a step are prefetched during
-// its forward pass. The memory used is that of the few longest segments, such as the embedding table among the weights.
+// its forward pass. Memory holds only as many segments as the longest few, such as the embedding table.
 //
-// The file is one ScratchFile, in the order of the segments. Each vector of a segment has one region in it. With
-// snapshots it has two: a snapshot keeps one while updates go to the other, so that a save concurrent with training
-// costs disk space but no memory or extra I/O.
+// The file is one ScratchFile, in the order of the segments. Each vector of a segment has one region in the file. With
+// snapshots it has two: a snapshot keeps one region while updates are written to the other. A save concurrent with
+// training thus costs disk space, but no memory or extra I/O.
 #pragma once
 #include <deque>
 
@@ -15,13 +15,13 @@
 
 namespace mcpp {
 
-/// Part of a StateStore with its segments on disk, whose functions have the same names.
+/// Part of a StateStore that keeps its segments on disk. Functions have the same names as in StateStore.
 class FileStates {
  public:
   /// Segments in memory at a time: one in use, two prefetched, one being written.
   static constexpr i64 kSlots = 4;
 
-  /// Segments are updated in the memory of options.host.
+  /// Keeps the segment in use in the memory of options.host.
   FileStates(StateStoreOptions options, std::unique_ptr<TransferQueue> queue);
   ~FileStates();
 
@@ -68,8 +68,9 @@ class FileStates {
   /// Returns the smallest free slot except `kept` that fits the segment; waits for the oldest write if no slot is free.
   /// Returns null if all fitting slots are prefetched or in use.
   Slot* free_slot(std::size_t segment, const Slot* kept = nullptr);
-  /// Returns the only slot that fits a segment needed soon after the next one, or null. It is reserved so that reading
-  /// that segment need not wait until a shorter one, which fits in other slots, was updated and written.
+  /// Returns the only slot that fits a segment needed soon after the next one, or null. This slot is reserved.
+  /// Otherwise a shorter segment, which also fits in other slots, could occupy it, and reading the longer segment would
+  /// have to wait until the shorter one was updated and written.
   const Slot* reserved_slot() const;
   /// Evicts a prefetched segment, which will be read again, and returns the smallest slot that fits `segment`.
   Slot& evict_prefetched_slot(std::size_t segment);
@@ -92,7 +93,7 @@ class FileStates {
   std::deque<Slot> slots_;
   std::deque<Slot*> writing_;             // oldest first
   std::deque<std::size_t> expected_;      // segments to be prefetched, in order
-  std::unique_ptr<TransferQueue> queue_;  // last: its destructor waits for transfers of the slots
+  std::unique_ptr<TransferQueue> queue_;  // last member: its destructor waits for transfers of the slots
 };
 
 }  // namespace mcpp

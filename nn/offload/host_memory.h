@@ -14,8 +14,8 @@ int host_threads(Device& device);
 
 /// Returns the allocated size of a buffer of `bytes` bytes aligned to ScratchFile::kAlignment, as direct I/O requires.
 i64 aligned_tensor_bytes(i64 bytes);
-/// Allocates a buffer of that size, pinned for `copies` unless that is null. Use Tensor::reinterpret() for the
-/// element type.
+/// Allocates a buffer of aligned_tensor_bytes(bytes), pinned for `copies` unless `copies` is null. Use
+/// Tensor::reinterpret() for the element type.
 PinnedTensor allocate_transfer_buffer(i64 bytes, CpuDevice& host, MemoryClass c, AsyncCopyEngine* copies);
 
 /// Copies `from` to `to`, of the same dtype and size, on one device or between a CPU device and any other.

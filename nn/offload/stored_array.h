@@ -1,4 +1,4 @@
-// Arrays of values that persist between steps, such as weights and optimizer states, in any form and place.
+// Arrays of values that persist between steps, such as weights and optimizer states, in any storage form and location.
 #pragma once
 #include <memory>
 #include <utility>
@@ -53,7 +53,8 @@ class StoredArray {
   Tensor tensor() const { return tensor_; }
   /// Returns a view of elements [begin, begin + count).
   StoredArray part(i64 begin, i64 count) const;
-  /// Returns a Remainder with the model's weights of the same elements, without which it cannot be read or written.
+  /// Returns a Remainder array that is associated with the model's weights of the same elements, without which it
+  /// cannot be read or written.
   StoredArray with_model(StoredArray model) const;
   /// Returns a snapshot of the current values, unaffected by later writes. It may be read by any thread and must be
   /// released before the next snapshot is taken.
@@ -64,8 +65,9 @@ class StoredArray {
   void read(Tensor& to) const;
   void write(const Tensor& from) const;
 
-  /// Returns the values of complete blocks in tensor memory: tensor(), or a decoded copy on its device, for which the
-  /// caller calls encode() after changes. `model`: the model's weights of these elements, for a Remainder.
+  /// Returns the values of complete blocks in tensor memory: tensor(), or a decoded copy on the same device. After
+  /// changing a copy, the caller must call encode(). For a Remainder, `model` has the model's weights of these
+  /// elements.
   Tensor decode(const Tensor& model = {}) const;
   void encode(const Tensor& values) const;
 
@@ -83,7 +85,7 @@ class StoredArray {
   std::shared_ptr<CpuDevice> host_;  // owner of the tensor's memory in a snapshot; destroyed after the tensor
   Tensor tensor_;
   std::shared_ptr<StoredBytes> bytes_;
-  std::vector<StoredArray> vectors_;  // of an encoded array, from a block boundary on; then the model of a Remainder
+  std::vector<StoredArray> vectors_;  // encoded vectors from a block boundary on; then the weights of a Remainder
 };
 
 }  // namespace mcpp

@@ -10,8 +10,8 @@ namespace mcpp {
 
 class ContextAttention {
  public:
-  /// `heads` and `query_groups` are those of this rank before an exchange. Queries and keys are the first `key_dim`,
-  /// values the first `value_dim` channels of each head of a Qkv; 0: all channels.
+  /// `heads` and `query_groups` are those of this rank before an exchange. Queries and keys are the first `key_dim`
+  /// channels of each head of a Qkv, and values the first `value_dim` channels; 0 means all channels.
   ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups, i64 key_dim = 0, i64 value_dim = 0);
 
   /// Tensors saved for backward, in the layout between the exchanges: out [s, b, heads * value_dim].
@@ -20,7 +20,8 @@ class ContextAttention {
     AttentionResult result;
   };
 
-  /// Gradient of the sinks of the heads before an exchange, fp32 (fp64) [heads], and the factor of its old value.
+  /// Gradient of the attention sinks of the heads before an exchange, fp32 (fp64) [heads], and the factor by which its
+  /// old value is multiplied.
   struct SinkGradient {
     Tensor values;
     float beta = 0;
@@ -36,7 +37,7 @@ class ContextAttention {
   Tensor output(const SavedAttention& saved, const CoreAttentionOptions& options) {
     return exchange_ ? exchange_->to_positions(saved.result.out, options.partition->runs()) : saved.result.out;
   }
-  /// Returns the gradient of `local` given the gradient of output(); unused channels have any value. With a head
+  /// Returns the gradient of `local` given the gradient of output(); unused channels are unspecified. With a head
   /// exchange, `buffer`, shaped like `local`, is overwritten and returned. Adds the gradient of the sinks to `d_sinks`,
   /// unless it is undefined.
   Qkv backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options, Qkv buffer,

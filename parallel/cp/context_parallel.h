@@ -1,6 +1,6 @@
 // Context parallelism: ranks process the same samples, and each rank holds some of the positions of every sample.
-// Attention combines queries, keys and values across ranks; all other layers treat their positions as a separate
-// sequence. See docs/context_parallelism.md for the distribution of positions and the choice of the algorithm.
+// Attention combines queries, keys and values across ranks; all other layers treat the positions of a rank as a
+// separate sequence. See docs/context_parallelism.md for the distribution of positions and the choice of the algorithm.
 #pragma once
 #include <memory>
 

@@ -1,5 +1,5 @@
-// Attention over gathered keys and values: each rank temporarily has all keys, but only its own queries. With grouped
-// queries, keys are small. Every softmax sum is computed by one rank, regardless of document boundaries. Llama Team,
+// Attention over gathered keys and values: each rank temporarily holds all keys, but only its own queries. Keys are
+// small with grouped queries. Every softmax sum is computed by one rank, regardless of document boundaries. Llama Team,
 // "The Llama 3 Herd of Models", 2024, section 3.3.2.
 #pragma once
 #include "comm/communicator.h"

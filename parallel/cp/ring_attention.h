@@ -7,8 +7,8 @@
 namespace mcpp {
 
 /// Ring implementation of core attention. The ranks of `ring` hold the sequence in chunks (SamplePartition). A rank
-/// first uses its own keys, then those of the ranks before it, which it receives from its predecessor while computing
-/// with the current ones. Partial results are merged in the accumulation type. In backward, keys and values circulate
+/// first uses its own keys, then the keys of preceding ranks, which it receives from its predecessor while computing
+/// with the current keys. Partial results are merged in the accumulation type. In backward, keys and values circulate
 /// again, followed by their gradient in the accumulation type. The gradient starts at the first rank that contributes;
 /// the last rank sends the sum to the owner, which adds its own contribution.
 ///

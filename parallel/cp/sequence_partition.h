@@ -11,8 +11,8 @@
 namespace mcpp {
 
 /// Structure of a context-parallel group. Rank ring * heads + i, with i < heads, belongs to member `ring` of the ring.
-/// The ranks of a member hold the same chunks of the sequence, an equal part of each chunk per rank, and exchange
-/// positions for heads before attention.
+/// The ranks of a member share the same chunks of the sequence: each rank holds an equal part of every chunk, and the
+/// ranks exchange positions for heads before attention.
 struct SequencePartition {
   i64 heads = 1;  ///< ranks that exchange heads
   i64 rings = 1;  ///< members of the ring
@@ -44,8 +44,8 @@ class SamplePartition {
 
   /// Returns true if a query of member `queries` sees a key of member `keys` in a layer with this window (0 = none).
   bool sees(i64 queries, i64 keys, i64 window) const;
-  /// Returns the number of hops around the ring after which the keys of a member have reached every member that sees
-  /// some of them.
+  /// Returns the number of hops around the ring after which the keys of a member have reached every member whose
+  /// queries see any of them.
   i64 reach(i64 keys, i64 window) const;
 
  private:
@@ -69,13 +69,13 @@ struct AttentionWork {
 };
 
 /// Returns the first of the following partitions whose maximum load is at most 1 % above the mean, or else the one with
-/// the smallest maximum load: consecutive positions, which need few remote keys for short documents and windows; then 2
-/// (the zigzag for samples of one document), 4, 8 and 16 chunks per member, assigned by cost. With more than 2 chunks
-/// per member, chunks are at least as long as a tile of scores.
+/// the smallest maximum load: one chunk of consecutive positions per member, which needs few remote keys for short
+/// documents and windows; then 2 (zigzag for samples of one document), 4, 8 and 16 chunks per member, assigned by cost.
+/// With more than 2 chunks per member, a chunk is at least as long as a tile of scores.
 SamplePartition balance_sequence_partition(const SequencePartition& ranks, const AttentionWork& work);
 
 /// Returns the cost of each ring member in scores: the scores visible to its queries, plus one tile width per query for
-/// masked scores that are computed nevertheless.
+/// masked scores that are computed anyway.
 std::vector<i64> member_costs(const SequencePartition& ranks, const AttentionWork& work,
                               const SamplePartition& partition);
 

@@ -1,6 +1,6 @@
 // Low-rank compression of gradient sums (PowerSGD, Vogels et al. 2019): a matrix [rows, columns] is sent as rank x
-// (rows + columns) elements. What the sum omits of a rank's gradient is added to its next gradient (error feedback), so
-// it is delayed, not lost.
+// (rows + columns) elements. The part of a rank's gradient that the sum omits is added to the rank's next gradient
+// (error feedback), so it is delayed, not lost.
 #pragma once
 #include <vector>
 
@@ -8,7 +8,8 @@
 
 namespace mcpp {
 
-/// Returns true if gradients of this shape are compressed: matrices for which at most half as much is sent.
+/// Returns true if gradients of this shape are compressed: matrices for which compression at least halves the bytes
+/// sent.
 bool is_low_rank(const Shape& shape, i64 rank);
 /// Returns true if this parameter is compressed. Embeddings, the output layer and routers are not: each row gets its
 /// gradient from different tokens, so a low rank does not represent them. Nor are weights with slices that are Partial
@@ -43,7 +44,7 @@ class PowerSgd {
     std::vector<Matrix> matrices;
     std::vector<UncompressedRange> uncompressed;
     i64 uncompressed_elements = 0, left_elements = 0,
-        right_elements = 0;  // of all uncompressed ranges, of all P and of all Q
+        right_elements = 0;  // elements of all uncompressed ranges, of all P and of all Q
   };
   class Sum;
 

@@ -35,13 +35,13 @@ class ReplicatedParams final : public ParamStore {
   WeightCodec codec_;
   bool overlaps_;
   Tensor flat_;
-  Tensor shards_;                // with encoded weights: the full-precision shard that is updated
+  Tensor shards_;                // with encoded weights: the full-precision shard that this rank updates
   std::vector<Gather> gathers_;  // by bucket
 };
 
 /// Replicated gradients, for stages 0 and 1: every rank holds all gradients and accumulates its microbatches. Once per
-/// step they are summed over the ranks, bucket by bucket: on all of them (stage 0), or each part on the rank that
-/// updates it (stage 1); then those parts over the ranks that hold the same one (HSDP).
+/// step they are summed over the ranks, bucket by bucket: on all ranks (stage 0), or each part on the rank that updates
+/// it (stage 1). With HSDP, the parts are then summed over the ranks that hold the same part.
 class ReplicatedGrads final : public GradStore {
  public:
   /// If `overlaps`, reduces a bucket as soon as its units are complete. `power_sgd_rank` is as in CommFormats.
@@ -79,7 +79,7 @@ class ReplicatedGrads final : public GradStore {
   Tensor flat_;
   std::unique_ptr<PowerSgd> power_sgd_;  // null if sums are exact
   std::vector<Reduction> reductions_;    // by bucket
-  std::optional<std::size_t> latest_;    // bucket whose sum was started last
+  std::optional<std::size_t> latest_;    // bucket whose sum was started most recently
 };
 
 }  // namespace mcpp

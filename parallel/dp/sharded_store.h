@@ -126,8 +126,8 @@ class ShardedParams final : public ParamStore {
 };
 
 /// Sharded gradients, for stages 2 and 3. The full gradients of a unit exist only while backward is in it. On leaving
-/// it they are reduce-scattered, and each rank adds its shard to the sum of earlier microbatches. After the last
-/// microbatch, shards are summed over the ranks that hold the same one (HSDP).
+/// it they are reduce-scattered, and each rank adds its shard to the sum of earlier microbatches. With HSDP, shards are
+/// summed over the ranks that hold the same shard after the last microbatch.
 class ShardedGrads final : public GradStore {
  public:
   /// `dtype` is the type of a unit's gradients during backward and `shard_dtype` that of messages and shards. If
@@ -143,7 +143,7 @@ class ShardedGrads final : public GradStore {
  private:
   struct Reduction {
     std::size_t bucket;
-    Tensor part;   // this rank's part of the sum
+    Tensor part;   // part of the sum for this rank
     bool is_last;  // in the step
     Work work;
   };
@@ -154,7 +154,7 @@ class ShardedGrads final : public GradStore {
   void reduce(std::size_t bucket, const Tensor& full, bool is_last);
   /// Waits for the reduction in flight and adds its result to the shard.
   void finish_reduction();
-  /// Starts the sum of this rank's shard over the replicas, once.
+  /// Starts the sum of the shard of this rank over the replicas, unless already started or there is only one replica.
   void sum_over_replicas(std::size_t bucket);
 
   StoreContext context_;

@@ -17,7 +17,7 @@ class WeightCodec {
   WeightCodec(DType dtype, bool is_packed) : dtype_(dtype), is_packed_(is_packed) {}
 
   bool is_packed() const { return is_packed_; }
-  /// Returns the dtype of messages. A slice of a message is the message of a slice.
+  /// Returns the dtype of messages. A slice of a message is the message for the corresponding slice of the weights.
   DType dtype() const { return is_packed_ ? DType::I32 : dtype_; }
   /// Returns the number of elements of the message of `weights` weights.
   i64 numel(i64 weights) const;
@@ -43,8 +43,9 @@ class WeightCodec {
 /// all-to-all, decoded, and summed in rank order.
 ///
 /// With hpZ, it reduces twice: within the node, where each rank receives the parts for all ranks with its index on
-/// their nodes, and then the node sums among those ranks. A node thus sends each gradient once instead of once per
-/// rank. A value that is not finite on any rank is not finite in the sum. Works may outlive `full` but not the groups.
+/// their nodes, and then these ranks reduce the sums of the nodes. A node thus sends each gradient once instead of once
+/// per rank. A value that is not finite on any rank is not finite in the sum. Works may outlive `full` but not the
+/// groups.
 Work compressed_reduce_scatter(const DataParallelGroups& groups, GradReduceFormat format, const Tensor& full,
                                const Tensor& part);
 
@@ -86,7 +87,7 @@ class ParamStore {
  public:
   virtual ~ParamStore() = default;
   /// Makes Param::value of the bucket's parameters valid until drop(). Must not be called again in between. `is_nested`
-  /// marks a use inside that of a later unit, which does not predict the next unit.
+  /// marks a use inside the use of a later unit, from which the next unit cannot be predicted.
   virtual void fetch(std::size_t bucket, Use use, bool is_nested) = 0;
   virtual void drop(std::size_t bucket) = 0;
   virtual void publish() = 0;

@@ -43,7 +43,7 @@ class ZeroBuffer final : public ParamAndGradBuffer {
   /// Number of active uses of a unit.
   struct Uses {
     int forward = 0, backward = 0;
-    bool has_last_backward = false;  ///< a use nested in the active one was the last
+    bool has_last_backward = false;  ///< a backward use in the active use was the last of the step
 
     int& of(Use use) { return use == Use::Forward ? forward : backward; }
     bool is_active() const { return forward + backward > 0; }

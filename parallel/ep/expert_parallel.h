@@ -8,13 +8,13 @@
 
 namespace mcpp {
 
-/// Number of exchanged tokens that reach the experts of a rank: a multiple of an even share, or all that can.
+/// Number of exchanged tokens that reach the experts of a rank: a multiple of an even share, or all tokens that can.
 enum class ExpertLoad : u8 { Even, Max };
 
 /// Choices of experts that are assumed on the meta device, where they have no values.
 struct AssumedChoices {
   ExpertLoad load = ExpertLoad::Even;
-  double imbalance = 1;  ///< ExpertLoad::Even: tokens of this rank's experts over an even share
+  double imbalance = 1;  ///< ExpertLoad::Even: ratio of the tokens of this rank's experts to an even share
   i64 max_rows = 0;      ///< largest number of rows of an expert, from all ranks of the exchange; 0 = no limit
 };
 

@@ -14,11 +14,11 @@ namespace mcpp {
 // Communication plan of token dispatch, computed on the host from the number of tokens that each rank has for each
 // expert: message sizes and row orders. All orders are fixed, so results are bitwise reproducible in a layout.
 
-/// Plan of one rank for one microbatch of T tokens with k experts each. A choice is one of these T k pairs; dropped
-/// choices have no expert. ops::sort_choices() orders the choices on the device.
+/// Plan of one rank for one microbatch of T tokens with k experts each. A choice is one of the T k (token, expert)
+/// pairs; dropped choices have no expert. ops::sort_choices() orders the choices on the device.
 struct DispatchPlan {
   i64 choices = 0;  ///< number of rows that this rank sends (not dropped), ordered by expert, then by token
-  /// Ranges of these rows by part of the experts.
+  /// Ranges of the sent rows by destination, i.e. by part of the experts.
   std::vector<Part> sent;
   /// Ranges of the M received rows by sending rank, each ordered by expert, then by token.
   std::vector<Part> received;
@@ -47,7 +47,7 @@ struct ExpertChoice {
   i64 num_experts = 0;
 };
 
-/// Work that a rank overlaps with communication.
+/// Work that a rank executes while communication is in flight.
 using OverlapFn = std::function<void()>;
 
 /// Dispatcher of one microbatch. Collective over the exchange; T and k must be the same on each rank.
@@ -160,8 +160,8 @@ class PaddedDispatcher final : public TokenDispatcher {
   Tensor padded_indices_;  // int32 [received rows]: index among the padded rows
 };
 
-/// Shard of the tokens that a tensor-parallel rank routes if all ranks have all tokens, so that each token is routed
-/// once.
+/// Assignment of tokens to tensor-parallel ranks for routing if every rank has all tokens, so that each token is routed
+/// only once.
 class SequenceShard {
  public:
   /// Null: this rank routes all its tokens.

@@ -6,9 +6,9 @@
 
 namespace mcpp {
 
-/// Renders one line per rank with at most `width` columns of time. Forward shows the last digit of its microbatch;
-/// backward (or the input gradient) a letter a-j for 0-9; a delayed weight gradient the capital letter; idle time a
-/// dot. Ends with a legend and a line of statistics.
+/// Renders one line per rank with at most `width` columns of time. A forward pass shows the last digit of its
+/// microbatch; a backward pass (or input gradient) shows that digit as a letter a-j; a delayed weight gradient shows
+/// the capital letter; idle time is a dot. Ends with a legend and a line of statistics.
 std::string draw_text(const Schedule& schedule, const Timeline& timeline, int width = 100);
 
 /// Renders an SVG image: a box per action with its microbatch, later chunks of a rank in darker colors.

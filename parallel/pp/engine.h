@@ -40,7 +40,7 @@ struct PipelineTimes {
 
 struct EngineOptions {
   Profiler* profiler = nullptr;  ///< records each wait
-  /// Wait timer of a device that runs asynchronously to the host. The device then waits instead of the host, and its
+  /// Wait timer of a device that runs asynchronously to the host. The device then waits instead of the host, and the
   /// wait time may be included in the times of a later call.
   DeviceWaitTimer* wait_timer = nullptr;
   /// Disables posting receives ahead; requires `wait_timer`, and makes the host wait for each receive. Used for the

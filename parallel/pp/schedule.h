@@ -3,7 +3,7 @@
 // independent of the kind of schedule.
 //
 // The model is split into stages 0 .. stages()-1; a rank holds chunks_per_rank of them. A microbatch passes forward
-// through all stages and backward through all in reverse.
+// through all stages, and then backward through all stages in reverse order.
 #pragma once
 #include <compare>
 #include <string>

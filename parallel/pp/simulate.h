@@ -12,7 +12,7 @@ struct ScheduleCosts {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  double message = 0;      ///< time from the end of the sending action to the earliest start of the receiving one
+  double message = 0;      ///< time from the end of the sending action to the earliest start of the receiving action
   double reduce_grad = 0;  ///< time of the reduction that is not overlapped
 };
 
@@ -28,7 +28,7 @@ struct Timeline {
   std::vector<int> peak_in_flight;  ///< maximum number of stage inputs waiting for their weight gradient, by rank
   double makespan = 0;              ///< time from the first start to the last end
   /// Maximum over ranks of the fraction of time between the first and last action in which the rank waits. Ranks may
-  /// start and end at different times, because the next step can begin on a rank that is done.
+  /// start and end at different times, because a rank that is done can begin the next step.
   double bubble = 0;
 
   int max_in_flight() const;

@@ -1,5 +1,5 @@
-// FP8 scales of the GEMMs of a linear layer. A tensor has one scale, derived from the largest magnitude of the
-// entire tensor. Ranks that hold shards of a tensor reduce this magnitude, so rounding does not depend on the sharding.
+// FP8 scales of the GEMMs of a linear layer. Each tensor has one scale, derived from the largest magnitude of its
+// elements. Ranks that hold shards of a tensor reduce the magnitude, so that rounding does not depend on the sharding.
 #pragma once
 #include <optional>
 #include <vector>
@@ -18,7 +18,7 @@ struct Fp8Recipe {
   std::vector<Communicator*> holders = {};
 };
 
-/// Scales of the operands of a layer's GEMMs; undefined without fp8.
+/// Scales of the operands of a layer's GEMMs. Undefined without fp8.
 struct LinearScales {
   std::optional<Fp8Scale> input, weight, gradient;
 };
@@ -28,8 +28,8 @@ class Fp8Scaling {
   /// If `recipe` is not set, there are no scales, and GEMMs use the dtype of their operands.
   explicit Fp8Scaling(std::optional<Fp8Recipe> recipe) : recipe_(std::move(recipe)) {}
 
-  /// Returns the scales of a layer's input and weight. Both may consist of several tensors or be sharded over ranks.
-  /// Saves 8 bytes for backward() under `owner`.
+  /// Returns the scales of the input and the weight of a layer. Each of them may consist of several tensors or be
+  /// sharded over ranks. Saves 8 bytes for backward() under `owner`.
   LinearScales forward(const void* owner, const Tensor& input, const std::vector<Tensor>& weight,
                        MicrobatchContext& context) const;
   /// Returns the scales of forward(), taken from the context, and of the output's gradient.

@@ -17,7 +17,7 @@ namespace mcpp {
 
 struct LinearOptions {
   bool bias = true;
-  /// The caller adds bias(), fused with the next op; its gradient is computed by backward().
+  /// If true, the caller adds bias(), fused with the next op. backward() still computes the gradient of the bias.
   bool skip_bias_add = false;
   double init_std = 0.02;
   std::vector<Box> matrices = {};     ///< Param::matrices of the weight; empty = one matrix
@@ -25,7 +25,7 @@ struct LinearOptions {
   std::optional<Fp8Recipe> fp8 = {};  ///< if not set, GEMMs use the model's dtype
 };
 
-/// One rank's slice of a weight [.., out, in] and its bias, and the local GEMMs with them: in the model's dtype, or
+/// Slice of a weight [.., out, in] and of its bias on one rank, and the local GEMMs with them: in the model's dtype, or
 /// in fp8 with scales.
 class LinearSlice {
  public:
@@ -83,7 +83,7 @@ class RowParallelLinear final : public Module {
                     bool input_is_parallel = true);
   Tensor forward(const Tensor& x, MicrobatchContext& context) override;
   Tensor backward(const Tensor& dy, MicrobatchContext& context) override;
-  /// Replaces backward() if x = gelu(u), without fp8. Returns the gradient of u. `take_u` returns u and is called after
+  /// Replaces backward() if x = gelu(u), without fp8. Returns the gradient of u. `take_u` returns u. It is called after
   /// the tensors saved by forward() have been taken.
   Tensor backward_gelu(const Tensor& dy, MicrobatchContext& context, const std::function<Tensor()>& take_u);
   ActivationPlacement output_placement(ActivationPlacement x) const override;

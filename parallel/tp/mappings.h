@@ -1,5 +1,5 @@
 // Collectives at the boundaries of a tensor-parallel region. Names are Megatron-LM's. Each function is the backward
-// pass of another one.
+// pass of another of these functions.
 #pragma once
 #include <functional>
 #include <string>
@@ -47,7 +47,8 @@ class TensorParallelRegion {
 
   Communicator& tp() const { return tp_; }
   bool sequence_parallel() const { return sequence_parallel_; }
-  /// Returns the placement of activations outside the region: the input of gather_sequence() and the output of sum().
+  /// Returns the placement of activations outside the region, i.e. of the input of gather_sequence() and the output of
+  /// sum().
   ActivationPlacement outer_placement() const {
     return sequence_parallel_ ? ActivationPlacement::SequenceSharded : ActivationPlacement::Replicated;
   }
@@ -60,8 +61,8 @@ class TensorParallelRegion {
   /// sequence. May overwrite x.
   PendingTensor sum(const Tensor& x) const;
 
-  /// Backward pass of GEMMs of gather_sequence(x) with weights sharded along their outputs; returns dx. Overlaps
-  /// each collective with a GEMM: the gathering of x with the input gradient, the reduction of dx with the weight
+  /// Backward pass of GEMMs of gather_sequence(x) with weights that are sharded along their outputs. Returns dx.
+  /// Overlaps each collective with a GEMM: gathering x with the input gradient, and reducing dx with the weight
   /// gradient.
   Tensor backward(const Tensor& x, MicrobatchContext& context, const std::function<Tensor()>& input_gradient,
                   std::function<void(const Tensor& full_x)> weight_gradient) const;

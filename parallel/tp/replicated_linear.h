@@ -1,4 +1,4 @@
-// Linear layer inside the tensor-parallel group whose weight every rank holds completely.
+// Linear layer inside a tensor-parallel region whose weight is replicated on every rank.
 #pragma once
 #include <string>
 
@@ -7,8 +7,8 @@
 namespace mcpp {
 
 /// y = x W^T + b for the rows x [.., in] that this rank has: all rows or, with sequence parallelism, its part of the
-/// sequence. Neither pass communicates. Ranks compute the same gradient of W or, with sequence parallelism, a term of
-/// it each.
+/// sequence. Neither pass communicates. Every rank computes the same gradient of W or, with sequence parallelism, one
+/// term of the gradient.
 class ReplicatedLinear final : public Module {
  public:
   ReplicatedLinear(const std::string& name, i64 in, i64 out, Communicator& tp, const LinearOptions& options);

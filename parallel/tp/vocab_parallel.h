@@ -43,10 +43,10 @@ struct TokenLosses {
   i64 tokens() const;  ///< synchronizes
 };
 
-/// Computes the losses of logits [T, V / tp], whose columns start at `first_row` of the padded vocabulary, of which the
-/// first `vocab_size` are valid. Targets are int32 [T], negative = none. If `grad_scale` is not 0, the logits are
-/// overwritten by their gradient times grad_scale; if `soft_cap` is also not 0, by the gradient of the input of
-/// ops::soft_cap() instead.
+/// Computes the losses of logits [T, V / tp], whose columns start at row `first_row` of the padded vocabulary; only the
+/// first `vocab_size` rows of the vocabulary are valid. Targets are int32 [T], negative = none. If `grad_scale` is not
+/// 0, the logits are overwritten by their gradient times grad_scale; if `soft_cap` is also not 0, by the gradient of
+/// the input of ops::soft_cap() instead.
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
                                          double grad_scale, Communicator& tp, double soft_cap = 0);
 

@@ -7,7 +7,7 @@ namespace mcpp {
 
 /// Predicts the time of each rank in a collective. All groups of an axis communicate concurrently, with a separate
 /// bandwidth for each rank. A group that spans several tiers communicates hierarchically: first inside the nearest
-/// tier, then across the next tier with the remaining bytes per rank (like NCCL's rings over all NICs of a node).
+/// tier, and then across the next tier with the bytes that remain per rank (like NCCL's rings over all NICs of a node).
 class Collectives {
  public:
   explicit Collectives(const Hardware& hardware) : hardware_(hardware) {}

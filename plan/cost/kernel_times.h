@@ -28,10 +28,10 @@ KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, 
 
 // Predicted time of GEMMs.
 
-/// Returns the seconds of a GEMM on a device. `output_bytes`: bytes accessed per element of the result, including
-/// reads. Uses the measured rates if there are any. Otherwise it estimates efficiency from the shape: tiles that do not
-/// fill all cores (with split-k if that is faster), a ramp at the beginning and end of each tile, and the bytes of
-/// operands and result, which bound small and thin GEMMs.
+/// Returns the seconds of a GEMM on a device. `output_bytes` is the number of bytes accessed per element of the result,
+/// including reads. Uses the measured rates if there are any. Otherwise it estimates efficiency from the shape: tiles
+/// that do not fill all cores (with split-k if that is faster), a ramp at the beginning and end of each tile, and the
+/// bytes of operands and result, which bound small and thin GEMMs.
 double gemm_seconds(const Hardware& hardware, GemmType type, const MatmulShape& shape, double output_bytes,
                     GemmPass pass = GemmPass::Forward);
 

@@ -1,5 +1,5 @@
-// Predicted time of one microbatch in one layer, in the embedding and in the output, on one rank. That of a layer is
-// the sum over the ops and messages that its modules record on the meta device (model/block_trace.h).
+// Predicted time of one microbatch in one layer, in the embedding and in the output, on one rank. The time of a layer
+// is the sum over the ops and messages that its modules record on the meta device (model/block_trace.h).
 #pragma once
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ namespace mcpp {
 /// recomputation is included, full recomputation is not.
 UnitTime layer_time(const PredictionInput& job, const BlockSpec& block);
 
-/// GEMM of tokens with a weight in forward.
+/// GEMM of tokens with a weight in the forward pass.
 struct WeightMatmul {
   std::string name;  ///< short_weight_name()
   MatmulShape shape;
@@ -25,9 +25,10 @@ struct WeightMatmul {
 };
 /// Returns the distinct GEMMs of the forward passes of layers and output on one rank, except those of routers.
 std::vector<WeightMatmul> forward_matmuls(const PredictionInput& job);
-/// Returns the pairs of a query and a key that it attends to within its document, of all heads and samples.
+/// Returns the number of (query, key) pairs in which the query attends to a key of its document, over all heads and
+/// samples.
 double attended_pairs(const Workload& work, const AttentionShape& shape);
-/// Returns the operations of attention's two GEMMs over these pairs.
+/// Returns the operations of attention's two GEMMs over attended_pairs().
 double attention_flops(const Workload& work, const AttentionShape& shape);
 
 UnitTime embedding_time(const PredictionInput& job);

@@ -10,7 +10,7 @@ namespace mcpp {
 /// Time of one pass.
 struct PassTime {
   double gemms = 0, attention = 0, elementwise = 0;
-  /// Exposed communication.
+  /// Exposed communication by kind.
   double tensor_parallel = 0, context_parallel = 0, expert_parallel = 0, data_parallel = 0;
 
   double offloaded = 0;  ///< wait time for activations and weights that are offloaded to host memory or disk
@@ -30,7 +30,8 @@ struct UnitTime {
   UnitTime operator*(double factor) const;
 };
 
-/// Returns the time of a layer whose entire forward pass is recomputed: its time is added to backward_input.
+/// Returns the time of a layer whose entire forward pass is recomputed: the time of the forward pass is added to
+/// backward_input.
 UnitTime add_full_recompute(const UnitTime& layer);
 
 class RankCostModel {

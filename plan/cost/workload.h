@@ -17,12 +17,13 @@ struct Workload {
   i64 global_batch_size = 1;
   StatesPerWeight states = {};
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
-  /// Members that every layout of a search has: formats, bucket size and overlap. The search sets the others.
+  /// Members that are identical in every layout of a search: formats, bucket size and overlap. The search sets the
+  /// other members.
   Layout base = {};
   bool can_round_gradients = true;  ///< the optimizer accepts gradients in bf16
-  /// Expert load imbalance: tokens routed to the experts of the busiest rank over an even share.
+  /// Expert load imbalance: ratio of the tokens routed to the experts of the busiest rank to an even share.
   double expert_imbalance = 1.1;
-  /// Mean length in tokens of the documents that attention is restricted to; 0: each sample is one document.
+  /// Mean length, in tokens, of the documents to which attention is restricted; 0: each sample is one document.
   double document_tokens = 0;
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
@@ -36,11 +37,11 @@ struct PredictionInput {
   const KernelTraits& program;
   const Workload& work;
   Layout layout;
-  /// Measurements of work.model. Predictions that share them measure each block once.
+  /// Measurements of work.model. Predictions that share this object measure each block only once.
   std::shared_ptr<ModelMeasurements> measurements = std::make_shared<ModelMeasurements>(work.model);
 
   ActivationSetup activations() const { return activation_setup(layout, work.dtype); }
-  /// Returns the setup of traces: on the rank with the busiest experts.
+  /// Returns the setup of traces, which describe the rank with the busiest experts.
   ActivationSetup trace_setup() const;
   /// Return the traces of a block, or of a part of one, and of the output.
   const BlockTrace& trace(const BlockSpec& block) const { return measurements->traces.get(trace_setup(), block); }

@@ -1,4 +1,4 @@
-// Hardware description of a cluster for the planner: its devices, and the links between them by tier. Each file of
+// Hardware description of a cluster for the planner: devices, and the links between them by tier. Each file in
 // configs/hardware/ describes one kind of cluster; megatron_cpp/config/hardware_file.h reads it.
 #pragma once
 #include <array>
@@ -13,8 +13,8 @@
 namespace mcpp {
 
 // Performance model of the training program: the number of times its kernels pass over memory, and the communication
-// that overlaps with compute. Rates of GEMMs and attention belong to the hardware. The defaults describe this
-// program; tests describe others to compare predictions with published results.
+// that overlaps with compute. Rates of GEMMs and attention are part of the hardware description. The defaults describe
+// this program; tests describe other programs to compare predictions with published results.
 
 /// Number of times a tensor is read or written, in elements of the training precision.
 struct MemoryPasses {
@@ -22,10 +22,11 @@ struct MemoryPasses {
 };
 
 struct KernelTraits {
-  MemoryPasses norm{2, 4};        ///< passes over the residual stream, per norm; backward adds to a gradient
+  MemoryPasses norm{2,
+                    4};  ///< passes over the residual stream, per norm; the backward pass adds to an existing gradient
   MemoryPasses residual{3, 1};    ///< passes over the residual stream to add a branch with its bias and dropout
   MemoryPasses heads{2, 2};       ///< passes over queries, keys and values: rotation and layout changes
-  MemoryPasses activation{1, 1};  ///< passes relative to the minimum
+  MemoryPasses activation{1, 1};  ///< passes, relative to the minimum
   double loss = 2;                ///< passes over the logits, forward and backward together
   MemoryPasses kernels{12, 20};   ///< kernels launched per layer, except GEMMs
   double attention = 1;           ///< speed of attention relative to the rate that the hardware attains
@@ -39,7 +40,7 @@ struct KernelTraits {
   bool overlaps_data_parallel = true;  ///< gradients are reduced and weights gathered concurrently with compute
   int gradient_bytes = 4;              ///< bytes per element of a gradient that is reduced across ranks
   bool scatters_messages = false;      ///< without sequence parallelism: messages between stages are sharded along tp
-  // Handling of a layer's weights in ZeRO 3.
+  // Handling of the weights of a layer in ZeRO 3.
   bool gathers_again_to_recompute = false;  ///< gathers once more between recomputation and backward
   bool gathers_each_tensor = false;         ///< gathers tensors one by one instead of all tensors of a layer together
   bool all_reduces_gradients = false;       ///< all-reduces instead of reduce-scatters: twice the volume
@@ -48,8 +49,8 @@ struct KernelTraits {
 /// One of the three GEMMs of a weight. Tokens are the dimension m, except in WeightGradient, where they are k.
 enum class GemmPass : u8 { Forward, InputGradient, WeightGradient };
 
-// Rates that `megatron_cpp plan calibrate` measures on a host that tiles and memory bandwidth do not model well, such
-// as a CPU with caches. Rates are per rank while all ranks of the host are busy.
+// Rates measured by `megatron_cpp plan calibrate` on a host for which tiles and memory bandwidth are not a good model,
+// such as a CPU with caches. Rates are per rank while all ranks of the host are busy.
 
 /// Measured rates for one precision. An empty `sizes` means that nothing was measured.
 struct MeasuredRates {
@@ -120,7 +121,8 @@ struct MeasuredRates {
   /// Appends an error "section.key: ..." for every list with the wrong number of elements.
   void add_conflicts(const std::string& section, std::vector<std::string>& errors) const;
 
-  /// Returns seconds, interpolated between measured sizes on a logarithmic scale and clamped outside of them.
+  /// Returns the seconds of a GEMM, interpolated between measured sizes on a logarithmic scale and clamped outside of
+  /// the measured range.
   double gemm_seconds(const MatmulShape& shape, GemmPass pass) const;
   /// Returns FLOP/s.
   double attention_rate(i64 length, i64 width, bool is_backward) const;
@@ -133,7 +135,7 @@ struct EnumNames<GemmType> {
   static constexpr std::array<std::string_view, 3> value{"bf16", "fp8", "fp32"};
 };
 
-// Valid range of every rate, in the units of the files; values outside of it are assumed to be typing errors.
+// Valid range of every rate, in the units of the files. Values outside of this range are assumed to be typing errors.
 inline constexpr double kMinRate = 1e-6, kMaxRate = 1e9, kMaxUnits = 1e7;
 
 /// Rates of one device, in the units of the files: TFLOP/s, GB, GB/s, microseconds; G = 1e9.
@@ -183,7 +185,7 @@ struct DeviceRates {
   }
 };
 
-/// Tiers of links, the nearest first. All lists have one element per tier.
+/// Tiers of links, nearest first. All lists have one element per tier.
 struct LinkTiers {
   std::vector<std::string> tier;
   std::vector<i64> ranks;
@@ -236,7 +238,7 @@ struct Hardware {
     visit("measured_fp32", self.measured_fp32);
   }
 
-  /// Returns every violated rule between fields, as "section.key: what is wrong and what is allowed".
+  /// Returns every violated rule between fields, as "section.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 
   /// Returns the measured rates for this GEMM precision; nullptr if there are none.
@@ -249,8 +251,8 @@ struct Hardware {
   double gap_seconds() const { return 1e-6 * device.kernel_gap; }
   /// Returns the expected slowdown of the slowest of `ranks` devices relative to a typical one, e.g. 1.04.
   double slowest_device_factor(i64 ranks) const;
-  /// Returns the number of the `ranks` ranks of one host that can compute concurrently: all of them if host.cores is
-  /// not set.
+  /// Returns how many of the `ranks` ranks of one host can compute concurrently. Returns `ranks` if host.cores is not
+  /// set.
   double concurrent_ranks(i64 ranks) const;
   /// Returns the fraction of its speed that a device loses while it communicates.
   double communication_slowdown() const;

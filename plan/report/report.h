@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Named parts of a step's time.
+/// Named component of a step's time.
 struct StepPart {
   const char* key;    ///< key in JSON
   const char* name;   ///< name in tables
@@ -18,13 +18,13 @@ struct StepPart {
   double seconds;
 };
 
-/// Returns all parts in a fixed order, including those of zero seconds. They add up to the step.
+/// Returns all components in a fixed order, including those that take zero seconds. They add up to the step.
 std::vector<StepPart> step_parts(const StepTime& time);
-/// Returns the parts of one pass of a microbatch.
+/// Returns the components of one pass of a microbatch.
 std::vector<StepPart> pass_parts(const PassTime& time);
 
 std::string recipe_text(const std::vector<RuleOfThumb>& recipe);
-/// Returns the best layouts, and the reasons why others are worse. `job` has the best layout.
+/// Returns a description of the best layouts, and of the reasons why others are worse. `job` has the best layout.
 std::string search_text(const PredictionInput& job, const SearchResult& result);
 /// Returns the breakdown of a step.
 std::string step_text(const PredictionInput& job, const StepTime& time);
@@ -43,7 +43,7 @@ std::string failures_text(const FailureLoss& loss);
 std::string cost_text(const TrainingCost& cost, double price);
 /// Returns a description of the result or, without a trailing newline, the reason why there is none.
 std::string deadline_text(const PredictionInput& job, const MinDevices& devices, const Deadline& deadline);
-/// Returns a table of the points. `tokens`: number of tokens that their costs refer to.
+/// Returns a table of the points. `tokens` is the number of tokens to which their costs refer.
 std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,
                          double tokens);
 /// Returns a description of best_point().

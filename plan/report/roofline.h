@@ -21,7 +21,7 @@ struct RooflineRow {
 /// Returns the GEMMs of a layer, its attention and elementwise kernels, and those of the embedding and the
 /// output.
 std::vector<RooflineRow> roofline(const PredictionInput& job);
-/// Returns a table with the limit of each row: the device's attained rate or its memory.
+/// Returns a table that names the limit of each row: the device's attained rate or its memory bandwidth.
 std::string roofline_text(const PredictionInput& job);
 
 }  // namespace mcpp

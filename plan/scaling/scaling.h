@@ -20,8 +20,8 @@ struct ScalingPoint {
 
 struct ScalingRequest {
   std::vector<i64> worlds;  ///< world sizes in ascending order
-  /// Weak scaling: the batch grows with the ranks, starting from the workload's for the first of `worlds`; otherwise it
-  /// is constant.
+  /// If true, the batch grows in proportion to the ranks, from the workload's batch at the first of `worlds` (weak
+  /// scaling). Otherwise the batch is constant.
   bool is_weak = false;
   double tokens = 1e9;  ///< number of tokens to train on
   Failures failures = {};
@@ -31,8 +31,8 @@ struct ScalingRequest {
 std::vector<ScalingPoint> scaling(const Hardware& hardware, const KernelTraits& program, const Workload& work,
                                   const SearchLimits& limits, const ScalingRequest& request);
 
-/// Returns the serial fraction f by Amdahl's law 1 / (f + (1 - f) / n) between the first and the last point that fit;
-/// meaningless for weak scaling.
+/// Returns the serial fraction f of Amdahl's law, 1 / (f + (1 - f) / n), fitted to the first and the last point that
+/// fit in memory. Meaningless for weak scaling.
 double serial_fraction(const std::vector<ScalingPoint>& points);
 
 /// Returns the best point for the objective (search.h), breaking ties by speed, among those that take at most
@@ -49,13 +49,14 @@ struct Deadline {
 struct MinDevices {
   std::optional<ScalingPoint> found;
   /// If nothing is found: the point with the fewest hours among the world sizes that were tried and fit, and a lower
-  /// bound in hours with all devices that the links join (0 if not known).
+  /// bound of the hours with the maximum number of devices that the links connect (0 if not known).
   std::optional<ScalingPoint> fastest;
   double min_hours = 0;
 };
 
-/// Returns the first of the world sizes 1, 2, 4, ... that meets the deadline, or one in steps of an eighth between it
-/// and the previous one. If the limits require an odd factor of the world size, its multiples are tried instead.
+/// Returns the first of the world sizes 1, 2, 4, ... that meets the deadline, or a smaller world size between this one
+/// and the previous one, in steps of an eighth. If the limits require an odd factor of the world size, its multiples
+/// are tried instead.
 MinDevices find_min_devices(const Hardware& hardware, const KernelTraits& program, const Workload& work,
                             const SearchLimits& limits, const Deadline& deadline, const Failures& failures);
 

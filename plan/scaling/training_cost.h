@@ -1,4 +1,4 @@
-// Cost of training: checkpoints, failures and the gains of better hardware.
+// Cost of training: checkpoints, failures and the gains from better hardware.
 #pragma once
 #include <string>
 
@@ -14,10 +14,10 @@ struct Speedup {
   double part = 0;     ///< relative speedup of the step: 0.07 = 7 % faster
 };
 
-/// Returns the gains for the same layout, the greatest first.
+/// Returns the speedups for the same layout, greatest first.
 std::vector<Speedup> upgrade_gains(const PredictionInput& job);
 
-/// Device failures. Unsaved work is repeated.
+/// Device failures. Work since the last checkpoint is repeated after a failure.
 struct Failures {
   double mtbf_hours = 0;       ///< mean time between failures of one device
   double save_seconds = 0;     ///< time that training waits for a checkpoint
@@ -29,7 +29,7 @@ struct FailureLoss {
   double failures_per_day = 0;  ///< failures of all devices together
   double lost_fraction = 0;     ///< fraction of the time spent on saves, restarts and repeated work
 };
-/// Returns the loss by Young (1974), with Daly's (2006) first-order terms.
+/// Returns the loss according to Young (1974), with Daly's (2006) first-order terms.
 FailureLoss failure_loss(const Failures& failures, i64 world_size);
 
 /// Predicted cost of a checkpoint.

@@ -16,11 +16,11 @@ namespace mcpp {
 struct StageWork {
   StageContents contents;
   UnitTime passes;              ///< times for one microbatch
-  double sums = 0;              ///< seconds per step to reduce its gradients over links
-  double boundary_exposed = 0;  ///< extra seconds of its first and last pass of a step (ExposedComm)
+  double sums = 0;              ///< seconds per step to reduce the stage's gradients over links
+  double boundary_exposed = 0;  ///< additional seconds of the stage's first and last pass of a step (ExposedComm)
 
   double backward_seconds() const { return passes.backward_input.total() + passes.backward_weight.total(); }
-  /// Returns the number of parts in which its gradients are reduced during backward.
+  /// Returns the number of parts in which the stage's gradients are reduced during backward.
   double units() const;
 };
 
@@ -40,7 +40,7 @@ class PipelineRun {
   /// Returns the ratio of ranks per host to ranks that can compute at the same time.
   double oversubscription() const { return oversubscription_; }
 
-  /// Returns the compute time of all microbatches of a rank. busiest() returns the rank with the most.
+  /// Returns the compute time of all microbatches of a rank. busiest() returns the rank with the largest time.
   PassTime rank_work(int rank) const;
   int busiest() const;
 

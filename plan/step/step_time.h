@@ -14,19 +14,20 @@ namespace mcpp {
 
 // Time to move offloaded optimizer states, weights and activations between device, host memory and disk.
 
-/// Number of stored weights that a rank fetches for a microbatch's passes, counted once per gather.
+/// Number of stored weights that a rank fetches for the passes of a microbatch; weights that are gathered twice count
+/// twice.
 struct WeightFetchCounts {
   double forward = 0, backward = 0;
 };
 
-/// Predicts offload time. Copies between a device and its host are serialized; disk I/O overlaps with both. If
-/// links or host memory have no rates, the device is treated as its own host, with the rate of its memory.
+/// Predicts offload time. Copies between a device and its host are serialized; disk I/O overlaps with both. Without
+/// rates for the links or for host memory, the device is treated as its own host, with the rate of device memory.
 class OffloadCost {
  public:
   explicit OffloadCost(const PredictionInput& job) : job_(job), layout_(job.layout) {}
 
-  /// Adds to `passes`, a microbatch's passes through a stage, the time that they wait for offloaded activations and for
-  /// `weights`.
+  /// Adds to `passes`, the passes of a microbatch through a stage, the time that they wait for offloaded activations
+  /// and for `weights`.
   void add_to(UnitTime& passes, const StageContents& stage, const WeightFetchCounts& weights) const;
   /// Returns the seconds to update `weights` weights. Gradients of weights with offloaded states are copied to the tier
   /// of the states, and the weights are copied back.
@@ -65,10 +66,11 @@ struct StepTime {
 
 /// Predicts a step. The layout must be one that layout_conflicts() accepts.
 StepTime step_time(const PredictionInput& job);
-/// Predicts the step for each pipeline rank: its own work, and wait time for the rest of the step.
+/// Predicts the step for each pipeline rank: the rank's own work, and wait time for the rest of the step.
 std::vector<StepTime> step_time_by_rank(const PredictionInput& job);
-/// Returns a lower bound of step_time() that is much faster to compute: a rank's work, the first microbatch's path to
-/// it, the last gradient's path back, and the update.
+/// Returns a lower bound of step_time() that is much faster to compute. For a rank it adds up its work, the time in
+/// which the first microbatch reaches it through the earlier ranks and the last gradient returns through them, and the
+/// update.
 double step_time_lower_bound(const PredictionInput& job);
 
 /// Pipeline timeline of the first microbatches of a step, for drawing.

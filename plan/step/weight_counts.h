@@ -1,5 +1,5 @@
-// Weight counts of a rank, from the parameters of its blocks, to which the costs of communication and of the optimizer
-// are proportional.
+// Weight counts of a rank, computed from the parameters of its blocks. The costs of communication and of the optimizer
+// are proportional to these counts.
 #pragma once
 #include <memory>
 #include <vector>

@@ -31,8 +31,8 @@ class WeightTraffic {
   explicit WeightTraffic(const PredictionInput& job);
 
   const WeightCounts& weights() const { return weights_; }
-  /// Returns the seconds by which `links` seconds of communication prolong `work` that runs concurrently: the
-  /// remainder, or the slowdown of the work.
+  /// Returns the seconds by which `links` seconds of communication prolong concurrent `work`: the part that is not
+  /// overlapped, or the slowdown of the work.
   double exposed_seconds(double work, double links) const;
 
   /// Returns the traffic of one layer. `kind` is the index of its block in WeightCounts::blocks().
@@ -46,7 +46,7 @@ class WeightTraffic {
   Transfer gather(const StageContents& stage) const;
   /// Returns the number of a stage's weights that this rank stores under ZeRO 3.
   double stored_weights(const StageContents& stage) const;
-  /// Returns the number of the stored weights (stored_weights()) that are gathered twice in a forward pass.
+  /// Returns how many of stored_weights() are gathered twice in a forward pass.
   double regathered_weights(const StageContents& stage) const;
   /// Returns the number of a stage's weights that this rank updates.
   double updated_weights(const StageContents& stage) const;
@@ -65,7 +65,7 @@ class WeightTraffic {
 
   /// Returns true if the stage's output uses the weights of its own embedding.
   bool ties_own_embedding(const StageContents& stage) const;
-  /// Returns the measured time per element within a host, scaled to the group's ranks; 0 = not measured.
+  /// Returns the measured time per element within a host, scaled to the ranks of the group; 0 = not measured.
   double measured_ns(double MeasuredRates::*rate, const RankGroup& group) const;
   Transfer gather(const Group& group, bool uses_secondary_shard) const;
   Transfer reduce_scatter_gradients(const Group& group) const;
@@ -88,7 +88,7 @@ class WeightTraffic {
 
 /// Compute and communication of a unit. Units are in the order of forward passes.
 struct UnitCost {
-  double forward = 0, backward = 0;  ///< seconds of its own passes
+  double forward = 0, backward = 0;  ///< seconds of the unit's own passes
   UnitTraffic traffic;
 };
 
@@ -99,8 +99,9 @@ struct ExposedComm {
 };
 
 /// Returns the exposed communication. Weights are gathered while the previous unit computes, and gradients are reduced
-/// while the next one does. The first unit's gather is not overlapped, and the last weights of forward are gathered
-/// again for backward. The last unit's gradients are reduced during the next microbatch's forward pass.
+/// while the next unit computes. The gather of the first unit is not overlapped, and the last weights of forward are
+/// gathered again for backward. The gradients of the last unit are reduced during the forward pass of the next
+/// microbatch.
 ExposedComm exposed_comm(const std::vector<UnitCost>& units, const WeightTraffic& traffic);
 
 }  // namespace mcpp

@@ -12,7 +12,7 @@ namespace mcpp {
 
 constexpr i64 kHugePage = 2 << 20;
 
-/// Identification of an arena for other processes: the file descriptor in its owner, and a unique id.
+/// Identification of an arena for other processes: the file descriptor in the owner process, and a unique id.
 struct ArenaName {
   u64 id = 0;  ///< 0: none
   i64 bytes = 0;
@@ -39,12 +39,12 @@ class ArenaMapping {
 /// thread-safe; the device's pool locks.
 class SharedArena {
  public:
-  /// Minimum block size. Smaller blocks do not justify separate pages.
+  /// Minimum block size. Smaller blocks do not justify pages of their own.
   static constexpr i64 kSmallestBlock = 16 << 10;
 
-  /// Creates an arena of at most `max_bytes`; `what` is the name shown by the system. It reserves address space in
-  /// every process that maps it; memory is allocated on use. Returns nullptr if the system does not support such
-  /// memory.
+  /// Creates an arena of at most `max_bytes`; `what` is the name displayed by the system. It reserves address space in
+  /// every process that maps it; memory is allocated on use. Returns nullptr if the system does not support memory that
+  /// other processes can map.
   static std::unique_ptr<SharedArena> create(std::string_view what, i64 max_bytes);
   /// Creates the arena for tensors, as large as the host's memory.
   static std::unique_ptr<SharedArena> create();
@@ -75,7 +75,8 @@ class SharedArena {
   std::map<i64, i64> used_;
 };
 
-/// Maps the arena of a different process of this host. Returns null if it is not accessible (other container or user).
+/// Maps the arena of a different process of this host. Returns null if the arena is not accessible (different container
+/// or user).
 std::unique_ptr<ArenaMapping> map_arena(const ArenaName& name);
 
 }  // namespace mcpp

@@ -37,7 +37,8 @@ class Staging {
   StagingRing ring_{kCapacity};
   std::deque<CudaEvent> copied_;  // events of the ring's chunks, oldest first
 
-  /// A step's tokens take a few MiB; larger writes, such as weights, overlap the host's copy with the GPU's.
+  /// Covers the tokens of a step, which take a few MiB. For larger writes, such as weights, the host's copy overlaps
+  /// with the GPU's.
   static constexpr i64 kCapacity = i64{32} << 20;
   static constexpr i64 kChunk = i64{4} << 20;
 };
@@ -48,9 +49,9 @@ struct CublasLt;
 struct CudnnAttention;
 
 /// CUDA device. All ops on its tensors run on stream(), in order; only reading results on the host blocks. Memory comes
-/// from CUDA's stream-ordered pool, below Device's own pool: a released buffer may be reused immediately, because its
-/// next user runs later on the same stream. Communication streams must synchronize with stream() by events in both
-/// directions.
+/// from CUDA's stream-ordered pool, below Device's own pool: a released buffer may be reused immediately, because the
+/// next op that uses it runs later on the same stream. Communication streams must synchronize with stream() by events
+/// in both directions.
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(const CudaOptions& options);
@@ -71,7 +72,7 @@ class CudaDevice final : public Device {
   CublasLt& cublas() { return *cublas_; }
   CudnnAttention& cudnn() { return *cudnn_; }
 
-  /// Adds a notice for take_notices() unless the same one was added before.
+  /// Adds a notice for take_notices(), unless an identical notice was added before.
   void add_notice(const std::string& notice);
   std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
 

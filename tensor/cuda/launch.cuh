@@ -57,8 +57,8 @@ __device__ __forceinline__ T narrow(W x) {
     return static_cast<T>(x);
 }
 
-/// N adjacent elements, a power of two, accessed by one instruction. 16 bytes per thread is fastest. Kernels whose
-/// input and output types differ use fewer, and N = 1 is for unaligned rows.
+/// N adjacent elements, a power of two, accessed by one instruction. Accesses of 16 bytes per thread are fastest.
+/// Kernels whose input and output types differ use smaller packs, and N = 1 is used for unaligned rows.
 template <class T, int N = static_cast<int>(16 / sizeof(T))>
 struct alignas(N * sizeof(T)) Pack {
   static_assert(N * sizeof(T) <= 16);
@@ -83,7 +83,7 @@ template <class T, int N>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T, N>& pack) {
   store_vector(to, std::bit_cast<PackBits<sizeof(pack)>>(pack));
 }
-/// Returns true if N elements at `p`, and at every multiple of N from it, can be accessed as a pack.
+/// Returns true if N elements at `p`, and at p plus any multiple of N, can be accessed as a pack.
 template <int N, class T>
 bool is_pack_aligned(const T* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(Pack<T, N>) == 0;

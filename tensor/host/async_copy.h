@@ -9,8 +9,8 @@
 
 namespace mcpp {
 
-/// Copy in flight. Keeps the memory of both tensors alive. Its destructor orders later device ops after the copy. Host
-/// memory may be reused only by later copies in the same direction, unless the host has waited.
+/// Copy in flight. Keeps the memory of both tensors alive. Its destructor orders later device ops after the copy.
+/// Unless the host has waited, the host memory may be reused only by later copies in the same direction.
 class AsyncCopy {
  public:
   class State {

@@ -15,8 +15,8 @@ class DeviceWaitTimer {
   /// work is done. Not nested. Errors surface at the next synchronization with the device.
   virtual void begin() noexcept = 0;
   virtual void end() noexcept = 0;
-  /// Returns the seconds of the waits that have completed since the last call; later calls return the others. Does not
-  /// block.
+  /// Returns the seconds of the waits completed since the last call. Waits that have not completed are returned by
+  /// later calls. Does not block.
   virtual double take_seconds() noexcept = 0;
   /// Blocks the host until all queued work is done; throws its errors.
   virtual void wait_for_device() = 0;
@@ -29,8 +29,8 @@ std::unique_ptr<DeviceWaitTimer> make_device_wait_timer_on(Device& device);
 /// Returns null for a CPU, which waits synchronously. The device must outlive the result.
 std::unique_ptr<DeviceWaitTimer> make_device_wait_timer(Device& device);
 
-/// Scope in which a rank waits. Adds the seconds measured by `waits` (with some delay) to `seconds`, or the host's
-/// seconds if `waits` is null. The profiler, if not null, records the host's time.
+/// Scope in which a rank waits. Adds the seconds measured by `waits` to `seconds`, with some delay; if `waits` is null,
+/// adds the seconds measured on the host. The profiler, if not null, records the host's time.
 class WaitRange {
  public:
   WaitRange(double& seconds, DeviceWaitTimer* waits, Profiler* profiler, std::string_view name, RangeKind kind,

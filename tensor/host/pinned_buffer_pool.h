@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Host tensor in separate pages, pinned if copies need that for full speed.
+/// Host tensor on separate pages, which are pinned if copies need it for full speed.
 struct PinnedTensor {
   Tensor tensor;
   std::shared_ptr<void> pin = nullptr;  ///< destroyed before the memory

@@ -30,7 +30,7 @@ HeadRows<E> head_rows(const Heads& x) {
           .group_stride = x.group_stride};
 }
 
-/// Output rows, of the operands' type or of the accumulate type, which avoids rounding in sums over several calls.
+/// Output rows, in the operands' type or in the accumulate type, which avoids rounding in sums over several calls.
 template <class E, class W>
 struct ResultRows {
   HeadRows<E> low_precision;

@@ -6,15 +6,15 @@
 
 namespace mcpp {
 
-/// Returns rows [first, first + count) of the sequence of x.
+/// Returns a view of rows [first, first + count) along the sequence of x.
 Heads slice_rows(const Heads& x, i64 first, i64 count);
 
-/// Backward pass of attention for one pair of blocks, with gradients in the accumulate dtype. Returns false if
-/// unsupported.
+/// Computes the backward pass of attention for one pair of blocks, with gradients in the accumulate dtype. Returns
+/// false if the case is not supported.
 using BlockBackward = std::function<bool(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                          const AttentionOptions& options, QkvHeads& dx)>;
 
-/// Computes ops::attention_backward by calls of `backward` with at most `rows` queries and `rows` keys. Each call
+/// Computes ops::attention_backward() by calling `backward` with at most `rows` queries and `rows` keys. Each call
 /// receives the log-sum-exp over all keys, so that the gradients add up. Blocks whose keys are all in the future of
 /// their queries are skipped. In addition to the memory of the calls it needs fp32 (fp64) memory for the gradients of
 /// all keys and values and of a few blocks. Sums are in block order, so results are deterministic. Returns false, with

@@ -1,6 +1,6 @@
 // Backend interface of ops.h: each op as a static member with the same signature, specialized per device in
-// tensor/cpu/<op>.cpp and tensor/cuda/<op>.cu. Arguments are already checked. There is no generic definition: a build
-// with a backend that lacks an op does not link.
+// tensor/cpu/<op>.cpp and tensor/cuda/<op>.cu. Arguments are already checked. There is no generic definition, so a
+// build does not link if a backend lacks an op.
 #pragma once
 #include "tensor/ops/ops.h"
 

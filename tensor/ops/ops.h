@@ -34,11 +34,11 @@ struct ActivationRule {
   constexpr bool is_limited() const { return clamp > 0 || up_offset != 0; }
 };
 
-/// Dropout site. Its random numbers are independent of the layout: element j of the token at (sample, position) is kept
+/// Dropout site. The random numbers do not depend on the layout: element j of the token at (sample, position) is kept
 /// if word j % 4 of Philox4x32-10(key, {low and high half of sample, position, j / 4}) is at least p * 2^32; kept
 /// values are multiplied by 1 / (1 - p). Row r of a [s * b, h] tensor is position positions.at(r / b) of samples[r %
-/// b], and its column i is element first_column + i. tensor/ops/dropout.h has the arithmetic. `key` is derived from
-/// seed, layer and site.
+/// b], and its column i is element first_column + i. tensor/ops/dropout.h implements the arithmetic. `key` is derived
+/// from seed, layer and site.
 struct Dropout {
   float p = 0;  ///< drop probability; 0 disables dropout, and nothing else is read
   u64 key = 0;
@@ -76,8 +76,8 @@ QkvHeads packed_heads(const Tensor& qkv);
 /// position(key) < window: keys of its own document that are not in its future, limited to the last `window`.
 struct AttentionOptions {
   double softmax_scale = 1;
-  double soft_cap = 0;  ///< a score x becomes soft_cap tanh(x / soft_cap); 0 disables it
-  Positions queries;    ///< starts: [s, b] of the queries
+  double soft_cap = 0;  ///< if not 0, a score x becomes soft_cap tanh(x / soft_cap)
+  Positions queries;    ///< positions of the queries; `starts` is [s, b]
   PositionRanges keys;  ///< positions of the keys and values
   i64 window = 0;       ///< number of positions a query sees, including its own; 0 = all
   Dropout dropout;  ///< dropout of the probabilities; the element index is (query head, query position, key position)
@@ -134,7 +134,7 @@ struct RoutingRule {
   bool pre_softmax = false;        ///< softmax over all experts; otherwise over the chosen ones
   i64 groups = 0, group_topk = 0;  ///< experts are chosen from the best group_topk of `groups` groups; 0 = no groups
   double scale = 1;                ///< multiplies the weights
-  i64 group_score_topk = 0;        ///< a group's score is the sum of as many best scores; 0 = topk / group_topk
+  i64 group_score_topk = 0;  ///< number of a group's best scores that are summed as its score; 0 = topk / group_topk
 
   constexpr i64 scores_per_group() const {
     return groups == 0 ? 1 : group_score_topk > 0 ? group_score_topk : topk / group_topk;
@@ -143,10 +143,10 @@ struct RoutingRule {
 
 struct AdamWStep {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  i64 step = 1;           ///< 1 for the first update: bias correction uses beta^step
-  double grad_scale = 1;  ///< multiplies the gradient (normalization times clipping)
-  /// fp64 [1], multiplies grad_scale. If it is not finite, nothing is updated. Undefined = 1. Allows factors that the
-  /// host has not read yet.
+  i64 step = 1;           ///< update number, starting at 1: bias correction uses beta^step
+  double grad_scale = 1;  ///< factor of the gradient: normalization times clipping
+  /// fp64 [1], multiplies grad_scale. If it is not finite, nothing is updated. Undefined = 1. It may be a value that
+  /// the host has not read yet.
   Tensor factor = {};
 };
 
@@ -164,25 +164,25 @@ struct MomentumStep {
 
 struct ApplyUpdateStep {
   double lr = 0, weight_decay = 0;
-  Tensor factor = {};  ///< nothing is updated if it is not finite; it does not multiply
+  Tensor factor = {};  ///< if not finite, nothing is updated; otherwise it has no effect
 };
 
 /// Parameters of compute_update_scale().
 struct StepRule {
   double grad_scale = 1;  ///< multiplies the gradient in addition to 1 / number of targets: 1 / loss scale
-  double clip_grad = 0;   ///< maximum gradient norm; 0 = no limit. Scales by clip_grad / (norm + 1e-6), as Megatron-LM
-  bool round_norm_to_fp32 = true;  ///< rounding hides that layouts sum squares in different orders
-  /// A finite step above one of these is a spike.
+  double clip_grad = 0;   ///< maximum norm, 0 = no limit; scales by clip_grad / (norm + 1e-6), as Megatron-LM does
+  bool round_norm_to_fp32 = true;  ///< hides that layouts sum squares in different orders
+  /// A finite step above one of these limits is a spike.
   double max_loss = std::numeric_limits<double>::infinity();
   double max_grad_norm = std::numeric_limits<double>::infinity();
   bool should_skip_spikes = false;
 };
 
-/// Status of a step, worst last.
+/// Status of a step, from best to worst.
 enum class StepStatus : u8 { Fine, Spike, NotFinite };
 
-/// Indices of the results of compute_update_scale(); fp64, never NaN. All ranks use the maximum of each scalar over all
-/// ranks, because a rank with faulty memory may compute different values.
+/// Indices of the results of compute_update_scale(); fp64, never NaN. Ranks use the maximum of each scalar over all
+/// ranks, so that a rank with faulty memory cannot decide differently.
 struct StepScalars {
   static constexpr i64 kLoss = 0;      ///< mean over the targets; infinity if not finite
   static constexpr i64 kTargets = 1;   ///< number of targets
@@ -206,7 +206,8 @@ struct MatmulOptions {
 void matmul(const Tensor& a, const Tensor& b, Tensor& c, const MatmulOptions& options = {});
 
 void fill_zero(Tensor& x);
-/// Converts src to dst; same number of elements, any two floating-point dtypes, or the same dtype.
+/// Copies src to dst, converting between floating-point dtypes. The tensors must have the same number of elements, and
+/// the same dtype unless both are floating-point.
 void copy(const Tensor& src, Tensor& dst);
 /// Computes x *= factor.
 void scale(Tensor& x, double factor);
@@ -269,8 +270,8 @@ void rope(Heads& x, const Tensor& cos, const Tensor& sin, const Positions& posit
 /// Computes y.out = softmax(scale q k^T) v over the keys that each query sees. Never materializes s x s scores; blocks
 /// of keys that no query of a block sees are skipped. Dao et al., "FlashAttention", 2022.
 void attention(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
-/// Overwrites dx, of x's dtype or of the accumulate dtype. If x has a subset of the keys while y and dout, of x's
-/// dtype, cover all, computes that subset's contribution to the gradient.
+/// Overwrites dx, which has x's dtype or the accumulate dtype; y and dout have x's dtype. If x has only a subset of the
+/// keys that y and dout cover, computes the contribution of this subset to the gradient.
 void attention_backward(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                         const AttentionOptions& options, QkvHeads& dx);
 /// Copies and converts between views of the same seq, batch, heads and head_dim that do not overlap.
@@ -288,7 +289,7 @@ void attention_sink(const Tensor* sinks, AttentionResult& y);
 void attention_sink_backward(const Tensor& dout, const AttentionResult& y, const Tensor& sinks, Tensor& d_sinks,
                              float beta);
 /// Computes starts, int32 [s, b]: the first position of each token's chunk. Chunks have `chunk` positions and are
-/// counted from the begin of the token's document, `documents`, int32 [s, b]; null = 0.
+/// counted from the beginning of the token's document, `documents`, int32 [s, b]; null = 0.
 void chunk_starts(const PositionRanges& positions, i64 chunk, const Tensor* documents, Tensor& starts);
 
 /// Computes y[T, h] = table[token - first_row]; zeros if the token is not in the table's rows (another rank has it).
@@ -315,8 +316,8 @@ void cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest, Ten
 void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit, const Tensor& targets,
                           Tensor& losses, Tensor& totals);
 /// Computes in place logits[t, v] = (exp(logits - lse[t]) - [v is the target]) * scale; 0 in rows without a target and
-/// in padding. For logits that went through soft_cap(), pass its `cap` (otherwise 0): the gradient is then that of its
-/// input.
+/// in padding. If the logits are the output of soft_cap(), pass its `cap` (otherwise 0); the result is then the
+/// gradient of the input of soft_cap().
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
                             double scale, double cap);
 
@@ -364,7 +365,7 @@ void grouped_matmul(const Tensor& x, const Tensor& weights, std::span<const i64>
 /// empty group yields zeros if beta is 0. Dtypes as in matmul().
 void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const i64> rows, Tensor& dw, float beta);
 
-/// Decides on the device whether a step updates the weights, and how its gradient is scaled. totals as from
+/// Decides on the device whether a step updates the weights, and computes the scale of its gradient. totals as from
 /// cross_entropy_losses(), summed over the global batch; squares, fp64 [1]: sum of squares of the gradient of the
 /// summed loss, over all shards. scalars, fp64 [StepScalars::kCount], is overwritten. A step with a non-finite loss or
 /// norm must be skipped.

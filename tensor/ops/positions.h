@@ -10,15 +10,15 @@ namespace mcpp {
 
 /// Positions of the rows of a sequence, as runs of consecutive positions. Row i is at first + i; from row `split` on at
 /// second + (i - split). If there are `more` runs, each run between the first and the last has `length` rows. Positions
-/// ascend: no run begins before its predecessor ends. A single run is a full sequence, a part of one, or the
-/// continuation of a cache; several runs result from context parallelism. Usable on the host and in kernels.
+/// ascend: no run begins before the previous run ends. A single run represents a full sequence, a part of a sequence,
+/// or the continuation of a cache; context parallelism results in several runs. Usable on the host and in kernels.
 struct PositionRanges {
   static constexpr i64 kNone = std::numeric_limits<i64>::max();
   static constexpr i64 kMaxRuns = 16;
   i64 first = 0;
   i64 split = kNone;              ///< rows of the first run; kNone = all
   i64 second = kNone;             ///< first position of the second run
-  i64 length = kNone;             ///< rows of the second run and of the middle ones; kNone without `more`
+  i64 length = kNone;             ///< rows of the second run and of the middle runs; kNone without `more`
   i64 more = 0;                   ///< number of runs after the second
   i64 begins[kMaxRuns - 2] = {};  ///< first positions of the runs after the second
 

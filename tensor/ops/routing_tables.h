@@ -14,9 +14,9 @@ namespace ops {
 /// Counts the occurrences of each expert of the range in `experts`, int32 of any shape. counts: int32 [range.count].
 void count_choices(const Tensor& experts, const ExpertRange& range, Tensor& counts);
 
-/// Sorts the choices of the range by expert, stably. experts: int32 [T, k]. tokens: int32 [N], N being the total of
-/// count_choices(): the token of each choice. slots: int32 [T, k], the index of each choice in the sorted order; -1 =
-/// not in the range.
+/// Sorts the choices of the range by expert, stably. experts: int32 [T, k]. tokens: int32 [N], where N is the sum of
+/// counts of count_choices(): the token of each choice. slots: int32 [T, k], the index of each choice in the sorted
+/// order; -1 = not in the range.
 void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& tokens, Tensor& slots);
 
 /// Maximum number of choices accepted by each of the experts [0, num_experts).
@@ -24,9 +24,10 @@ struct Capacity {
   i64 num_experts = 0, max_choices = 0;
 };
 /// Drops choices such that no expert keeps more than capacity.max_choices. Choices with the largest weights are kept,
-/// NaN before all others; ties go to the token with the smaller `order`, then to a token's first choice. experts: int32
-/// [T, k]; values outside of the range are unchanged. weights: fp32 [T, k]. order: int32 [T], unique values from 0 to
-/// below 2^32 / k. kept: int32 [t, k], for tokens [first, first + t): the expert, or -1 if dropped.
+/// where NaN counts as largest. Ties go to the token with the smaller `order`, then to the earlier choice of the same
+/// token. experts: int32 [T, k]; values outside of the range are unchanged. weights: fp32 [T, k]. order: int32 [T],
+/// unique values from 0 to below 2^32 / k. kept: int32 [t, k], for tokens [first, first + t): the expert, or -1 if
+/// dropped.
 void drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order, const Capacity& capacity,
                    i64 first, Tensor& kept);
 

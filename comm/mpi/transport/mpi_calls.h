@@ -20,7 +20,7 @@ namespace mcpp {
 void check_mpi(int code, const char* call);
 
 /// Waiting policy of a thread: number of polls before it yields its core, number of yields before it sleeps between
-/// polls, and its cancellation.
+/// polls, and how it is canceled.
 struct WaitPolicy {
   int spins = 0;
   int yields = 2000;  ///< a few hundred microseconds, enough for typical messages
@@ -41,7 +41,7 @@ class PollLoop {
   enum class Step { Poll, Yield, Sleep };
 
   explicit PollLoop(const WaitPolicy& wait_policy) : wait_policy_(wait_policy) {}
-  /// Returns the step before the next poll, in addition to `progress_callback`.
+  /// Returns the action to take before the next poll, in addition to `progress_callback`.
   Step next();
   /// Performs the next step. Throws as WaitPolicy::check() does.
   void pause();
@@ -57,7 +57,7 @@ bool are_complete(std::span<MPI_Request> requests, MPI_Status* statuses = MPI_ST
 void wait_all(std::span<MPI_Request> requests, const WaitPolicy& wait_policy,
               MPI_Status* statuses = MPI_STATUSES_IGNORE);
 
-/// Starts `call(request)` and waits for it.
+/// Calls `call(request)`, which starts an operation, and waits for its completion.
 template <class Call>
 void complete(const char* name, const WaitPolicy& wait_policy, const Call& call) {
   MPI_Request request = MPI_REQUEST_NULL;

@@ -6,7 +6,7 @@
 namespace mcpp {
 
 /// Collectives for groups whose ranks are all on the node of `window`. Each operation returns false without effect, on
-/// all ranks, if some rank's tensor is not in memory that all ranks can map.
+/// all ranks, if some rank's tensor is in memory that not all ranks can map.
 class DirectCollectives {
  public:
   DirectCollectives(SharedWindow& window, PeerArenas& arenas) : window_(window), peers_(window, arenas) {}

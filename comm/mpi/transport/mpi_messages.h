@@ -18,9 +18,9 @@
 
 namespace mcpp {
 
-// Large inter-node messages sent directly from their tensors.
+// Large inter-node messages, sent directly from their tensors.
 
-/// Tags of one message between two ranks and of its receiver's answer, which distinguish concurrent messages.
+/// MPI tags of an offered message and of the receiver's answer. They distinguish concurrent messages between two ranks.
 struct OfferTags {
   int message, answer;
 };
@@ -88,7 +88,7 @@ class MpiMessages {
   /// Implements all_to_all_v(). `wait_policy` is the policy of the waiting thread.
   Work exchange(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive,
                 const WaitPolicy& wait_policy) const;
-  /// Waits until all sent messages have left this rank's memory.
+  /// Waits until all sent messages have left the memory of this rank.
   void finish();
 
  private:
@@ -145,8 +145,8 @@ class MpiMessages {
   WaitPolicy wait_policy_;
   std::list<InFlightSend> in_flight_sends_;
   std::list<PostedMessage> posted_messages_;
-  std::map<int, i64> offers_to_, offers_from_;       // number of offers by rank
-  std::map<std::pair<u64, int>, bool> is_mappable_;  // by arena and rank: whether that rank can map the arena
+  std::map<int, i64> offers_to_, offers_from_;       // number of offers to and from each rank
+  std::map<std::pair<u64, int>, bool> is_mappable_;  // indexed by arena and rank: whether that rank can map the arena
 };
 
 }  // namespace mcpp

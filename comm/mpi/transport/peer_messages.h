@@ -36,7 +36,7 @@ class PeerTensors {
   std::byte* operator[](int rank) const { return tensors_[rank]; }
 
  private:
-  /// Tensor location that a rank publishes in the window.
+  /// Location of a tensor, as published in the window.
   struct TensorLocation {
     ArenaName arena;
     i64 offset;
@@ -48,7 +48,7 @@ class PeerTensors {
 
   SharedWindow& window_;
   PeerArenas& arenas_;
-  std::map<u64, bool> is_mapped_;  // by arena id: mapped by every rank of the node
+  std::map<u64, bool> is_mapped_;  // indexed by arena id: mapped by every rank of the node
   std::vector<std::byte*> tensors_;
 };
 
@@ -62,12 +62,12 @@ struct MessageSlot {
   };
   std::atomic<State> state;
   std::atomic<u64> number;      ///< counts the messages it was used for, to detect reuse
-  bool is_next_arena_mappable;  ///< once received: the receiver can map MessageHeader::next_arena
+  bool is_next_arena_mappable;  ///< set once received: the receiver can map MessageHeader::next_arena
   ArenaName arena;              ///< arena that contains the bytes
   i64 offset, bytes;
 };
 
-/// Header sent by MPI: the location of the slot, and the arena from which the sender wants to send in place next.
+/// Header sent through MPI: the location of the slot, and the arena from which the sender will send in place next.
 struct MessageHeader {
   ArenaName send_buffer;
   i64 slot;
@@ -101,7 +101,7 @@ class PeerMessages {
   void copy_to_send_buffer(MessageSlot& slot, const Tensor& t);
   std::byte* find(const ArenaName& arena, i64 offset, int owner);
 
-  std::unique_ptr<SharedArena> send_buffer_;  // slots and copied messages
+  std::unique_ptr<SharedArena> send_buffer_;  // memory of the slots and of copied messages
   std::shared_ptr<PeerArenas> arenas_;
   std::vector<MessageSlot*> free_;
 };

@@ -19,7 +19,7 @@
 
 namespace mcpp {
 
-/// Message in flight that was copied out of its tensor. The copy is plain memory because the group may outlive the
+/// Message in flight that was copied out of its tensor. The copy is not a tensor, because the group may outlive the
 /// device.
 struct InFlightSend {
   explicit InFlightSend(i64 bytes);
@@ -44,14 +44,15 @@ class ProgressThread {
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  /// Enqueues `operation`, which is destroyed with its tensors immediately after it ran. wait() rethrows its exception.
+  /// Enqueues `operation`, which is destroyed, together with its tensors, immediately after it ran. wait() rethrows its
+  /// exception.
   Work start(std::function<void()> operation);
   /// Returns a buffer of at least `bytes` bytes, reused from a sent message if possible, because new pages cost more
   /// than a copy.
   InFlightSend acquire_send_buffer(i64 bytes);
   /// Keeps the message until it has been sent. A failure is rethrown by the next call.
   void keep_until_sent(InFlightSend message);
-  /// Calls `make_progress` repeatedly until it returns true. It must not call methods of this class.
+  /// Calls `make_progress` repeatedly until it returns true. `make_progress` must not call methods of this class.
   void keep_until_sent(std::function<bool()> make_progress);
   /// Returns a callback for every wait for other ranks (WaitPolicy::progress_callback), also within a node. It
   /// progresses the messages in flight, unless another thread is doing so.
@@ -93,7 +94,7 @@ class ProgressThread {
     bool is_running = false;    ///< an operation is running; it is no longer in `jobs`
     std::atomic<int> idle = 0;  ///< number of threads that wait for an operation
     std::list<InFlightSend> in_flight_sends, spare_buffers;
-    std::list<std::function<bool()>> in_flight_callbacks;  ///< callbacks still to be called
+    std::list<std::function<bool()>> in_flight_callbacks;  ///< callbacks that have not returned true yet
     std::atomic<bool> has_to_send = false;                 ///< `in_flight_sends` or `in_flight_callbacks` is not empty
     int num_expected = 0;
     std::atomic<int> polling_holds = 0;

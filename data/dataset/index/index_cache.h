@@ -39,13 +39,13 @@ class IndexRanks {
  public:
   enum class RankScope : u8 { First, FirstOfNode, All };
   virtual ~IndexRanks() = default;
-  /// Runs f, which may take hours, on the given ranks while the others wait. Collective. Returns, once all are done,
-  /// the result of f on the first rank of the node, or false if f did not run there. An exception on one rank is thrown
-  /// on all.
+  /// Runs f, which may take hours, on the given ranks while the other ranks wait. Returns, once all calls have
+  /// finished, the result of f on the first rank of this node, or false if f did not run there. An exception on one
+  /// rank is thrown on all. Collective.
   virtual bool run(RankScope scope, const std::function<bool(const IndexBuildOptions&)>& f) const = 0;
 };
 
-/// Single process that runs everything itself.
+/// Single process that builds every index itself.
 class SingleIndexRank final : public IndexRanks {
  public:
   bool run(RankScope, const std::function<bool(const IndexBuildOptions&)>& f) const override { return f({}); }
@@ -72,7 +72,7 @@ class IndexArrays {
 };
 
 /// Throws BadInput, naming `what`, if `copies` of an index of `num_elements` elements exceed a quarter of `memory`
-/// (bytes of this host). An index exists twice while it is stored, and training needs memory as well.
+/// (bytes of this host). While an index is being stored, memory holds it twice, and training needs memory as well.
 void check_index_fits(const std::string& what, i64 num_elements, i64 copies, i64 memory = physical_memory());
 
 /// Returns <folder>/<kind>-<checksum of description>.index.

@@ -1,9 +1,9 @@
 // Document, sample and shuffle indices of Megatron-LM, bit-exact (megatron/core/datasets/gpt_dataset.py of Megatron
 // Core 0.16.1).
 //
-// The sequences of a split, repeated for as many epochs as needed, are shuffled and concatenated. Sample k consists
-// of the seq_length + 1 tokens from token k * seq_length on, so that neighboring samples share one token: the last
-// label of one is the first input of the next. The samples are then visited in shuffled order.
+// The sequences of a split, repeated for as many epochs as needed, are shuffled and concatenated. Sample k consists of
+// seq_length + 1 tokens, starting at token k * seq_length: the last label of a sample is the first input of the next.
+// The samples are then visited in shuffled order.
 #pragma once
 #include <optional>
 #include <random>
@@ -23,8 +23,8 @@ class RandomState {
   /// Seeds the generator. Throws BadInput unless 0 <= seed < 2^32, as in numpy.
   explicit RandomState(i64 seed);
 
-  /// Shuffles as RandomState.shuffle of a one-dimensional array (Fisher-Yates from the end). Calls `check`, which may
-  /// throw, periodically.
+  /// Shuffles like RandomState.shuffle of a one-dimensional array (Fisher-Yates from the end). Periodically calls
+  /// `check`, which may throw.
   template <class T, class Check>
   void shuffle(std::span<T> values, const Check& check) {
     constexpr u64 kCheckInterval = 1 << 16;

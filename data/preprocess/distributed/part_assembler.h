@@ -1,4 +1,4 @@
-// Assembles parts into the dataset that a single process would have written.
+// Assembles the parts of a preprocessing run into the dataset that a single process would have written.
 #pragma once
 #include <deque>
 #include <future>
@@ -13,7 +13,7 @@
 
 namespace mcpp {
 
-/// Assembles one key of all parts: writes the tokens that are not in the joined file yet and builds the index.
+/// Assembler for one key of all parts. Writes the tokens that are not in the joined file yet and builds the index.
 class KeyAssembler {
  public:
   KeyAssembler(const PartsFolder& folder, std::size_t key);
@@ -34,16 +34,16 @@ class KeyAssembler {
   std::string prefix_;
   bool keep_empty_;
   SharedOutputFile tokens_;
-  DatasetInfo info_;  // merged from the parts; sums of bytes and words
+  DatasetInfo info_;  // merged metadata of the parts; bytes and words are summed
   IndexContent index_;
-  i64 size_ = 0;  // bytes
+  i64 size_ = 0;  // size of the joined file in bytes
   i64 empty_documents_ = 0;
 };
 
-/// Background thread of process 0 that assembles parts while others are still being made.
+/// Background thread of process 0 that assembles parts while other parts are still being processed.
 class PartAssembler {
  public:
-  /// `folder` and `units` must outlive the object.
+  /// Keeps references to `folder` and `units`.
   PartAssembler(const PartsFolder& folder, const std::vector<WorkUnit>& units);
 
   /// Reports that the part of this unit exists and has output ranges. Call once per unit, in any order.
@@ -67,7 +67,7 @@ class PartAssembler {
   i64 malformed_lines_ = 0;
   std::vector<bool> has_part_;  // [unit] part exists
   std::size_t num_started_ = 0;
-  std::deque<std::shared_future<void>> assembled_;  // started units
+  std::deque<std::shared_future<void>> assembled_;  // parts being assembled
   ThreadPool thread_{1};                            // last member: uses all of the above
 };
 

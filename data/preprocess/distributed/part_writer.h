@@ -1,4 +1,4 @@
-// Writes the tokens of units to their output ranges.
+// Writer for the tokens of work units, which go to the output range of each unit.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -89,8 +89,8 @@ class UnitTokens {
   std::vector<MappedFile> mapped_files_;                  // [key]
 };
 
-/// Tokenizes one unit on `workers` threads. The reference arguments must outlive the result. `progress` is called with
-/// the number of bytes of the unit that are done. Throws as run_preprocess().
+/// Tokenizes one unit on `workers` threads. Keeps references to the arguments. `progress` is called with the number of
+/// bytes of the unit that are done. Throws as run_preprocess().
 std::unique_ptr<UnitTokens> tokenize_unit(const PartsFolder& folder, const WorkUnit& unit, const Tokenizer& tokenizer,
                                           i64 workers, TokenMemory& memory,
                                           const std::function<void(i64 bytes)>& progress);

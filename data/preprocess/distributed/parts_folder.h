@@ -22,9 +22,9 @@ namespace mcpp {
 /// One key of a part.
 struct KeyPart {
   DatasetInfo info;        ///< metadata of its tokens and of the documents that lie entirely within the part
-  bool continues = false;  ///< the first document started in the previous part
-  bool head_ends = false;  ///< the continued document ends in this part
-  bool is_open = false;    ///< the last document continues in the next part, unless it is the continued first one
+  bool continues = false;  ///< the first document continues from the previous part
+  bool head_ends = false;  ///< the document continued from the previous part ends in this part
+  bool is_open = false;    ///< the last document began in this part and continues in the next part
   i64 head_tokens = 0;     ///< tokens of the first document, if continued
   i64 open_tokens = 0;     ///< tokens of the last document, if open
   i64 empty_documents = 0;
@@ -34,8 +34,9 @@ struct KeyPart {
 
 /// Location of one key of a part in the joined file.
 struct OutputRange {
-  i64 begin = 0, end = 0;            ///< byte offsets
-  std::optional<i64> head_document;  ///< tokens of the document that ends in this head, including the appended <eod>
+  i64 begin = 0, end = 0;  ///< byte offsets
+  std::optional<i64>
+      head_document;  ///< tokens of the document that continued from the previous part and ends here, with <eod>
   bool operator==(const OutputRange&) const = default;
 };
 
@@ -87,8 +88,8 @@ class PartsFolder {
   /// Returns the path for tokens of a unit that have no output range yet and do not fit in memory.
   Path tokens_path(const WorkUnit& unit, const std::string& key) const;
   Path part_path(const WorkUnit& unit) const;
-  /// Returns the metadata of each unit whose part is present and complete. Removes everything else, such as parts of
-  /// an input file that has changed, since different units will occupy their output ranges.
+  /// Returns the metadata of each unit whose part is present and complete. Removes everything else, such as parts of an
+  /// input file that has changed, because their output ranges will be assigned to different units.
   std::vector<std::optional<PartMetadata>> retain_parts(const std::vector<WorkUnit>& units) const;
   /// Returns the metadata of a unit, or std::nullopt if its part is missing or incomplete.
   std::optional<PartMetadata> read_metadata(const WorkUnit& unit) const;
@@ -111,7 +112,7 @@ class PartsFolder {
 /// units and computes identical ranges. Thread-safe.
 class UnitPlacement {
  public:
-  /// `units` must outlive the object.
+  /// Keeps a reference to `units`.
   UnitPlacement(const PartsFolder& folder, const std::vector<WorkUnit>& units);
 
   /// Adds the metadata of a unit, once per unit, in any order. Throws BadInput if a document is too long or if a part
@@ -124,7 +125,7 @@ class UnitPlacement {
  private:
   struct Key {
     std::string prefix;
-    i64 end = 0;              // bytes so far
+    i64 end = 0;              // end of the tokens placed so far, in bytes
     std::optional<i64> open;  // tokens of the document that continues in the next unit
   };
   OutputRange next_output_range(Key& key, const WorkUnit& unit, const KeyPart& part) const;

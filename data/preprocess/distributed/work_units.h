@@ -11,9 +11,9 @@ struct WorkUnit {
   Path path;
   TextRange range;               ///< the entire file if it is compressed or small
   std::string file_stamp;        ///< size and modification time of the file
-  std::string before;            ///< identifies the preceding units, which determine the unit's output range
+  std::string before;            ///< identifies the preceding units, on which the output range of this unit depends
   bool is_json_lines = false;    ///< JSON lines rather than plain text
-  i64 bytes = 0;                 ///< bytes on disk that belong to the unit
+  i64 bytes = 0;                 ///< bytes of the unit on disk
   std::string identity() const;  ///< text that identifies the unit and its content
 };
 

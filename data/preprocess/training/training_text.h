@@ -15,7 +15,8 @@ namespace mcpp {
 
 // Progress display of tokenizer training.
 
-/// Shows how much text was read, then that training is running, for which the library reports no progress.
+/// Progress display that shows first how much text was read and then that training is running, for which the library
+/// reports no progress.
 class TokenizerTrainingProgress {
  public:
   explicit TokenizerTrainingProgress(const Log& log) : log_(log) {}
@@ -50,18 +51,18 @@ struct TextHash {
 };
 using WordCounts = std::unordered_map<std::string, i64, TextHash, std::equal_to<>>;
 
-/// Returns the text of `files`, read on demand, in parts that begin with the punctuation and newlines of a line ending
-/// or, within long lines, with a space. This allows pieces such as ":\n" or ".\n\nThe". Compared to sentencepiece's own
-/// line-by-line reading, in which it never sees a newline, English drama takes 10 % (unigram) and 2 % (bpe) fewer
-/// tokens, and an encyclopedia, where sentencepiece rarely sees a word end, 10 % (unigram) fewer. Reserved characters
-/// are left out. `files` must outlive the result. Throws BadInput on read errors.
+/// Returns the text of `files`, read on demand, in parts. A part begins with the punctuation and newlines of a line
+/// ending or, within a long line, with a space. This allows pieces such as ":\n" or ".\n\nThe". Compared to
+/// sentencepiece's own line-by-line reading, in which it never sees a newline, English drama takes 10 % (unigram) and 2
+/// % (bpe) fewer tokens, and an encyclopedia, where sentencepiece rarely sees a word end, 10 % (unigram) fewer.
+/// Reserved characters are left out. Keeps a reference to `files`. Throws BadInput on read errors.
 std::unique_ptr<sentencepiece::SentenceIterator> make_block_iterator(InputFiles& files,
                                                                      TokenizerTrainingProgress& progress);
 
 /// Returns each distinct word of `files` as "word<TAB>count". BPE training needs only the counts; the library would
 /// otherwise process every occurrence. A word includes the spaces before it and ends at its line end. A line ending
-/// such as ",\n" or "!\n\n" is a separate word, because training time depends on the number of distinct words and
-/// "word", "word,\n" and "word\nNext" would be three. Reads all input immediately on `threads` threads; the result does
+/// such as ",\n" or "!\n\n" is a separate word: otherwise "word", "word,\n" and "word\nNext" would be three distinct
+/// words, and training time grows with their number. Reads all input immediately on `threads` threads; the result does
 /// not depend on their number. Reserved characters are left out. Throws BadInput on read errors.
 std::unique_ptr<sentencepiece::SentenceIterator> make_word_iterator(InputFiles& files, i64 threads,
                                                                     TokenizerTrainingProgress& progress);

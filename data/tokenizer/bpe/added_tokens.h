@@ -11,13 +11,14 @@ namespace mcpp {
 
 class AddedTokens {
  public:
-  /// `tokens` must be spelled as in the texts that are searched; none may be empty.
+  /// `tokens` must be spelled as in the texts that are searched. No token may be empty.
   explicit AddedTokens(std::vector<AddedToken> tokens);
   AddedTokens(const AddedTokens&) = delete;
   AddedTokens& operator=(const AddedTokens&) = delete;
 
   /// Calls text(part, offset) for text between tokens and token(id) for tokens, in order. The longest token at each
-  /// position wins; if it must be a complete word and is not, all of it is skipped, as in `tokenizers`.
+  /// position wins. If it must be a complete word but is part of a longer one, it is skipped entirely, as in
+  /// `tokenizers`.
   template <class Text, class Token>
   void split(std::string_view all, Text&& text, Token&& token) const {
     std::size_t done = 0;
@@ -33,7 +34,7 @@ class AddedTokens {
   struct Found {
     const AddedToken* token = nullptr;
     std::size_t begin = 0, end = 0;  // including the white space it absorbs
-    std::size_t next = 0;            // where the search continues
+    std::size_t next = 0;            // position at which the search continues
   };
   /// Tokens that begin with the same byte, longest first.
   struct Bucket {

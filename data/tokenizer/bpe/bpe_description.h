@@ -1,5 +1,5 @@
 // Content of a byte pair encoding tokenizer, independent of the file format: tokenizer.json of `tokenizers`, GPT-2's
-// vocab.json with merges.txt, or tiktoken's rank list.
+// vocab.json with merges.txt, or tiktoken's rank list
 #pragma once
 #include <array>
 #include <optional>
@@ -51,7 +51,7 @@ struct SplitStep {
   SplitBehavior behavior = SplitBehavior::Isolated;
   bool invert = false;  ///< treat text between matches as matches
 };
-/// Prepends `text` unless the text begins with it.
+/// Prepends `text` unless the input begins with it.
 struct PrefixStep {
   std::string text;
   bool is_at_text_begin_only = false;
@@ -90,7 +90,7 @@ struct BpeDescription {
 /// of set_rules().
 std::string to_tokenizer_json(const BpeDescription& description);
 
-// Pre-tokenization of known byte-level tokenizers, for files that do not state it.
+// Pre-tokenization of known byte-level tokenizers, for files that do not specify it.
 
 enum class PreTokenization { Gpt2, Llama3, Qwen2, Cl100k, O200k };
 template <>
@@ -104,7 +104,7 @@ std::string_view word_pattern(PreTokenization kind);
 /// Sets how texts are normalized and split.
 void set_rules(BpeDescription& description, PreTokenization kind);
 
-/// Published vocabulary whose files state neither rules nor special tokens.
+/// Published vocabulary whose files specify neither rules nor special tokens.
 struct KnownVocabulary {
   std::string_view name;
   i64 pieces;  ///< number of pieces without special tokens

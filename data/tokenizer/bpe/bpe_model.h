@@ -11,7 +11,7 @@
 
 namespace mcpp {
 
-/// Merges by the ids of the pair.
+/// Table of merges, indexed by the ids of the pair.
 class MergeTable {
  public:
   static constexpr u32 kNever = ~u32{0};  ///< rank of a pair that does not merge
@@ -75,8 +75,8 @@ class BpeModel {
   bool is_byte_level_ = false, fuse_unknown_ = false;
   std::optional<i32> unknown_;
   std::array<i32, 256> byte_ids_{};  // -1 = no such piece
-  Words characters_;                 // unless byte-level
-  Words words_;                      // with ignore_merges
+  Words characters_;                 // used unless the model is byte-level
+  Words words_;                      // used with ignore_merges
 };
 
 }  // namespace mcpp

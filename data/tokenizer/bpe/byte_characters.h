@@ -11,7 +11,7 @@ namespace mcpp {
 /// Returns the characters of bytes: U+0120 for a space, U+010A for a newline, and "a" for an "a".
 std::string byte_characters(std::string_view bytes);
 
-/// Returns the bytes that `text` represents; std::nullopt if a character represents no byte.
+/// Returns the bytes that `text` represents, or std::nullopt if it contains a character that represents no byte.
 std::optional<std::string> bytes_of_characters(std::string_view text);
 
 /// Returns all bytes in the order of their characters, which is the order of their ids in trainers.

@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Receiver of words.
+/// Consumer of the words that PreTokenizer::split() produces.
 class WordSink {
  public:
   virtual ~WordSink() = default;
@@ -33,7 +33,7 @@ class PreTokenizer {
     SplitBehavior behavior;
     bool invert;
   };
-  /// Arguments that are the same for all parts of a text.
+  /// Arguments shared by all parts of a text.
   struct Call {
     RegexMemory& memory;
     WordSink& sink;

@@ -9,17 +9,17 @@
 
 namespace mcpp {
 
-/// Parses a vocabulary. Default rules are those of a known vocabulary, else GPT-2's. Throws BadInput, naming `source`,
-/// for damaged files.
+/// Parses a vocabulary. The default rules are those of the known vocabulary of this size, or else GPT-2's. Throws
+/// BadInput, naming `source`, for damaged files.
 BpeDescription parse_vocab_and_merges(std::string_view vocab, std::string_view merges, const std::string& source,
                                       std::optional<PreTokenization> rules = {});
 
 /// Returns true if `text` begins like a rank list: bytes in base64, a space, a number.
 bool looks_like_ranks(std::string_view text);
 
-/// Parses a rank list; the ranks are the ids. Rules and special tokens are those of the known vocabulary of its size.
-/// For other sizes `rules` must be set, and one special token, <|endoftext|>, is added. Throws BadInput, naming
-/// `source`, for malformed lines, duplicate or missing ids, and an unknown size without `rules`.
+/// Parses a rank list; the ranks are the ids. The size of the list determines a known vocabulary, whose rules and
+/// special tokens are used. For other sizes `rules` must be set, and the special token <|endoftext|> is added. Throws
+/// BadInput, naming `source`, for malformed lines, duplicate or missing ids, and an unknown size without `rules`.
 BpeDescription parse_ranks(std::string_view text, const std::string& source, std::optional<PreTokenization> rules = {});
 
 }  // namespace mcpp

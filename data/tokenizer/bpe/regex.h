@@ -60,7 +60,7 @@ class Regex {
 /// Iterator over all matches in a text. Skips empty matches at the end of the previous match.
 class RegexMatches {
  public:
-  /// All arguments must outlive the object.
+  /// Keeps references to all arguments, including `text`.
   RegexMatches(const Regex& regex, std::string_view text, RegexMemory& memory)
       : regex_(regex), text_(text), memory_(memory) {}
 

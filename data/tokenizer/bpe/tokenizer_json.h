@@ -24,7 +24,6 @@ void check_no_holes(const BpeDescription& description, i64 end, const std::strin
 /// Looks up pieces and appends merges by their spelling.
 class MergeReader {
  public:
-  /// Both arguments must outlive the object.
   MergeReader(BpeDescription& description, const std::string& source);
   /// Appends a merge. Throws BadInput if the two pieces or their concatenation are not in the vocabulary.
   void add(const std::string& left, const std::string& right);
@@ -43,10 +42,10 @@ class MergeReader {
 /// or unsupported, such as a model other than BPE.
 BpeDescription parse_tokenizer_json(std::string_view text, const std::string& source);
 
-/// Returns the member "added_tokens" of such a file.
+/// Returns `tokens` in the format of the member "added_tokens" of a tokenizer.json.
 OrderedJson added_tokens_json(const std::vector<AddedToken>& tokens);
 
-/// Returns the number of ids of such a file with any model. Throws BadInput if it is not JSON or has no model.
+/// Returns the number of ids of a tokenizer.json with any model. Throws BadInput if `text` is not JSON or has no model.
 i64 count_tokens(std::string_view text, const std::string& source);
 
 }  // namespace mcpp

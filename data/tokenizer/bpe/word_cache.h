@@ -1,4 +1,4 @@
-// Cache of encoded words with their ids: in natural text nearly all words recur.
+// Cache of encoded words: in natural text nearly all words recur.
 #pragma once
 #include <optional>
 #include <span>
@@ -9,14 +9,14 @@
 
 namespace mcpp {
 
-/// Cache of bounded size. It is cleared when full.
+/// Cache of bounded size, which is cleared when it is full.
 class WordCache {
  public:
   static constexpr std::size_t kMaxWordBytes = 64;  ///< longer words seldom recur
 
   static u64 hash(std::string_view word);
 
-  /// Returns the ids of an inserted word, valid until the next insert(); std::nullopt if there is none.
+  /// Returns the ids of an inserted word, valid until the next insert(); std::nullopt if the word is not in the cache.
   std::optional<std::span<const i32>> find(std::string_view word, u64 hash) const;
   /// Inserts a word that find() did not find.
   void insert(std::string_view word, u64 hash, std::span<const i32> ids);

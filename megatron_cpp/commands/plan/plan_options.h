@@ -35,7 +35,7 @@ struct PlanOptions {
   Deadline deadline;
   std::string from_run, emit_hardware;
 
-  /// Returns true if the minimum number of devices that meets the deadline is requested without specified candidates.
+  /// Returns true if the minimum number of devices that meets the deadline is requested, without a list of candidates.
   bool should_minimize_devices() const {
     return scale.empty() && (objective == Objective::Deadline || deadline.hours > 0);
   }
@@ -105,10 +105,11 @@ struct PlanOptions {
 
 /// Returns the default candidates of `plan scale`: 1, 2, 4, ... and `max_world_size`.
 std::vector<i64> powers_of_two_up_to(i64 max_world_size);
-/// Returns the option that was probably intended by the first word after `plan`; "" if the word is a configuration.
+/// Returns the option that the user probably meant by `words`, the words after `plan`; "" if the first word is a
+/// configuration.
 std::string find_hint(std::span<const std::string> words);
 
-/// Throws BadInput with every inconsistency of the options.
+/// Throws BadInput that lists every inconsistency of the options.
 void check_options(const PlanOptions& options);
 
 // Command megatron_cpp plan; its subcommand `plan calibrate` runs on several ranks.

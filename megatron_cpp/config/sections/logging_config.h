@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Times that are logged: the maximum over ranks, the minimum and maximum, or those of all ranks.
+/// Times to log: the maximum over ranks, the minimum and maximum, or the times of all ranks.
 enum class TimingLogOption { Max, Minmax, All };
 
 template <>

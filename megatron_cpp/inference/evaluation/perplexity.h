@@ -23,8 +23,8 @@ struct HeldOut {
 };
 
 /// Reads all `files` as one text, in the formats of preprocess. The first document follows the token that begins texts
-/// (SpecialTokens::text_begin()). Each later document follows the end token of the previous one, which is scored, and
-/// bos if the model has one. Throws BadInput if a file cannot be read or there is no text.
+/// (SpecialTokens::text_begin()). Each later document follows the end token of the previous document, which is scored,
+/// and bos if the model has it. Throws BadInput if a file cannot be read or there is no text.
 HeldOut read_texts(const std::vector<std::string>& files, const DocumentFormat& format, const Tokenizer& tokenizer,
                    const SpecialTokens& special = {});
 
@@ -33,7 +33,7 @@ HeldOut read_texts(const std::vector<std::string>& files, const DocumentFormat& 
 /// separates documents.
 HeldOut read_dataset(const Path& prefix, const InferenceModel& inference);
 
-/// Serializes texts, for other ranks.
+/// Serializes texts, to send them to other ranks.
 std::string pack(const std::vector<HeldOut>& texts);
 std::vector<HeldOut> unpack(std::string_view bytes);
 
@@ -61,12 +61,13 @@ struct EvaluationOptions {
   i64 micro_batch_size = 1;      ///< windows in one pass; does not change the result
   DocumentRules documents = {};  ///< rules that the model was trained with
   i32 begin_token = -1;          ///< token before documents that is never scored; -1 = none
-  std::function<void(i64 done, i64 all)> progress = [](i64, i64) {};  ///< called regularly with the number of windows
+  std::function<void(i64 done, i64 all)> progress = [](i64, i64) {
+  };  ///< called regularly with the number of windows scored so far and the total
 };
 
-/// Scores `texts`, each represented by its tokens, of which the first is context only. Collective over `parallel`, with
-/// identical texts on all ranks; returns identical results on all ranks. Windows are distributed over
-/// data-parallel ranks, and those of short texts share batches. Sets nll and tokens of each Perplexity. The sum of a
+/// Scores `texts`, which are given as tokens. The first token of a text is context only. Collective over `parallel`,
+/// with identical texts on all ranks; returns identical results on all ranks. Windows are distributed over
+/// data-parallel ranks, and windows of short texts share batches. Sets nll and tokens of each Perplexity. The sum of a
 /// text is accumulated in fp64 in token order, regardless of the micro-batch, the layout and the other texts.
 std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel,
                                        std::span<const std::span<const i32>> texts, const EvaluationOptions& options);

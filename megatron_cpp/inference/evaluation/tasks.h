@@ -1,4 +1,4 @@
-// Tasks of multiple-choice questions: their file, the requests to the model and the scores.
+// Tasks that consist of multiple-choice questions: files, requests to the model, and scores.
 #pragma once
 #include <functional>
 #include <optional>
@@ -23,7 +23,7 @@ struct TaskItem {
   i64 line = 0;  ///< line in the file, from 1
   std::string context;
   std::vector<std::string> continuations;  ///< at least one; none is empty
-  std::vector<i64> answers;                ///< indices of correct continuations; empty if there is only one
+  std::vector<i64> answers;  ///< indices of correct continuations; empty if the item has only one continuation
   std::string target_delimiter = " ";
 };
 
@@ -32,14 +32,15 @@ struct Task {
   Path file;
   std::vector<TaskItem> items;
 
-  /// Returns true if the model chooses among continuations, false if each item has one. Identical for all items.
+  /// Returns true if the model chooses among continuations, false if each item has a single continuation. Identical for
+  /// all items.
   bool is_choice() const { return items.front().continuations.size() > 1; }
   /// Returns "file:line" for messages.
   std::string location(const TaskItem& item) const;
 };
 
-/// Reads a file, compressed or not, as preprocess does. Throws BadInput, naming file and line, for malformed lines, and
-/// for files that are empty or mix items of both kinds.
+/// Reads a file, compressed or not, as preprocess does. Throws BadInput, naming file and line, for malformed lines and
+/// for files that are empty or contain items with and without a choice.
 Task read_task(const Path& file);
 
 // Conversion of task items to windows of tokens, as in lm-evaluation-harness.
@@ -56,8 +57,8 @@ struct EncodedPair {
 };
 
 /// Encodes a context and its continuation. Whitespace (as defined by Unicode) at the end of the context moves to the
-/// continuation, since tokens begin with it. Tokenizes the context, and both concatenated; the remaining tokens of the
-/// concatenation are the continuation. Either may be empty.
+/// continuation, since tokens begin with whitespace. Tokenizes the context alone and the concatenation; the tokens of
+/// the concatenation after those of the context are the continuation. Either may be empty.
 EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::string continuation);
 
 /// Tokens of all continuations, each after its context, with a window that scores it.
@@ -66,13 +67,13 @@ struct TaskRequests {
   std::vector<EvaluationWindow> windows;  ///< ordered by item, then by continuation
 };
 
-/// Serializes requests, for other ranks.
+/// Serializes requests, to send them to other ranks.
 std::string pack(const TaskRequests& requests);
 TaskRequests unpack_requests(std::string_view bytes);
 
 /// Adds the requests of `task`. Truncates contexts that are too long at the beginning, so that the model predicts at
-/// most seq_length tokens in a window. Throws BadInput, naming the line, for a continuation that is longer than that or
-/// has no separate token.
+/// most seq_length tokens in a window. Throws BadInput, naming the line, for a continuation that is longer than
+/// seq_length tokens or has no token of its own.
 void add_requests(const Task& task, const TaskEncoder& encoder, i64 seq_length, TaskRequests& requests);
 
 /// Score of one request.
@@ -91,16 +92,18 @@ std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel,
 /// Scores of one item. For tasks without choice only `acc` is used: true if the model would generate the continuation.
 struct ItemScores {
   std::vector<Likelihood> continuations;
-  bool acc = false;        ///< the most likely continuation is correct
+  bool acc = false;        ///< true if the most likely continuation is correct
   bool acc_norm = false;   ///< as acc, with likelihoods normalized by characters of the continuation without delimiter
   bool acc_bytes = false;  ///< as acc, with likelihoods normalized by UTF-8 bytes
 };
 
 /// Mean over the items of a task.
 struct TaskMetric {
-  std::string name;  ///< acc, acc_norm, acc_bytes; perplexity: exp(-mean log-likelihood) of the continuation
+  std::string
+      name;  ///< metric: acc, acc_norm or acc_bytes; or perplexity, exp(-mean log-likelihood) of the continuation
   double value = 0;
-  std::optional<double> standard_error;  ///< error of the mean (perplexity: delta method); none for a single item
+  std::optional<double>
+      standard_error;  ///< error of the mean (for perplexity by the delta method); std::nullopt for a single item
 };
 
 struct TaskScores {

@@ -1,4 +1,4 @@
-// Datasets and microbatches of a run, as configured.
+// Datasets and microbatches of a run, as specified by the configuration.
 #pragma once
 #include <functional>
 #include <limits>
@@ -18,7 +18,7 @@
 
 namespace mcpp {
 
-// Collective construction of the sample indices of a run.
+// Construction of the sample indices of a run by all ranks together.
 
 /// Ranks of a run. Ranks that wait for a build exchange a message with the builder several times a second and sleep in
 /// between, so that a long build does not trigger the watchdog and a signal on any rank is noticed. On a signal the
@@ -40,8 +40,8 @@ class SharedIndexRanks final : public IndexRanks {
   std::function<int()> signal_;
 };
 
-/// Returns the datasets of a run: the training split with `train_samples` samples, the others with as many as an
-/// evaluation reads. Throws BadInput if the data cannot provide them. Collective over `ranks`.
+/// Returns the datasets of a run: the training split has `train_samples` samples, and each other split has as many
+/// samples as an evaluation reads. Throws BadInput if the data cannot provide them. Collective over `ranks`.
 Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRanks& ranks, const Log& log);
 
 /// Iterates over the microbatches of one data-parallel rank; yields the sample indices of each.
@@ -62,12 +62,13 @@ class MicroBatchIterator {
 };
 
 /// Streams this rank's microbatches of the global batches of one dataset, in order from `consumed_samples` on.
-/// Prefetches on a thread. Of the ranks that share the layers of the first or last pipeline stage (tp x cp), only the
-/// first reads the data and broadcasts it; each rank keeps its own positions. Intermediate stages need only the sample
+/// Prefetches on a thread. Among the tp x cp ranks that share the first or the last pipeline stage, only the first rank
+/// reads the data and broadcasts it; each rank then keeps its own positions. Intermediate stages need only the sample
 /// indices, except that they also read the data if document boundaries are used.
 class BatchStream {
  public:
-  /// `batch_sizes` is as in Config::batch_sizes(). Samples from `end` on only pad the last batch and have no targets.
+  /// `batch_sizes` is as in Config::batch_sizes(). Samples with index `end` or above only pad the last batch and have
+  /// no targets.
   BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
               i64 consumed_samples, Session& session, i64 end = std::numeric_limits<i64>::max());
 
@@ -76,7 +77,7 @@ class BatchStream {
  private:
   MicroBatch next_micro_batch();
 
-  /// Reads the next microbatch, which has these samples, on this rank.
+  /// Reads `samples`, the next microbatch of this rank.
   Batch read(const std::vector<i64>& samples);
 
   DataConfig data_;
@@ -102,7 +103,7 @@ Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, cons
 
 /// Tokenizer that produced the token ids of a run, identified by the checksum of its file.
 struct TokenizerSource {
-  /// source of this information: data.tokenizer_model, or the .json of the first dataset that has one
+  /// file from which this was determined: data.tokenizer_model, or the .json of the first dataset that has one
   std::string file;
   std::string checksum;
 };

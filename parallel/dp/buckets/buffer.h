@@ -37,8 +37,8 @@ struct DataParallelGroups {
   Communicator& shard;      ///< ranks among which ZeRO shards
   Communicator& replicate;  ///< ranks that hold the same shard: more than one with hybrid sharding (HSDP)
   /// Hierarchy of `shard` over nodes, if configured: the consecutive ranks of `shard` on this rank's node, and the
-  /// ranks with the same index on all nodes. Both or neither. In stage 3 the ranks of a node keep a second copy of the
-  /// weights, sharded among them.
+  /// ranks with the same index on all nodes. Both are set, or neither. In stage 3 the ranks of a node keep a second
+  /// copy of the weights, sharded among them.
   Communicator* intra_node = nullptr;
   Communicator* inter_node = nullptr;
 };
@@ -49,7 +49,7 @@ struct ShardSegment {
   Tensor params;  ///< 1-D, in the model's dtype; undefined if offloaded
   Tensor grads;   ///< 1-D, fp32 (fp64 in an fp64 model; bf16 with main_grads_dtype bf16); padding is zero
   StateStore* offload_store = nullptr;  ///< store of offloaded weights
-  std::size_t offload_segment = 0;      ///< its segment with these weights, which has one vector
+  std::size_t offload_segment = 0;      ///< segment of the store with these weights, which has one vector
 
   /// Returns weights [first, first + n) of the segment, as stored between uses.
   StoredArray stored_weights(i64 first, i64 n) const {
@@ -60,7 +60,8 @@ struct ShardSegment {
 /// PowerSGD state of a parameter on one rank.
 struct PowerSgdState {
   Param* param;
-  /// parameter-shaped error feedback: the part of this rank's gradients that sums omitted so far; initially zero
+  /// error feedback in the shape of the parameter: the part of this rank's gradients that sums have omitted so far;
+  /// initially zero
   Tensor error;
   Tensor factor;  ///< [columns, rank], identical on all ranks of `shard`: start of the next power iteration
 };
@@ -77,8 +78,8 @@ class ParamAndGradBuffer {
   /// Makes the weights of `unit` and, for Backward, memory for its gradients available: value and main_grad of its
   /// parameters are valid until the matching release. Uses of a unit may nest; in stages 2 and 3, the end of the
   /// outermost Backward use reduces its gradients. If forward uses units in ascending and backward in descending order,
-  /// stage 3 gathers weights ahead. A use inside that of a later unit (tied embeddings) does not count as a step of
-  /// that loop.
+  /// stage 3 gathers weights ahead. A use nested in the use of a later unit (tied embeddings) does not count as a step
+  /// of this loop.
   virtual void acquire(int unit, Use use) = 0;
   /// Ends a use. `is_last` marks the unit's last use of that kind in the step; with Backward its gradients are then
   /// complete, including delayed weight gradients. Inside a nested use, takes effect when the outermost one ends.
@@ -108,7 +109,7 @@ class ParamAndGradBuffer {
   /// [first, first + values.numel()) of the param's box. Offloaded weights are fetched for the call and written back.
   using PartVisitor = std::function<void(Param&, i64 first, Tensor values)>;
   void visit_weights(const PartVisitor& f) const;
-  /// Calls f like visit_weights(), but passes the storage of the weights, for later reads and writes.
+  /// Like visit_weights(), but passes the storage of the weights, which can be read and written later.
   using StoredPartVisitor = std::function<void(Param&, i64 first, const StoredArray& values)>;
   void visit_stored_weights(const StoredPartVisitor& f) const;
   /// Calls f like visit_weights(), for gradients.

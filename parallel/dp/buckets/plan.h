@@ -34,12 +34,11 @@ struct BufferPlan {
   std::vector<ParamMeta> params;  ///< parameters in the given order
   std::vector<i64> offsets;       ///< offset of params[i] in the flat vectors
   std::vector<Bucket> buckets;    ///< buckets in vector order; backward completes the last one first
-  /// Bucket of the parameters of unit 0, 1, ...; none if the unit has no parameters. A table, because each use of a
-  /// unit looks it up.
+  /// Index of the bucket of each unit; std::nullopt if the unit has no parameters. Looked up at each use of a unit.
   std::vector<std::optional<std::size_t>> bucket_by_unit;
   i64 total = 0;  ///< elements of a flat vector, padding included
 
-  /// Returns the bucket of `unit`; none also for units after the last one with parameters.
+  /// Returns the bucket of `unit`, or std::nullopt if the unit has no parameters.
   std::optional<std::size_t> bucket_of(int unit) const {
     const auto index = static_cast<std::size_t>(unit);
     return index < bucket_by_unit.size() ? bucket_by_unit[index] : std::nullopt;
@@ -48,7 +47,7 @@ struct BufferPlan {
 
 /// Lays out `params`, whose units must not decrease, consecutively. Units are collected into buckets from the last to
 /// the first, as backward finishes them; a bucket is closed once it has at least `bucket_elements` (Megatron-LM's rule;
-/// 0 = one bucket). The bucket reduced last, which cannot be overlapped, is thus the small remainder.
+/// 0 = one bucket). The bucket reduced last, whose reduction cannot be overlapped, is thus the small remainder.
 BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_elements);
 
 /// Returns the `bucket_elements` to use in a ZeRO stage if `bucket_elements` are configured. Stages 2 and 3 process

@@ -3,7 +3,7 @@
 //  - VectorTiles: fp32 or fp64 on the vector units;
 //  - PairTiles: bf16 operands in pairs and fp32 sums, on AMX or with the dot products of AVX512_BF16.
 //
-// A block of up to 64 rows X [64, padded width] of q, k, v or dout is stored in the forms required by the products:
+// A block of up to 64 rows X [64, padded width] of q, k, v or dout is stored in the forms required by the GEMMs:
 //   rows     X itself; the left operand of X Y^T (k and v against queries)
 //   left_t   the left operand of X^T P (v in the output, k in dq)
 //   right_t  the right operand of Y X^T (q and dout against keys)
@@ -29,8 +29,8 @@ namespace mcpp::kernel::HWY_NAMESPACE {
 
 namespace simd = mcpp::HWY_NAMESPACE;
 
-/// Prefetches the row of `dim` elements a few iterations after `row`. Rows of a head are far apart, often on separate
-/// pages, where hardware prefetchers do not help.
+/// Prefetches the row of `dim` elements a few iterations after `row`. The rows of a head are far apart, often on
+/// separate pages, so hardware prefetchers do not help.
 template <bool kForWrite, class T>
 HWY_INLINE void prefetch_row_after(const T* row, i64 stride, i64 dim) {
   constexpr i64 kRowsAhead = 12;

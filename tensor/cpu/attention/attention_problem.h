@@ -15,7 +15,7 @@ namespace mcpp::kernel {
 
 inline constexpr i64 kHalf = 32;  ///< tiles on the causal diagonal are skipped in squares of this size
 
-/// Width of a head's queries and keys, or of its values, and the same rounded up for tiles.
+/// Width of the queries and keys of a head, or of the values; and this width rounded up for tiles.
 struct HeadWidth {
   i64 dim, padded;
   explicit constexpr HeadWidth(i64 width) : dim(width), padded(round_up(width, 32)) {}
@@ -39,8 +39,8 @@ struct AttentionProblem : AttentionArguments<T, AccumulateType<T>> {
     keys = queries > 0 ? Arguments::end_of_keys(queries - 1) : 0;
   }
 
-  /// Returns the factor from tile elements to scores; elements are products of queries and keys, or the output of
-  /// cap_tile().
+  /// Returns the factor that converts elements of a tile to scores. The elements are dot products of queries and keys,
+  /// or the output of cap_tile().
   double score_factor() const { return soft_cap > 0 ? soft_cap : scale; }
   AttentionRows rows() const {
     return {.queries = queries, .keys = keys, .head_dim = std::max(head_dim, Arguments::v.head_dim)};
@@ -60,10 +60,10 @@ struct TileOrigin {
   i64 b, first_query, first_key;
 };
 
-/// Part of a tile that has to be computed.
+/// Part of a tile that must be computed.
 struct Visible {
-  std::array<i64, 2> keys{};  ///< number of keys by half of the queries: 0, 32 or 64, from the first
-  bool is_masked = false;     ///< some elements inside that part must be hidden
+  std::array<i64, 2> keys{};  ///< number of visible keys for each half of the queries: the first 0, 32 or 64
+  bool is_masked = false;     ///< some elements inside the visible part must be masked
 
   bool is_empty() const { return keys[0] == 0 && keys[1] == 0; }
 };
@@ -138,7 +138,8 @@ i64 block_elements(const AttentionProblem<T>& p) {
 // Attention functions for an AttentionProblem, and their work items. An item may run on any thread, with its own
 // scratch memory.
 
-/// Computes ops::attention (writes out, lse) and ops::attention_backward (writes dq, dk, dv) for the filled-in problem.
+/// Computes ops::attention (writes out, lse) and ops::attention_backward (writes dq, dk, dv) for problem `p`, whose
+/// members must be set.
 template <class T>
 void attention_forward(AttentionProblem<T> p, CpuDevice& device);
 template <class T>
@@ -154,14 +155,15 @@ void attention_forward_item(const AttentionProblem<Float16>& p, i64 item, std::b
 template <class T>
 i64 attention_forward_bytes(const AttentionProblem<T>& p);
 
-/// Processes key head item % kv_heads in batch column item / kv_heads, with all query heads that share it. Size of
-/// `memory`: attention_backward_bytes() of attention_memory.h.
+/// Processes key head item % kv_heads in batch column item / kv_heads, with all query heads that share it. `memory` has
+/// attention_backward_bytes() bytes (attention_memory.h).
 void attention_backward_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);
 void attention_backward_item(const AttentionProblem<double>& p, i64 item, std::byte* memory);
 void attention_backward_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory);
 void attention_backward_item(const AttentionProblem<Float16>& p, i64 item, std::byte* memory);
 
-/// Processes, for a few queries and without tiles, query head item % heads in batch column item / heads. No dropout.
+/// Processes query head item % heads in batch column item / heads, without tiles. For a small number of queries,
+/// without dropout.
 void attention_decode_item(const AttentionProblem<float>& p, i64 item, std::byte* memory);
 void attention_decode_item(const AttentionProblem<double>& p, i64 item, std::byte* memory);
 void attention_decode_item(const AttentionProblem<BFloat16>& p, i64 item, std::byte* memory);

@@ -57,7 +57,7 @@ HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, C::kLowest)), scaled);
 }
 
-/// Applies the soft cap to `count` products: tanh(scale product / soft_cap).
+/// Applies the soft cap to `count` dot products: tanh(scale x / soft_cap).
 template <class T, class R = AccumulateType<T>>
 void cap_products(const AttentionProblem<T>& p, i64 count, R* products) {
   const hn::ScalableTag<R> d;
@@ -74,7 +74,7 @@ void cap_tile(const AttentionProblem<T>& p, const Span& span, R* s) {
   for (i64 k = 0; k < span.depth; ++k) cap_products(p, span.end - span.begin, s + k * kTile + span.begin);
 }
 
-/// Hides keys that come after a query, and those past the last key.
+/// Masks keys that come after a query, and keys past the last one.
 template <class T, class R = AccumulateType<T>>
 void hide_later_keys(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
@@ -95,7 +95,7 @@ void hide_later_keys(const AttentionProblem<T>& p, const TileOrigin& at, const V
   });
 }
 
-/// Hides keys of earlier documents, and those before the window.
+/// Masks keys of earlier documents, and keys before the window.
 template <class T, class R = AccumulateType<T>>
 void hide_earlier_keys(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
@@ -117,7 +117,7 @@ void hide_earlier_keys(const AttentionProblem<T>& p, const TileOrigin& at, const
   });
 }
 
-/// Sets hidden scores to -infinity in the visible part `v` of the tile.
+/// Sets masked scores to -infinity in the visible part `v` of the tile.
 template <class T, class R = AccumulateType<T>>
 void mask_tile(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   hide_later_keys(p, at, v, s);

@@ -1,4 +1,4 @@
-// GEMMs of strided bf16 matrices that fit the cache, with fp32 sums, for tiled attention. Requires AVX512_BF16;
+// GEMMs of strided bf16 matrices that fit in the cache, with fp32 sums, for tiled attention. Requires AVX512_BF16;
 // amx_multiply() also requires amx_available() (amx.h).
 #pragma once
 #include "tensor/cpu/simd/amx.h"
@@ -17,7 +17,7 @@ struct Bf16Operands {
 };
 /// Computes C[m, n] = A B, or C += A B; m, n and k are multiples of 32. Needs a TileSession on this thread.
 void amx_multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate);
-/// Computes the product of amx_multiply() on the vector units, with dot products of pairs.
+/// Computes the same GEMM as amx_multiply() on the vector units, with dot products of pairs.
 void dot_multiply(const Bf16Operands& x, i64 m, i64 n, i64 k, bool accumulate);
 
 /// Rounds a 64 x 64 tile to bf16 into dst, as left operand (rows) or as right operand (interleaved pairs of rows).

@@ -32,7 +32,7 @@ struct GemmSize {
 
 /// Returns true if oneDNN's sgemm should be used: AVX-512 is available under the current instruction set limit.
 /// oneDNN's AVX kernels (at least in 2.6) store an operand address in the stack pointer, so a signal on the thread
-/// overwrites operand memory. Their results for a row of c also depend on the number of rows.
+/// overwrites operand memory. The results of these kernels for a row of c also depend on the number of rows.
 bool can_use_sgemm();
 /// Computes fp32 GEMMs with oneDNN's sgemm.
 void gemm_f32(CpuDevice& device, GemmSize size, Operand<float> a, Operand<float> b, float beta, float* c);
@@ -46,7 +46,7 @@ void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFl
 /// Computes bf16 GEMMs with oneDNN primitives; requires can_use(Bf16Path::Dots).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// Computes a b^T for up to kFewRows rows of a; a and b are dense. fp32, or low precision with C float or T.
+/// Computes a b^T for up to kFewRows rows of a. a and b are dense, and either fp32, or low precision with C float or T.
 template <class T, class C>
 void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
 inline constexpr i64 kFewRows = 4;
@@ -60,22 +60,22 @@ struct Gemm {
   float beta = 0;
 };
 /// Computes several GEMMs in which each element of c is a sum over k in ascending order, so that a row of c depends
-/// only on its row of a. c is dense. fp32, or low precision with C float or T.
+/// only on its row of a. c is dense. The operands are fp32, or low precision with C float or T.
 template <class T, class C>
 void gemm_ordered(CpuDevice& device, std::span<const Gemm<T, C>> gemms);
-/// Computes ordered bf16 products with dot product instructions; requires can_use(Bf16Path::Dots).
+/// Computes GEMMs with ordered sums in bf16 with dot product instructions; requires can_use(Bf16Path::Dots).
 template <class C>
 void gemm_dot(CpuDevice& device, std::span<const Gemm<BFloat16, C>> gemms);
 /// Computes fp64 GEMMs for gradient checks, with simple loops.
 void gemm_f64(const CpuDevice& device, GemmSize size, Operand<double> a, Operand<double> b, float beta, double* c);
 
-/// Cache of oneDNN's compiled kernels, separate for each thread: creating one takes as long as a small GEMM.
+/// Per-thread cache of oneDNN's compiled kernels. Creating a kernel takes as long as a small GEMM.
 struct OneDnnKernels;
 class OneDnnCache {
  public:
   OneDnnCache();
   ~OneDnnCache();
-  /// Reserves space for this many threads; call before they start.
+  /// Reserves space for `threads` threads; call it before the threads start.
   void reserve(int threads);
   OneDnnKernels& of_thread(int thread);
 
@@ -87,7 +87,7 @@ class OneDnnCache {
 
 /// GEMM state of a CpuDevice.
 struct GemmCache {
-  std::optional<kernel::Bf16Path> bf16_path;  ///< set by the first GEMM, or by a test before it
+  std::optional<kernel::Bf16Path> bf16_path;  ///< set by the first GEMM, or earlier by a test
   std::optional<bool> sgemm;                  ///< set like bf16_path
   kernel::OneDnnCache onednn;
 

@@ -1,6 +1,6 @@
-// Partition of GEMMs with ordered sums into blocks of c, each computed by one thread from copies of its parts of a
-// and b: b in panels, a in strips of rows, one part of k at a time. The layout of copies and their multiplication are
-// defined by a kernel.
+// Partition of GEMMs with ordered sums into blocks of c, each computed by one thread. The thread copies the required
+// parts of a and b, b in panels and a in strips of rows, for one chunk of k at a time. A kernel defines the layout of
+// the copies and multiplies them.
 #pragma once
 #include <omp.h>
 
@@ -16,8 +16,8 @@
 
 namespace mcpp::kernel {
 
-/// Software prefetch of memory that a GEMM copies or writes later. Weights and gradients come from main memory, and
-/// waiting for them on use would take as long as the sums.
+/// Software prefetch of memory that a GEMM copies or writes later. Weights and gradients come from main memory; without
+/// prefetching, waiting for this memory would take as long as the arithmetic.
 class Prefetcher {
  public:
   /// Adds part `part` of `parts` of the stored rows of op(x) [rows, columns]. Supports at most two calls.
@@ -77,20 +77,20 @@ class Prefetcher {
   i64 lines_ = 0, column_ = 0, every_ = 1, left_ = 1, prefetches_per_step_ = 0, next_sums_ = 0;
 };
 
-/// Maximum size of a block of c; 32-bit words along k, and rows, copied at a time. Measured on an EPYC with 48 KiB of
-/// L1 and 1 MiB of L2 cache per core: a panel and the rows multiplied with it fit L1; the copies, their prefetched
-/// sources and the sums fit L2.
+/// Maximum number of rows and columns of a block of c, of 32-bit words along k copied at a time, and of rows copied at
+/// a time. Measured on an EPYC with 48 KiB of L1 and 1 MiB of L2 cache per core: a panel and the rows multiplied with
+/// it fit L1; the copies, their prefetched sources and the sums fit L2.
 inline constexpr i64 kBlockRows = 512, kBlockColumns = 192, kWords = 192, kStripRows = 128;
-/// Strip rows if a is transposed, as for weight gradients: k is then short, and the sums also need space in L1.
+/// Rows of a strip if a is transposed, as for weight gradients. k is then short, and the sums also need space in L1.
 inline constexpr i64 kTransposedStripRows = 64;
-/// Padding, so that rows of a's copy, and panels of b's, do not start on the same L1 cache lines.
+/// Padding that prevents rows of a copy of a, and panels of b, from starting on the same L1 cache lines.
 inline constexpr i64 kRowStep = kWords + 16, kPanelPadding = 16;
 /// Maximum columns of a panel of b: two vectors.
 inline constexpr i64 kMaxPanelColumns = 32;
 /// Elements of k transposed at a time, and their stride.
 inline constexpr i64 kTransposed = 64, kTransposedStep = kTransposed + 4;
 
-/// Scratch memory for the copies of a block, in 32-bit words, and for its sums unless they are in c.
+/// Scratch memory for the copies of a block, in 32-bit words, and for its sums unless these are in c.
 struct alignas(64) BlockScratch {
   float a[kStripRows * kRowStep];
   float b[kBlockColumns * (kWords + kPanelPadding)];
@@ -98,25 +98,25 @@ struct alignas(64) BlockScratch {
   float* sums;  // kBlockRows x kBlockColumns
 };
 
-/// Current block of a thread, and its next one; null at the end.
+/// Current block of a thread and its next block; null at the end.
 template <class T, class C>
 struct BlockTask {
   const Gemm<T, C>* block;
   const Gemm<T, C>* next = nullptr;
-  bool has_panels = false;  ///< the panels of b are already complete
+  bool has_panels = false;  ///< the panels of b are already copied completely
 };
 
-/// GEMM of a strip of a with a panel of b, for one part of k.
+/// GEMM of a strip of a with a panel of b, for one chunk of k.
 template <class C>
 struct Strip {
   bool is_a_transposed = false;
   const float* a = nullptr;
   float* b = nullptr;
   Operand<float> uncopied_b{};  ///< source that multiply() copies to b; no data if b is already copied
-  float* sums = nullptr;        ///< sums of the previous parts
+  float* sums = nullptr;        ///< sums over the previous chunks of k
   i64 ld = 0;
   i64 rows = 0, depth = 0;
-  bool is_first = true, is_last = true;  ///< position of this part of k
+  bool is_first = true, is_last = true;  ///< this is the first, or the last, chunk of k
   C* c = nullptr;
   i64 ldc = 0, columns = 0;  ///< columns of c up to the end of the block; may differ from a panel's width
   float beta = 0;
@@ -130,7 +130,7 @@ i64 depth_of(i64 k) {
   return parts <= 1 ? k : ceil_div(k, parts * kStep) * kStep;
 }
 
-/// Returns the number of rows of a copied at a time.
+/// Returns the number of rows of a that are copied at a time.
 template <class T>
 i64 strip_rows(const Operand<T>& a) {
   return a.transposed ? kTransposedStripRows : kStripRows;

@@ -35,16 +35,16 @@ class TileSession {
 
 enum class PanelOf : u8 { A, B };
 
-/// Packs one panel into `out` (64-byte aligned). `count` of the 32 rows (columns) exist. k_contiguous: element (i, k)
-/// is at x[i * ld + k], otherwise at x[k * ld + i].
+/// Packs one panel into `out` (64-byte aligned). Only the first `count` of the 32 rows (columns) exist. Element (i, k)
+/// is at x[i * ld + k] if `k_contiguous`, otherwise at x[k * ld + i].
 void pack_panel(PanelOf side, const BFloat16* x, i64 ld, bool k_contiguous, i64 count, i64 depth, BFloat16* out);
 
 /// Tiles of 32 rows of A: packed, or in place in a matrix whose rows are contiguous in k.
 struct ATiles {
   const BFloat16* data = nullptr;
   i64 row = 32;      ///< distance between rows of a tile, in elements
-  i64 second = 512;  ///< distance to the tile of rows 16 .. 31
-  i64 step = 1024;   ///< distance to the next 32 of k
+  i64 second = 512;  ///< distance to the tile of rows 16 .. 31, in elements
+  i64 step = 1024;   ///< distance to the next 32 elements along k, in elements
 
   static ATiles packed(const BFloat16* panel) { return {panel}; }
   static ATiles in_place(const BFloat16* x, i64 ld) { return {x, ld, 16 * ld, kPanelStep}; }

@@ -16,8 +16,8 @@ template <class T>
 struct ExpConstants;
 template <>
 struct ExpConstants<float> {
-  static constexpr float kLowest = -88, kHighest = 89;  // where n is -127 and 128
-  static constexpr float kRound = 0x1.8p23f + 127;      // adding it leaves n + 127 in the low bits
+  static constexpr float kLowest = -88, kHighest = 89;  // limits of x, where n is -127 and 128
+  static constexpr float kRound = 0x1.8p23f + 127;      // adding this constant leaves n + 127 in the low bits
   static constexpr float kLn2High = 0x1.62ep-1f, kLn2Low = 0x1.0bfbe8p-15f;
   static constexpr int kFraction = 23;
   /// Approximates (exp(r) - 1 - r) / r^2 on |r| <= ln(2) / 2, highest power first; the error of exp is 1e-8.
@@ -119,7 +119,7 @@ HWY_INLINE Normal<hn::Vec<D>> normal(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;
   const auto one = hn::Set(d, T{1}), two = hn::Set(d, T{2}), three = hn::Set(d, T{3});
   const auto distance = hn::Mul(hn::Abs(x), hn::Set(d, static_cast<T>(0.70710678118654752)));
-  // For large distances e is 0, and the other factor only has to stay finite.
+  // For large |x|, e is 0, and the other factor only has to remain finite.
   const auto limit = hn::Set(d, T{40});
   const auto z = hn::IfThenElse(hn::Gt(distance, limit), limit, distance);
   const auto e = exp_of(d, hn::Mul(hn::Mul(x, x), hn::Set(d, T{-0.5})));

@@ -24,7 +24,7 @@ class PartialSums {
 
   const i64 rows_per_chunk;
 
-  /// Returns the sums of the chunk that begins with `row`.
+  /// Returns the sums of the chunk that begins at row `row`.
   L* of_row(i64 row) const { return sums_.data<L>() + row / rows_per_chunk * sums_.dim(1); }
 
   /// Computes out = beta out + the sums of all chunks, from column `first` on.

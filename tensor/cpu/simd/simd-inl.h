@@ -26,8 +26,8 @@ using Lane = AccumulateType<T>;
 template <class T>
 using LaneTag = hn::ScalableTag<Lane<T>>;
 
-/// Active lanes of a vector: all, or the first `count` at the end of a row. Kernels are written once as a lambda over
-/// either.
+/// Active lanes of a vector: all lanes or, at the end of a row, the first `count` lanes. A kernel is written once as a
+/// lambda over either type.
 struct AllLanes {};
 struct FirstLanes {
   std::size_t count;
@@ -84,7 +84,7 @@ requires(sizeof(hn::TFromD<D>) == 4) HWY_INLINE void store(hn::Vec<D> v, D, BFlo
   const hn::Rebind<u16, D> narrow;
   const auto x = hn::BitCast(bits, v);
 #if HWY_TARGET <= HWY_AVX3
-  // Masked instructions halve the instruction count.
+  // Masked instructions halve the number of instructions.
   if constexpr (hn::MaxLanes(D()) == 16) {
     const __mmask16 is_odd = _mm512_test_epi32_mask(x.raw, _mm512_set1_epi32(0x10000));
     const __mmask16 is_nan = _mm512_cmp_ps_mask(v.raw, v.raw, _CMP_UNORD_Q);
@@ -148,7 +148,7 @@ HWY_INLINE void store(hn::Vec<D> v, D d, T* p, FirstLanes part) {
   std::memcpy(p, buffer, part.count * sizeof(T));
 }
 
-/// Returns v in used lanes, `other` in the rest.
+/// Returns v in used lanes and `other` in the remaining lanes.
 template <class D>
 HWY_INLINE hn::Vec<D> used_or(D, hn::Vec<D> v, hn::Vec<D>, AllLanes) {
   return v;

@@ -36,7 +36,7 @@ struct NoLoopHook {
   void step() {}
 };
 
-/// Update of c: overwrite with the sum; continue the sum with c as its start; add the sum to c.
+/// Update of c. Begin: overwrite c with the sum. Continue: start the sum with c. Add: add the sum to c.
 enum class Sums { Begin, Continue, Add };
 
 /// Computes a block of kRows rows and kVectors vectors of C, held in registers during the loop over k, which calls

@@ -4,8 +4,8 @@
 
 namespace mcpp {
 
-/// Tiled kernels of this program: any dtype, head_dim up to 256, all options. Sums are in a fixed order, and memory is
-/// not quadratic in the sequence length.
+/// Tiled kernels of this program, for any dtype, head_dim up to 256, and all options. Sums are in a fixed order, and
+/// memory is not quadratic in the sequence length.
 struct TiledAttention {
   static decltype(ops::attention) forward;
   static decltype(ops::attention_backward) backward;
@@ -13,8 +13,8 @@ struct TiledAttention {
 
 /// Fused kernels of cuDNN, several times faster. They support the cases of pretraining: bf16 or fp16; equal numbers of
 /// queries and keys, with the keys at the same positions or all before the queries; one document per sample; no window
-/// that hides a key; head_dim a multiple of 8 up to 128; no dropout; no soft cap. For all other cases the functions
-/// return false without effect; with more than one query the reason is recorded (CudaDevice::add_notice).
+/// that hides a key; head_dim a multiple of 8 up to 128; no dropout; no soft cap. In all other cases the functions
+/// return false without effect. If there is more than one query, they also record the reason (CudaDevice::add_notice).
 struct FusedAttention {
   static bool forward(const QkvHeads& x, const AttentionOptions& options, AttentionResult& y);
   /// Returns the number of queries and keys that backward() can process at once within its memory limit. Returns the

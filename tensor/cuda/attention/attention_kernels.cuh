@@ -99,8 +99,9 @@ __global__ void __launch_bounds__(kThreads) sum_products(const __grid_constant__
   }
 }
 
-/// Computes from the product of one (query, key) pair and dot(dout, v) the probability after dropout and the gradient
-/// of the product. `seen` are the query's keys; `row` is the head's first row of lse and delta.
+/// Computes the probability after dropout and the gradient of the dot product of one (query, key) pair, given the dot
+/// product and dot(dout, v). `seen` are the keys that the query sees; `row` is the first row of the head in lse and
+/// delta.
 template <class E, class W>
 __device__ void score_gradient(const Problem<E, W>& p, const DropoutFactors<E, W>& keep, const SeenKeys& seen, i64 row,
                                i64 query, i64 key, W& score, W& gradient) {

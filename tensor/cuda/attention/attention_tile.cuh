@@ -34,12 +34,12 @@ struct Problem : AttentionArguments<E, W> {
   u32 threshold = 0;
   W keep_scale = 1;
 
-  /// Returns the score for the product of a query and a key.
+  /// Returns the score for the dot product of a query and a key.
   __device__ W score(W product) const {
     const W x = product * scale;
     return soft_cap > 0 ? soft_cap * tanh(x / soft_cap) : x;
   }
-  /// Returns the derivative of score() from its result.
+  /// Returns the derivative of score(), given the result of score().
   __device__ W slope(W score) const {
     if (soft_cap == 0) return scale;
     const W t = score / soft_cap;

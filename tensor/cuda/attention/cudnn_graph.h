@@ -61,7 +61,7 @@ class CudnnPlan {
   friend class CudnnGraph;
   CudnnPlan(std::vector<CudnnDescriptor> parts, i64 workspace) : parts_(std::move(parts)), workspace_(workspace) {}
 
-  std::vector<CudnnDescriptor> parts_;  // the plan is last, after the descriptors it was made from
+  std::vector<CudnnDescriptor> parts_;  // descriptors; the plan is last, after those from which it was made
   i64 workspace_;
 };
 
@@ -82,13 +82,13 @@ class CudnnGraph {
   /// Adds a value that is never in memory.
   CudnnValue inner(const CudnnShape& shape, cudnnDataType_t type = CUDNN_DATA_FLOAT);
 
-  /// Adds f(x) or f(x, b), in fp32.
+  /// Adds an operation f(x) or f(x, b), computed in fp32.
   CudnnValue pointwise(cudnnPointwiseMode_t f, const CudnnValue& x);
   CudnnValue pointwise(cudnnPointwiseMode_t f, const CudnnValue& x, const CudnnValue& b);
   void pointwise(cudnnPointwiseMode_t f, const CudnnValue& x, const CudnnValue& b, const CudnnValue& y);
-  /// Adds y = x, in y's type.
+  /// Adds the operation y = x, converted to y's type.
   void copy(const CudnnValue& x, const CudnnValue& y);
-  /// Selects x where its index on axis 2 is at least that on axis 3, otherwise `other`.
+  /// Adds an operation that selects x where the index on axis 2 is at least the index on axis 3, and `other` elsewhere.
   CudnnValue lower_triangle(const CudnnValue& x, const CudnnValue& other);
   /// Adds c = a b for each matrix of the last two axes; a may have more heads (axis 1) than b.
   void matmul(const CudnnValue& a, const CudnnValue& b, const CudnnValue& c);

@@ -62,8 +62,8 @@ inline std::optional<CudnnShape> folded_shape(const Heads& x, i64 kv_heads) {
   return CudnnShape{{x.batch * kv_heads, per, x.seq, x.head_dim}, {*stride, x.head_dim, x.seq_stride, 1}};
 }
 
-/// Returns the shapes of all Heads from plain_shape() or folded_shape(), or none if neither supports all of them. Both
-/// yield the same products.
+/// Returns the shapes of all Heads from plain_shape() or folded_shape(), or an empty list if neither supports all of
+/// them. Attention is the same with both.
 inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i64 kv_heads, bool prefers_folded) {
   using ShapeOf = std::optional<CudnnShape> (*)(const Heads&, i64);
   const std::array<ShapeOf, 2> methods = prefers_folded ? std::array<ShapeOf, 2>{folded_shape, plain_shape}

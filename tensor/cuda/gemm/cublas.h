@@ -18,9 +18,9 @@ struct GemmPlan {
   i64 workspace = 0;  ///< bytes
 };
 
-/// State of one GPU. If `timed`, the first GEMM of a kind times the best candidates of the library's heuristics on
-/// its operands and keeps the fastest. All candidates sum in a fixed order, but the orders differ: runs are bitwise
-/// identical if they use the same choices, as they do without `timed`.
+/// State of one GPU. If `timed`, the first GEMM of a kind times the best candidates of the library's heuristics on its
+/// operands and keeps the fastest. Every candidate sums in a fixed order, but different candidates use different
+/// orders. Runs are therefore bitwise identical if they use the same choices, which is always the case without `timed`.
 struct CublasLt {
   cublasLtHandle_t handle = nullptr;
   std::string platform;   ///< library version and GPU for which choices are valid

@@ -3,10 +3,10 @@
 // Formats for Deep Learning", 2022).
 //
 // Scales are powers of two: the largest for which no value exceeds the format's maximum. Since fp8 is a floating-point
-// format, other scales would not round better, except in the lowest binade. Scaling by a power of two is exact in both
-// directions, so results do not depend on where the scale is applied. The CPU, which lacks fp8, therefore multiplies in
-// bf16, which represents all scaled fp8 values, and accumulates in fp32 like a GPU. This emulates the effect of fp8 on
-// training, but is slower than bf16.
+// format, other scales would not reduce rounding errors, except in the lowest binade. Scaling by a power of two is
+// exact in both directions, so results do not depend on where the scale is applied. The CPU, which lacks fp8, therefore
+// multiplies in bf16, which represents all scaled fp8 values, and accumulates in fp32 like a GPU. This emulates the
+// effect of fp8 on training, but is slower than bf16.
 #pragma once
 #include <bit>
 #include <limits>

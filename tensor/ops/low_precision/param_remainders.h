@@ -1,7 +1,7 @@
-// Master weights of a bf16 model without a full copy: the model's weights are their upper halves, and only the rest is
-// stored. Named after TransformerEngine (FusedAdam, store_param_remainders), whose 16 bits suffice because it rounds
-// halves up. Here weights are rounded to even, as everywhere else, which takes one more bit; the result is bitwise
-// identical to training with a copy.
+// Master weights of a bf16 model without a full copy: the model's weights are the upper halves of the master weights,
+// and only the remainders are stored. Named after Transformer Engine (FusedAdam, store_param_remainders), where 16 bits
+// suffice because halves are rounded up. Here weights are rounded to even, as everywhere else in this program, which
+// takes one more bit. Training is bitwise identical to training with a full copy.
 #pragma once
 #include "tensor/tensor.h"
 
@@ -18,7 +18,7 @@ struct ParamRemainders {
 
 namespace ops {
 
-/// Stores the bits of `master`, fp32, that its bf16 copy lacks.
+/// Stores the bits of `master`, fp32, that are missing in its bf16 copy.
 void param_remainders(const Tensor& master, ParamRemainders& to);
 /// Reconstructs `master` from `model`, its rounded bf16 copy. Finite and infinite values are exact; NaN remains NaN.
 void join_param_remainders(const Tensor& model, const ParamRemainders& from, Tensor& master);

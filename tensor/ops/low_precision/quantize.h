@@ -51,7 +51,8 @@ constexpr QuantizedValues quantized_values(QuantizedRange range) {
   return values;
 }
 
-/// Returns the midpoints between neighboring values, above which the upper one is nearer. The last is infinite.
+/// Returns the midpoints between neighboring values. A number above a midpoint is rounded to the upper value. The last
+/// midpoint is infinite.
 constexpr QuantizedValues quantized_limits(QuantizedRange range) {
   const QuantizedValues values = quantized_values(range);
   QuantizedValues limits{};
