@@ -26,9 +26,8 @@ struct CheckpointConfig {
   static void fields(Self& self, Visitor& visit) {
     visit("save", self.save, "folder for checkpoints; empty = save none");
     visit("load", self.load,
-          "folder to start from while save has no checkpoint; if it has none either, training starts from scratch. Or "
-          "a single "
-          "checkpoint to resume from, regardless of save");
+          "checkpoint folder to start from while save has no checkpoint (if it has none either, training starts from "
+          "scratch); or a single checkpoint, from which the run resumes regardless of save");
     visit("save_interval", self.save_interval, "iterations between two saves; 0 = only at the end", at_least(0));
     visit("keep_latest_k", self.keep_latest_k, "number of newest checkpoints to keep; 0 = all", at_least(0));
     visit("save_retain_interval", self.save_retain_interval,

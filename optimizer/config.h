@@ -162,7 +162,8 @@ struct OptimizerConfig {
     visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which the loss scale doubles",
           at_least(1));
     visit("hysteresis", self.hysteresis,
-          "number of overflows since the last doubling from which on each overflow halves the loss scale", at_least(1));
+          "overflow after the last doubling that halves the loss scale; each later overflow halves it again",
+          at_least(1));
   }
 
   template <class Self, class Visitor>
@@ -187,7 +188,7 @@ struct OptimizerConfig {
     visit("offload_segment_size", self.offload_segment_size, "elements that are transferred together",
           between(256, i64{1} << 30));
     visit("offload_params", self.offload_params,
-          "with parallel.zero_stage 3: where this rank's shard of the weights is kept and gathered from, one unit "
+          "with parallel.zero_stage 3: storage of each rank's shard of the weights, from which units are gathered one "
           "ahead; bitwise identical");
   }
 

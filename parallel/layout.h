@@ -243,21 +243,22 @@ struct Layout {
           "positions, a2a+p2p = a2a among neighbors and a ring between them");
     visit("hierarchical_context_parallel_sizes", self.cp_hierarchy,
           "with a2a+p2p: ranks that exchange heads (on one node), and members of the ring", between(1, 4096));
-    visit("expert_model_parallel_size", self.ep,
-          "ranks that the experts of a layer are distributed over, among those of tensor, context and data parallelism",
-          between(1, 4096));
+    visit(
+        "expert_model_parallel_size", self.ep,
+        "ranks over which the experts of a layer are distributed, among the tensor-, context- and data-parallel ranks",
+        between(1, 4096));
     visit("expert_tensor_parallel_size", self.etp, "ranks that share each expert; 0 = tensor_model_parallel_size",
           between(0, 4096));
     visit("moe_token_dispatcher_type", self.dispatcher,
           "how tokens are sent to experts: alltoall = only to the ranks of their experts, allgather = to all ranks");
-    visit("pipeline_model_parallel_size", self.pp, "ranks that the layers are distributed over", between(1, 4096));
+    visit("pipeline_model_parallel_size", self.pp, "ranks over which the layers are distributed", between(1, 4096));
     visit("num_virtual_stages_per_pipeline_rank", self.chunks,
           str("model chunks on each pipeline rank: ", describe_min_chunks()), between(1, 4096));
     visit("pipeline_schedule", self.schedule, "order of forward and backward passes over the pipeline");
     visit("decoder_first_pipeline_num_layers", self.first_layers,
-          "layers on the first pipeline rank; 0 = as many as on the others", at_least(0));
+          "layers on the first pipeline rank; 0 = the same number as on the others", at_least(0));
     visit("decoder_last_pipeline_num_layers", self.last_layers,
-          "layers on the last pipeline rank; 0 = as many as on the others", at_least(0));
+          "layers on the last pipeline rank; 0 = the same number as on the others", at_least(0));
     visit("pipeline_model_parallel_layout", self.stages,
           "explicit stages, such as \"Et*3|t*4|t*3L\": E embedding, t layer, L output; instead of the number of layers "
           "on the first and last rank");
@@ -268,7 +269,8 @@ struct Layout {
           "what is sharded across data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights",
           between(0, 3));
     visit("num_distributed_optimizer_instances", self.instances,
-          "groups of data-parallel ranks that each hold all that zero_stage shards (hybrid sharding)", at_least(1));
+          "groups of data-parallel ranks, each with a full copy of what zero_stage shards (hybrid sharding)",
+          at_least(1));
     visit("zero_hpz_partition_size", self.node_ranks,
           "size of groups of neighboring ranks inside a node: with zero_stage 3, they hold a secondary copy of the "
           "weights to gather from (hpZ); with zero_quantized_gradients or grad_reduce_dtype bf16, gradients are first "

@@ -114,9 +114,9 @@ PredictedStep predict_step(const PredictionInput& job, double memory_bytes) {
 std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory, const MeasuredRun& measured) {
   std::vector<RunPart> parts{
       {"step", predicted.seconds, measured.seconds},
-      {"computing", computing(predicted), measured.computing()},
+      {"compute", computing(predicted), measured.computing()},
       {"waiting in the pipeline", predicted.bubble + predicted.messages, measured.bubble * measured.seconds},
-      {"communication, not hidden", predicted.communication() - predicted.messages,
+      {"exposed communication", predicted.communication() - predicted.messages,
        measured.exposed_communication * measured.seconds}};
   if (measured.peak_memory_bytes > 0)
     parts.push_back({"memory", predicted_memory, measured.peak_memory_bytes, /*is_memory=*/true});
@@ -170,7 +170,7 @@ std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, cons
   for (std::size_t stage = 0; stage < stages; ++stage) {
     double sum = 0;
     for (std::size_t i = 0; i < ranks_per_stage; ++i) sum += measured.computing_by_rank[stage * ranks_per_stage + i];
-    parts.push_back({.name = str("computing of pipeline rank ", stage),
+    parts.push_back({.name = str("compute of pipeline rank ", stage),
                      .predicted = computing(predicted[stage]),
                      .measured = sum / static_cast<double>(ranks_per_stage)});
   }
@@ -183,8 +183,8 @@ std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun
   std::vector<RunPart> parts{
       {.name = "tensor-parallel communication", .predicted = work.tensor_parallel},
       {.name = "context-parallel communication", .predicted = work.context_parallel},
-      {.name = "tokens to experts and back", .predicted = work.expert_parallel},
-      {.name = "gradients and weights, not hidden", .predicted = work.data_parallel + predicted.data_parallel}};
+      {.name = "token dispatch and combine", .predicted = work.expert_parallel},
+      {.name = "exposed gradients and weights", .predicted = work.data_parallel + predicted.data_parallel}};
   for (const auto& [group, seconds] : measured.groups) parts[comparison_row(group)].measured += seconds;
   std::erase_if(parts, [](const RunPart& part) { return part.predicted <= 0 && part.measured <= 0; });
   return parts;

@@ -67,7 +67,7 @@ std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>
 /// Returns true if a part deviates by more than 20 % and by more than 2 % of the step or of the memory, which indicates
 /// a slow component or different hardware.
 bool exceeds_tolerance(const RunPart& part, const MeasuredRun& measured);
-/// Returns text like "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %".
+/// Returns text like "compute is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %".
 std::string tolerance_warning(const RunPart& part);
 
 /// Measured speed relative to the predicted rates, for compute and for links. `links` is derived only if the predicted

@@ -267,7 +267,7 @@ class Search {
                    " for their experts")
              : "token dispatch takes longer"},
         {a.work.data_parallel - b.work.data_parallel, "each microbatch gathers weights or sums gradients"},
-        {a.data_parallel - b.data_parallel, "gradients and weights are less hidden"},
+        {a.data_parallel - b.data_parallel, "less communication of gradients and weights overlaps"},
         {a.bubble - b.bubble, "the pipeline waits longer"},
         {a.messages - b.messages, "more messages between stages"},
         {a.optimizer - b.optimizer, "the update is shared by fewer ranks"},
@@ -276,7 +276,7 @@ class Search {
         {a.work.attention - b.work.attention, "more attention is recomputed"},
         {a.work.gemms - b.work.gemms, other.layout.recompute.granularity == Recompute::Granularity::Full
                                           ? "more GEMMs are recomputed"
-                                          : "GEMMs are smaller, or unevenly shared"}};
+                                          : "GEMMs are smaller, or unevenly distributed"}};
     const auto* peak = std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
     const double percent = 100 * (a.seconds / b.seconds - 1);
     return str(fixed(percent, 1), " % slower: ", peak->second);

@@ -142,7 +142,7 @@ std::string to_text(const std::vector<CheckpointSummary>& list) {
 std::vector<VerifyResult> verify_checkpoints(const Path& path, const Log& log) {
   std::vector<Path> directories{path};
   if (!is_checkpoint(path)) directories = checkpoints_in(path);
-  check_input(!directories.empty(), path.string(), " is not a checkpoint and has none in it");
+  check_input(!directories.empty(), path.string(), " is neither a checkpoint nor a folder of checkpoints");
   std::vector<VerifyResult> results;
   Progress progress(log, "verifying", {.total = bytes_in(directories)});
   double done = 0;
@@ -232,7 +232,7 @@ std::string to_text(const CheckpointDifference& difference) {
 Path resolve_checkpoint(const Path& path) {
   if (is_checkpoint(path)) return path;
   const std::vector<Path> all = checkpoints_in_order(path);
-  check_input(!all.empty(), path.string(), " is not a checkpoint and has none in it");
+  check_input(!all.empty(), path.string(), " is neither a checkpoint nor a folder of checkpoints");
   return all.front();
 }
 

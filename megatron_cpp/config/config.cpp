@@ -108,7 +108,7 @@ void offload_conflicts(const Config& config, std::vector<std::string>& errors) {
         "optimizer.offload_folder: only read when offload, offload_params or training.offload_activations is \"file\"");
   }
   if (o.offload_params != OffloadTier::Device && config.parallel.zero_stage != 3) {
-    errors.push_back("optimizer.offload_params: only with parallel.zero_stage 3, which shards the weights");
+    errors.push_back("optimizer.offload_params: requires parallel.zero_stage 3, which shards the weights");
   }
 }
 
@@ -182,11 +182,11 @@ void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& err
   const std::string key = "device.gelu_epilogue: ";
   const TrainingConfig& t = config.training;
   if (config.model.activation_func != ActivationFunction::Gelu) {
-    errors.push_back(str(key, "only with model.activation_func \"gelu\", not \"",
+    errors.push_back(str(key, "requires model.activation_func \"gelu\", not \"",
                          enum_name(config.model.activation_func), "\"; remove it"));
   }
   if (t.precision != Precision::Bf16 && t.precision != Precision::Fp16)
-    errors.push_back(key + "only with training.precision \"bf16\" or \"fp16\"; remove it");
+    errors.push_back(key + "requires training.precision \"bf16\" or \"fp16\"; remove it");
   if (t.fp8 != Fp8::None) errors.push_back(key + "fp8 GEMMs have no epilogues; remove it or training.fp8");
   if (std::ranges::count(t.recompute_modules, "mlp_act") > 0)
     errors.push_back(key + "saves the output of GELU; remove it, or \"mlp_act\" from training.recompute_modules");
@@ -233,7 +233,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
     errors.push_back("logging.profile_dir: is missing; a trace needs it, or checkpoint.save");
   if (config.optimizer.store_param_remainders && config.training.precision != Precision::Bf16)
     errors.push_back(
-        "optimizer.store_param_remainders: only with training.precision \"bf16\", whose weights are the upper halves "
+        "optimizer.store_param_remainders: requires training.precision \"bf16\", whose weights are the upper halves "
         "of those in fp32");
   fp8_layer_conflicts(config, errors);
   gelu_epilogue_conflicts(config, errors);

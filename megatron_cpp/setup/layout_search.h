@@ -38,7 +38,7 @@ struct PlanRequest {
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
-    visit("plan", self.plan, "use the planner's best layout for --hardware instead of that of [parallel]");
+    visit("plan", self.plan, "use the planner's best layout for --hardware instead of the layout in [parallel]");
     visit("hardware", self.hardware,
           "cluster type, as for `plan`: prints the predicted step time, and warns "
           "if a layout would be much faster; \"\" = no prediction");

@@ -104,7 +104,7 @@ std::string layout(const Config& config, int world_size) {
   if (world_size == 1) return "";
   const Layout l = layout_of(config, world_size);
   std::string text = str("layout: ", world_size, " ranks\n");
-  add_line(text, "tensor parallel", str(l.tp, l.sequence_parallel ? ", with sequence parallel" : ""));
+  add_line(text, "tensor parallel", str(l.tp, l.sequence_parallel ? ", with sequence parallelism" : ""));
   if (l.cp > 1) add_line(text, "context parallel", str(l.cp, ", ", enum_name(l.cp_comm_type)));
   if (config.model.moe.num_experts > 0)
     add_line(text, "expert parallel",

@@ -58,7 +58,7 @@ void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::s
   has_elements("input_gradient", input_gradient, gemms);
   has_elements("weight_gradient", weight_gradient, gemms);
   const std::size_t attentions = attention_lengths.size() * attention_widths.size();
-  if (attentions == 0) errors.push_back(str(section, ".attention_lengths, attention_widths: must have elements"));
+  if (attentions == 0) errors.push_back(str(section, ".attention_lengths, attention_widths: must not be empty"));
   has_elements("attention_forward", attention_forward, attentions);
   has_elements("attention_backward", attention_backward, attentions);
   for (const auto& [key, values] : {std::pair("norm_forward", &norm_forward),

@@ -87,9 +87,9 @@ struct MeasuredRates {
     visit("norm_forward", self.norm_forward, "ns per element of LayerNorm and RMSNorm, forward", at_least(0));
     visit("norm_backward", self.norm_backward, "ns per element of LayerNorm and RMSNorm, backward", at_least(0));
     visit("residual_forward", self.residual_forward,
-          "ns per element of the residual addition without and with dropout, forward", at_least(0));
+          "ns per element of the residual addition, [without, with] dropout, forward", at_least(0));
     visit("residual_backward", self.residual_backward,
-          "ns per element of the residual addition without and with dropout, backward", at_least(0));
+          "ns per element of the residual addition, [without, with] dropout, backward", at_least(0));
     visit("activation_forward", self.activation_forward,
           "ns per element read or written by gelu, gelu_erf, swiglu, squared_relu, geglu, quick_geglu, forward",
           at_least(0));
@@ -109,7 +109,7 @@ struct MeasuredRates {
           at_least(0));
     visit("embedding_backward", self.embedding_backward, "ns per element of the embedding's output, backward",
           at_least(0));
-    visit("update", self.update, "ns per weight of gradient norm and AdamW update", at_least(0));
+    visit("update", self.update, "ns per weight for the gradient norm and the AdamW update", at_least(0));
     visit("gathered", self.gathered,
           "ns per weight of an all-gather of one layer, with cold caches; 0 = derived from the links", at_least(0));
     visit("scattered", self.scattered,

@@ -16,7 +16,7 @@ std::vector<StepPart> pass_parts(const PassTime& t) {
           {"elementwise", "elementwise", "#a5c3ee", t.elementwise},
           {"tensor_parallel", "tensor-parallel communication", "#e08a3c", t.tensor_parallel},
           {"context_parallel", "context-parallel communication", "#c8551b", t.context_parallel},
-          {"expert_parallel", "tokens to experts and back", "#b83274", t.expert_parallel},
+          {"expert_parallel", "token dispatch and combine", "#b83274", t.expert_parallel},
           {"zero_in_microbatches", "ZeRO in each microbatch", "#8246c4", t.data_parallel},
           {"offload", "waits for offloaded data", "#7d5a44", t.offloaded}};
 }
@@ -26,7 +26,7 @@ std::vector<StepPart> step_parts(const StepTime& t) {
   parts.insert(parts.end(), {{"core_wait", "waits for a core", "#b9bec6", t.core_wait},
                              {"bubble", "waits in the pipeline", "#d5d9df", t.bubble},
                              {"messages", "messages between stages", "#14805e", t.messages},
-                             {"gradients_and_weights", "gradients and weights, not hidden", "#af80da", t.data_parallel},
+                             {"gradients_and_weights", "exposed gradients and weights", "#af80da", t.data_parallel},
                              {"optimizer", "optimizer", "#3f9c74", t.optimizer},
                              {"data", "data", "#80700f", t.data}});
   return parts;
@@ -59,7 +59,7 @@ std::string row(const PredictionInput& job, const Candidate& candidate) {
 }  // namespace
 
 std::string recipe_text(const std::vector<RuleOfThumb>& recipe) {
-  std::string text = "the usual recipe:\n";
+  std::string text = "rule-of-thumb layout:\n";
   for (const RuleOfThumb& step : recipe) text += str("  ", step.rule, "\n     ", step.advice, "\n");
   return text;
 }
@@ -105,7 +105,7 @@ std::string step_json(const PredictionInput& job, const StepTime& t, const Predi
 }
 
 std::string gains_text(const std::vector<Speedup>& gains) {
-  std::string text = "the same layout would gain by\n";
+  std::string text = "speedup of the same layout with\n";
   for (const Speedup& gain : gains)
     text += str("  ", pad_right(gain.change, 44), pad_left(percent(gain.part), 9), "\n");
   return text;
@@ -135,7 +135,7 @@ std::string deadline_text(const PredictionInput& job, const MinDevices& devices,
   const std::string prefix = str(what, "no number of ", name, " that the links connect suffices; ");
   if (devices.fastest && !std::isfinite(devices.fastest->cost.hours))
     return prefix + "devices fail before any progress is made";
-  if (devices.fastest) return prefix + "of those looked at the fastest, " + describe_point(*devices.fastest);
+  if (devices.fastest) return prefix + "the fastest of those tried: " + describe_point(*devices.fastest);
   if (devices.min_hours > deadline.hours)
     return prefix + str("all ", job.hardware.links.ranks.back(), " at their highest rate would take ",
                         hours_text(devices.min_hours), " hours");

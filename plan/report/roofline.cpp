@@ -103,7 +103,7 @@ std::string roofline_text(const PredictionInput& job) {
   const double peak = job.hardware.peak_flops(job.work.gemms), memory = 1 / job.hardware.traffic_seconds(1);
   const double ridge = job.hardware.gemm_flops(job.work.gemms) / memory;
   std::string text =
-      str("operations forward, below ", fixed(ridge, 0), " FLOP/byte bound by memory\n  ", pad_right("", 20),
+      str("forward operations, below ", fixed(ridge, 0), " FLOP/byte memory-bound\n  ", pad_right("", 20),
           pad_left("", 26), pad_left("us", 10), pad_left("TFLOP/s", 9), pad_left("of peak", 9), pad_left("GB/s", 9),
           pad_left("of memory", 11), pad_left("FLOP/byte", 11), "\n");
   for (const RooflineRow& row : roofline(job)) {
@@ -113,7 +113,7 @@ std::string roofline_text(const PredictionInput& job) {
                 pad_left(row.flops > 0 ? fixed(100 * rate / peak, 1) + " %" : "", 9),
                 pad_left(fixed(traffic / 1e9, 0), 9), pad_left(fixed(100 * traffic / memory, 1) + " %", 11),
                 pad_left(row.flops > 0 ? fixed(row.intensity(), 0) : "", 11),
-                row.intensity() < ridge ? "  bound by memory" : "", "\n");
+                row.intensity() < ridge ? "  memory-bound" : "", "\n");
   }
   return text;
 }

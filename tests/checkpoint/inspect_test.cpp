@@ -58,7 +58,7 @@ TEST_F(InspectCheckpointTest, ShowsTensorsAndListsCheckpoints) {
   EXPECT_CONTAINS(text, "[8, 8]");
   EXPECT_EQ(resolve_checkpoint(folder_), folder_ / "iter_0000002");
   EXPECT_EQ(resolve_checkpoint(folder_ / "iter_0000001"), folder_ / "iter_0000001");
-  EXPECT_CONTAINS(error_of([&] { resolve_checkpoint(folder_ / "none"); }), "not a checkpoint");
+  EXPECT_CONTAINS(error_of([&] { resolve_checkpoint(folder_ / "none"); }), "neither a checkpoint");
   EXPECT_CONTAINS(error_of([&] { list_checkpoints(folder_ / "none"); }), "has no checkpoints");
 }
 

@@ -321,7 +321,7 @@ TEST_F(BpeTokenizerTest, StopsNormalizerThatGrowsTextsWithoutBound) {
   file["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(60, twice)}};
   const Tokenizer tokenizer(write(file.dump()));
   EXPECT_THAT(input_error([&] { tokenizer.encode("xax"); }),
-              testing::AllOf(HasSubstr("tokenizer.json"), HasSubstr("normalizer makes a text of 3 bytes")));
+              testing::AllOf(HasSubstr("tokenizer.json"), HasSubstr("normalizer expands a text of 3 bytes")));
 }
 
 TEST(BpeTokenizerPrefixTest, AddsNothingBeforeContinuedDocument) {

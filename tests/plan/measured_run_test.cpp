@@ -39,8 +39,8 @@ TEST(MeasuredRunTest, NamesPartsThatExceedTolerance) {
     return list;
   };
   EXPECT_THAT(off(run_on(hardware, work)), testing::IsEmpty());
-  EXPECT_THAT(off(run_on(test::toy_cluster(30, 3), work)), testing::Contains("communication, not hidden"));
-  EXPECT_THAT(off(run_on(test::toy_cluster(30, 3), work)), testing::Not(testing::Contains("computing")));
+  EXPECT_THAT(off(run_on(test::toy_cluster(30, 3), work)), testing::Contains("exposed communication"));
+  EXPECT_THAT(off(run_on(test::toy_cluster(30, 3), work)), testing::Not(testing::Contains("compute")));
   MeasuredRun large = run_on(hardware, work);
   large.peak_memory_bytes = 1.5e9;
   EXPECT_THAT(off(large), testing::ElementsAre("memory"));
@@ -65,7 +65,7 @@ TEST(MeasuredRunTest, ComparesStagesAndGroups) {
   const double own = run.computing();
   run.computing_by_rank = {own, own, own, own, own, own, own, 9 * own};
   const std::vector<RunPart> stages = compare_stages(predicted.stages, run);
-  ASSERT_THAT(names(stages), testing::ElementsAre("computing of pipeline rank 0", "computing of pipeline rank 1"));
+  ASSERT_THAT(names(stages), testing::ElementsAre("compute of pipeline rank 0", "compute of pipeline rank 1"));
   EXPECT_NEAR(stages[0].measured, own, 1e-12);
   EXPECT_NEAR(stages[1].measured, 3 * own, 1e-12);
   EXPECT_NEAR(stages[static_cast<std::size_t>(predicted.time.rank)].predicted / own, 1, 0.01);
@@ -74,13 +74,12 @@ TEST(MeasuredRunTest, ComparesStagesAndGroups) {
   EXPECT_THAT(compare_groups(predicted.time, run), testing::IsEmpty());
   run.groups = {{"tp", 1}, {"tp_cp", 2}, {"dp_shard", 4}, {"model", 8}};
   const std::vector<RunPart> groups = compare_groups(predicted.time, run);
-  ASSERT_THAT(names(groups),
-              testing::ElementsAre("tensor-parallel communication", "gradients and weights, not hidden"));
+  ASSERT_THAT(names(groups), testing::ElementsAre("tensor-parallel communication", "exposed gradients and weights"));
   EXPECT_EQ(groups[0].measured, 3);
   EXPECT_EQ(groups[0].predicted, predicted.time.work.tensor_parallel);
   EXPECT_EQ(groups[1].measured, 12);
-  EXPECT_EQ(tolerance_warning({.name = "computing", .predicted = 0.2, .measured = 0.31}),
-            "computing is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %");
+  EXPECT_EQ(tolerance_warning({.name = "compute", .predicted = 0.2, .measured = 0.31}),
+            "compute is more than 20 % off: 310.0 ms of a step, predicted 200.0 ms, 55.0 %");
 }
 
 TEST(MeasuredRunTest, FittedHardwarePredictsRun) {

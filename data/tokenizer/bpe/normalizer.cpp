@@ -57,8 +57,8 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps, const std::stri
 /// Throws if the text has grown too much: steps that each double it would exhaust the memory.
 void Normalizer::check_growth(std::size_t size, std::size_t original_size) const {
   constexpr std::size_t kMaxGrowth = 64, kMaxAdded = std::size_t{1} << 16;
-  check_input(size <= kMaxGrowth * original_size + kMaxAdded, source_, ": its normalizer makes a text of ",
-              original_size, " bytes more than ", kMaxGrowth, " times as long; check its Replace and Prepend steps");
+  check_input(size <= kMaxGrowth * original_size + kMaxAdded, source_, ": its normalizer expands a text of ",
+              original_size, " bytes more than ", kMaxGrowth, " times; check its Replace and Prepend steps");
 }
 
 std::string_view Normalizer::apply(std::string_view text, SegmentStart start, std::string& buffer,

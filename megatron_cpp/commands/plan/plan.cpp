@@ -165,8 +165,8 @@ void compare_world_sizes(const PlanOptions& options, const PredictionInput& any,
   log.info(scaling_text(any, points, options.weak, training.tokens));
   check_input(std::ranges::any_of(points, &ScalingPoint::fits), "no layout fits for any of these numbers of ranks");
   const ScalingPoint* best = best_point(points, options.objective, training.hours);
-  check_input(best != nullptr, "none of these numbers of ranks trains on ", human_count(training.tokens), " tokens in ",
-              shortest(training.hours), " hours");
+  check_input(best != nullptr, "none of these numbers of ranks can train on ", human_count(training.tokens),
+              " tokens in ", shortest(training.hours), " hours");
   log.info(best_point_text(*best, options.objective, training));
 }
 

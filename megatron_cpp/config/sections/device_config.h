@@ -42,7 +42,7 @@ struct DeviceConfig {
           "highest instruction set to use; set it to get bitwise identical results on different hosts");
     visit("gemm_tuning", self.gemm_tuning,
           "selection of GEMM algorithms on a GPU: off = use gemm_tuning_file, and the library's first proposal "
-          "for GEMMs that it lacks; time = measure these GEMMs and add the fastest algorithms to the file");
+          "for GEMMs missing in the file; time = time missing GEMMs and add the fastest algorithms to the file");
     visit("gemm_tuning_file", self.gemm_tuning_file,
           "file with the algorithms of GEMMs; runs with the same file are bitwise identical. Entries of a "
           "different GPU or cuBLAS version are ignored");

@@ -152,13 +152,14 @@ struct TrainingConfig {
   template <class Self, class Visitor>
   static void policy_fields(Self& self, Visitor& visit) {
     visit("nan_policy", self.nan_policy,
-          "if loss or gradient is not finite: skip the step; stop with exit code 17; or rollback: continue from the "
-          "newest good checkpoint without the samples read since. Such a step never changes the weights");
+          "action if loss or gradient is not finite, which never changes the weights: skip the step; stop with exit "
+          "code 17; or rollback to the newest good checkpoint and skip the samples read since");
     visit("spike_policy", self.spike_policy,
-          "if loss or gradient norm is an outlier: warn: log a warning and apply the step; skip, stop and rollback as "
-          "for nan_policy");
+          "action if loss or gradient norm is an outlier: warn (apply the step and log a warning), or skip, stop or "
+          "rollback as for nan_policy");
     visit("spike_window", self.spike_window,
-          "number of previous steps whose mean and deviation a loss or norm is compared with", at_least(2));
+          "number of previous steps that define the mean and the standard deviation of loss and gradient norm",
+          at_least(2));
     visit("spike_z_score", self.spike_z_score, "threshold of a spike: number of standard deviations above the mean",
           greater_than(0));
     visit("max_consecutive_skips", self.max_consecutive_skips,

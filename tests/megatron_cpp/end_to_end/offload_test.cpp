@@ -74,7 +74,7 @@ TEST_F(OffloadEndToEndTest, OffloadTierOfWeightsMayChangeOnResume) {
   EXPECT_EQ(disk_.count(), 0U);
   const Outcome refused = run(pretrain("run", on_device({"--optimizer.offload_params=host"})));
   EXPECT_EQ(refused.code, 2);
-  EXPECT_CONTAINS(refused.err, "only with parallel.zero_stage 3");
+  EXPECT_CONTAINS(refused.err, "requires parallel.zero_stage 3");
 }
 
 /// States, then also weights, then also activations are offloaded; each run is killed three times.
@@ -149,7 +149,7 @@ TEST_F(OffloadEndToEndTest, ParamRemaindersMayChangeOnResume) {
   for (const std::string precision : {"fp32", "fp16"}) {
     const Outcome refused = run(pretrain("run", joined(in_precision(precision), {remainders})));
     EXPECT_EQ(refused.code, 2);
-    EXPECT_CONTAINS(refused.err, "--optimizer.store_param_remainders: only with training.precision \"bf16\"");
+    EXPECT_CONTAINS(refused.err, "--optimizer.store_param_remainders: requires training.precision \"bf16\"");
   }
 }
 

@@ -176,10 +176,10 @@ TEST_F(PlanFromRunTest, LogsDeviationsDuringTraining) {
   const Strings more{"--hardware=" + at("slow.toml"), "--logging.log_interval=2"};
   const Outcome alone = run(pretrain("alone", more));
   ASSERT_EQ(alone.code, 0) << alone.err;
-  EXPECT_CONTAINS(alone.out + alone.err, "computing is more than 20 % off: ");
+  EXPECT_CONTAINS(alone.out + alone.err, "compute is more than 20 % off: ");
   const Outcome two = run_on(2, pretrain("two", plus(more, "--parallel.pipeline_model_parallel_size=2")));
   ASSERT_EQ(two.code, 0) << two.err;
-  EXPECT_CONTAINS(two.out + two.err, "computing of pipeline rank 1 is more than 20 % off: ");
+  EXPECT_CONTAINS(two.out + two.err, "compute of pipeline rank 1 is more than 20 % off: ");
 }
 
 }  // namespace

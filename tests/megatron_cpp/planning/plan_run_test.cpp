@@ -233,7 +233,7 @@ TEST_F(MeasuredRunTest, CorrectsPlan) {
                                 folder_ / "process")
                             .wait();
   ASSERT_EQ(found.code, 0) << found.err;
-  for (const char* part : {"the run in ", "predicted", "measured", "computing is more than 20 % off", "and not:"})
+  for (const char* part : {"the run in ", "predicted", "measured", "compute is more than 20 % off", "and not:"})
     EXPECT_THAT(found.out, HasSubstr(part));
   const Outcome unknown = Program({"plan", (source_folder() / "configs/llama_8b.toml").string(), kCatalogue,
                                    "--hardware=h100_sxm", "--from_run=" + folder_.path().string()},

@@ -35,12 +35,11 @@ TEST(GeluEpilogueConfigTest, NamesAllConflicts) {
   config.model.ffn_hidden_size = 1028;
   config.training.recompute_granularity = RecomputeGranularity::Selective;
   config.training.recompute_modules = {"mlp_act"};
-  EXPECT_THAT(
-      config.conflicts(),
-      ElementsAre(StartsWith("device.gelu_epilogue: only with model.activation_func \"gelu\", not \"gelu_erf\""),
-                  StartsWith("device.gelu_epilogue: only with training.precision \"bf16\" or \"fp16\""),
-                  StartsWith("device.gelu_epilogue: saves the output of GELU"),
-                  StartsWith("device.gelu_epilogue: model.ffn_hidden_size per rank is 1028")));
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre(StartsWith("device.gelu_epilogue: requires model.activation_func \"gelu\", not \"gelu_erf\""),
+                          StartsWith("device.gelu_epilogue: requires training.precision \"bf16\" or \"fp16\""),
+                          StartsWith("device.gelu_epilogue: saves the output of GELU"),
+                          StartsWith("device.gelu_epilogue: model.ffn_hidden_size per rank is 1028")));
 }
 
 TEST(GeluEpilogueConfigTest, RejectsFp8) {

@@ -23,7 +23,7 @@ TEST(PredictionCheckTest, NamesEachPartOnceWhenDeviationPersists) {
   EXPECT_THAT(check.add(64, expected), IsEmpty());
   EXPECT_THAT(check.add(64, slow), IsEmpty());  // a single deviation may be chance
   EXPECT_THAT(check.add(64, slow),
-              ElementsAre(HasSubstr("step is more than 20 % off: "), HasSubstr("computing is more than 20 % off: ")));
+              ElementsAre(HasSubstr("step is more than 20 % off: "), HasSubstr("compute is more than 20 % off: ")));
   EXPECT_THAT(check.add(64, slow), IsEmpty());
   EXPECT_THAT(check.add(32, slow), IsEmpty());  // a batch size without a prediction
   EXPECT_THAT(check.add(64, expected), IsEmpty());
