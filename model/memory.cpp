@@ -211,8 +211,8 @@ double peak_with_unsharded(const std::vector<UsedUnits>& used, const std::vector
   double max_bytes = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
     const UnshardedBytes bytes = unsharded.backward_bytes(used[i].units);
-    max_bytes = std::max(max_bytes, static_cast<double>(activations[i].below + activations[i].live) + bytes.params +
-                                        bytes.grads + (used[i].is_output ? 0 : after_output));
+    max_bytes = std::max(max_bytes, static_cast<double>(activations[i].saved_earlier + activations[i].live) +
+                                        bytes.params + bytes.grads + (used[i].is_output ? 0 : after_output));
   }
   return max_bytes;
 }

@@ -139,7 +139,7 @@ std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std:
       working = std::max(working, sizes.layer(layer).working);
     }
     if (u.is_output) working = sizes.output().kept + sizes.output().working;
-    list.push_back({.below = kept, .live = layers + working});
+    list.push_back({.saved_earlier = kept, .live = layers + working});
     if (setup.offload == OffloadTier::Device) kept += u.is_recomputed ? input : layers;
   }
   return list;
@@ -211,8 +211,8 @@ double GradientMessages::peak_bytes_with(const std::vector<UsedUnits>& used,
                                          const std::vector<UnitActivations>& activations) const {
   double max_bytes = 0;
   for (std::size_t i = 0; i < used.size(); ++i) {
-    double during = static_cast<double>(activations[i].below + activations[i].live);
-    auto after = static_cast<double>(activations[i].below);
+    double during = static_cast<double>(activations[i].saved_earlier + activations[i].live);
+    auto after = static_cast<double>(activations[i].saved_earlier);
     for (const auto* chunks : {&parameters_.dense, &parameters_.experts}) {
       if (chunks->empty()) continue;
       const ChunkParameters& chunk = chunks->front();

@@ -56,8 +56,8 @@ std::vector<UsedUnits> used_units(const ModelConfig& config, const Recompute& re
 
 /// Bytes of activations while backward of the only microbatch in flight is in a range of units.
 struct UnitActivations {
-  i64 below = 0;  ///< bytes saved by earlier ranges, whose backward pass has not run yet
-  i64 live = 0;   ///< bytes saved by the layers of this range, and their working set
+  i64 saved_earlier = 0;  ///< bytes saved by earlier ranges, whose backward pass has not run yet
+  i64 live = 0;           ///< bytes saved by the layers of this range, and their working set
 };
 std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std::vector<UsedUnits>& used);
 

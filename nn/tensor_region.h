@@ -17,7 +17,7 @@ struct Region {
   i64 flat_end = 0;
 
   i64 numel() const { return flat_end - flat_begin; }
-  bool is_whole_box() const { return flat_begin == 0 && flat_end == mcpp::numel(box.shape); }
+  bool is_full_box() const { return flat_begin == 0 && flat_end == mcpp::numel(box.shape); }
 };
 
 /// Returns the region that covers all of `box`.

@@ -328,7 +328,7 @@ bool any_layout_fits(const Hardware& hardware, const Workload& work, const Searc
   return fits;
 }
 
-i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits) {
+i64 smallest_world_size(const Hardware& hardware, const Workload& work, SearchLimits limits) {
   for (; limits.world_size <= hardware.links.ranks.back(); limits.world_size *= 2)
     if (any_layout_fits(hardware, work, limits)) return limits.world_size;
   return 0;

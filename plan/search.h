@@ -100,6 +100,6 @@ SearchResult search_layouts(const Hardware& hardware, const KernelTraits& progra
 bool any_layout_fits(const Hardware& hardware, const Workload& work, const SearchLimits& limits);
 /// Returns the smallest world size, limits.world_size times a power of two, for which a layout fits; 0 if even the
 /// largest world size that the links connect is too small.
-i64 smallest_world(const Hardware& hardware, const Workload& work, SearchLimits limits);
+i64 smallest_world_size(const Hardware& hardware, const Workload& work, SearchLimits limits);
 
 }  // namespace mcpp

@@ -321,7 +321,7 @@ void check_writable(const Path& folder) {
   MCPP_CHECK_SYSTEM(::unlink(path.c_str()) == 0, "cannot remove ", path.string());
 }
 
-void check_can_be_written(const Path& folder) {
+void check_writable_or_creatable(const Path& folder) {
   Path existing = std::filesystem::absolute(folder);
   std::error_code error;
   while (!std::filesystem::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();

@@ -75,7 +75,7 @@ void check_shared_folder(const Path& folder, Communicator& world,
 void check_writable(const Path& folder);
 
 /// Throws BadInput if the folder, or the nearest one above it that exists, cannot be written. Leaves nothing behind.
-void check_can_be_written(const Path& folder);
+void check_writable_or_creatable(const Path& folder);
 
 /// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
 /// manifest would count as damage. `key` is the configuration key that named the folder, if any.

@@ -35,8 +35,8 @@ struct Stale {
 std::optional<Stale> as_stale(const Path& path) {
   std::string name = path.filename().string();
   const bool is_own_entry = name.starts_with("iter_") || name.starts_with(kLatestName),
-             is_replaced = name.ends_with(kAside);
-  if (is_replaced) name.resize(name.size() - kAside.size());
+             is_replaced = name.ends_with(kReplacedSuffix);
+  if (is_replaced) name.resize(name.size() - kReplacedSuffix.size());
   const std::size_t mark = name.find(kTempInfix);
   if (!is_own_entry || mark == std::string::npos || !is_stale_tag(name.substr(mark + kTempInfix.size())))
     return std::nullopt;

@@ -24,7 +24,7 @@ struct Retention {
 /// Infix between the name of an entry that is being written or removed and the process tag.
 inline constexpr std::string_view kTempInfix = ".tmp-";
 /// Suffix of a checkpoint that was moved aside for a new checkpoint of the same iteration.
-inline constexpr std::string_view kAside = "-old";
+inline constexpr std::string_view kReplacedSuffix = "-old";
 
 /// Name in RunState::extra of a checkpoint that was saved only because the run was stopped there.
 inline constexpr const char* kInterimName = "interim";

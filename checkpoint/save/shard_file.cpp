@@ -28,7 +28,7 @@ void check_space(const Path& path, i64 needed) {
 Hdf5Dataset describe(const ShardSpec& shard, i64 number) {
   return {.path = str(shard.name, "/", number),
           .dtype = shard.dtype,
-          .shape = shard.is_whole_box() ? shard.box.shape : Shape{shard.numel()},
+          .shape = shard.is_full_box() ? shard.box.shape : Shape{shard.numel()},
           .attributes = {{"global_shape", shard.box.global},
                          {"box_offset", shard.box.offset},
                          {"box_shape", shard.box.shape},

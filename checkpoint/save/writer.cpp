@@ -186,7 +186,7 @@ void CheckpointSave::publish_directory() {
 /// Implements the replacement on file systems that cannot exchange two names: moves the older checkpoint aside first.
 /// If the process dies before the new one has the name, remove_stale_entries() restores it.
 int CheckpointSave::rename_without_exchange() {
-  const Path moved_aside = staging_.string() + std::string(kAside);
+  const Path moved_aside = staging_.string() + std::string(kReplacedSuffix);
   if (const int has_failed = files_.rename(path(), moved_aside, 0)) return has_failed;
   temp_dir_guard_.path = moved_aside;
   const int has_failed = files_.rename(staging_, path(), 0), reason = errno;

@@ -35,7 +35,7 @@ int usable_cores(const MpiComm& node) {
 }  // namespace
 
 NodeInfo query_node_info() {
-  const int rank = rank_in(MPI_COMM_WORLD);
+  const int rank = comm_rank(MPI_COMM_WORLD);
   MPI_Comm shared = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared),
             "MPI_Comm_split_type");
@@ -70,7 +70,7 @@ bool all_agree(bool local_value, const MpiComm& node) {
 }  // namespace
 
 std::unique_ptr<StatusBoard> make_status_board() {
-  const int rank = rank_in(MPI_COMM_WORLD);
+  const int rank = comm_rank(MPI_COMM_WORLD);
   MPI_Comm shared = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &shared),
             "MPI_Comm_split_type");
@@ -334,11 +334,11 @@ MpiSession::~MpiSession() {
 }
 
 int MpiSession::rank() const {
-  return rank_in(MPI_COMM_WORLD);
+  return comm_rank(MPI_COMM_WORLD);
 }
 
 int MpiSession::size() const {
-  return ranks_of(MPI_COMM_WORLD);
+  return comm_size(MPI_COMM_WORLD);
 }
 
 std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank)>& node_of) const {

@@ -29,7 +29,7 @@ class Unit {
 
 /// Returns true if lookups stay within the table from any node. A table consists of the size of the double array in
 /// bytes as u32, the array, and the zero-terminated replacements that its values point to.
-bool keeps_to_itself(std::string_view table) {
+bool has_only_inside_references(std::string_view table) {
   u32 array_bytes = 0;
   if (table.size() < sizeof array_bytes) return false;
   std::memcpy(&array_bytes, table.data(), sizeof array_bytes);
@@ -61,8 +61,8 @@ void check_charsmaps(std::string_view model, const std::string& source) {
     if (spec.number != kNormalizer && spec.number != kDenormalizer) continue;
     ProtoReader reader(spec.bytes, source);
     for (ProtoField field; reader.next(field);) {
-      check_input(field.number != kCharsmap || field.bytes.empty() || keeps_to_itself(field.bytes), "tokenizer model ",
-                  source, ": damaged: its table of characters points outside of itself");
+      check_input(field.number != kCharsmap || field.bytes.empty() || has_only_inside_references(field.bytes),
+                  "tokenizer model ", source, ": damaged: its table of characters points outside of itself");
     }
   }
 }

@@ -123,12 +123,12 @@ Hardware calibrate(Device& device, Communicator& ranks, int cores, const Calibra
       ranks.split(ranks.rank() < num_concurrent ? 0 : 1, ranks.rank());
   Hardware hardware;
   if (ranks.rank() < num_concurrent) {
-    CalibrationClock clock(device, *concurrent_group, sizes.seconds_each);
+    CalibrationClock clock(device, *concurrent_group, sizes.min_seconds);
     hardware.measured_bf16 = typical_kernels(clock, DType::BF16, sizes);
     hardware.measured_fp32 = typical_kernels(clock, DType::F32, sizes);
     hardware.device = device_rates(clock, hardware.measured_bf16, hardware.measured_fp32, ranks.size());
   }
-  CalibrationClock clock(device, ranks, sizes.seconds_each);
+  CalibrationClock clock(device, ranks, sizes.min_seconds);
   hardware.links = links_of(clock, hardware.device.memory_attained, sizes.message_bytes);
   hardware.host.cores = cores;
   if (!sizes.disk.empty())
@@ -382,10 +382,10 @@ double CalibrationClock::warm_seconds(const std::function<void()>& f) {
   constexpr double kLong = 3;  // duration above which a cold first call is negligible
   const double first = seconds_of(device_, f);
   ranks_.barrier();
-  const bool is_long = first > kLong * seconds_each_;
+  const bool is_long = first > kLong * min_seconds_;
   int calls = is_long ? 1 : 0;
   double all = is_long ? first : 0;
-  for (; calls == 0 || all < seconds_each_; ++calls) all += seconds_of(device_, f);
+  for (; calls == 0 || all < min_seconds_; ++calls) all += seconds_of(device_, f);
   all_ += all / calls;
   return mean_over_ranks(all / calls);
 }

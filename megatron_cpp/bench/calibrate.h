@@ -22,7 +22,7 @@ struct CalibrationSizes {
   i64 weights = 16 << 20;          ///< weights of the optimizer step; exceeds caches
   i64 layer_weights = 2 << 20;     ///< weights per layer
   i64 message_bytes = 64 << 20;    ///< bytes of collectives; exceeds caches, as weights and gradients do
-  double seconds_each = 0.01;      ///< minimum duration of a measurement
+  double min_seconds = 0.01;       ///< minimum duration of a measurement
   int rounds = 3;                  ///< repetitions of the complete calibration
   Path disk = {};                  ///< folder on the disk to be measured; empty = none
   i64 disk_bytes = 256 << 20;      ///< written and read by each rank
@@ -38,8 +38,8 @@ Hardware calibrate(Device& device, Communicator& ranks, int cores, const Calibra
 /// Timer for calls that all ranks make concurrently.
 class CalibrationClock {
  public:
-  CalibrationClock(Device& device, Communicator& ranks, double seconds_each)
-      : device_(device), ranks_(ranks), seconds_each_(seconds_each) {}
+  CalibrationClock(Device& device, Communicator& ranks, double min_seconds)
+      : device_(device), ranks_(ranks), min_seconds_(min_seconds) {}
 
   Device& device() const { return device_; }
   Communicator& ranks() const { return ranks_; }
@@ -58,7 +58,7 @@ class CalibrationClock {
 
   Device& device_;
   Communicator& ranks_;
-  double seconds_each_;
+  double min_seconds_;
   double all_ = 0;  // sum over this rank's measurements
 };
 

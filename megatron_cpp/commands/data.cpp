@@ -99,11 +99,11 @@ const Dataset& chosen_split(const Datasets& datasets, const std::string& split) 
 
 /// Returns the samples consumed before an iteration, counted from 1, if that iteration begins within `samples`.
 std::optional<i64> samples_before(const std::vector<BatchSizeStep>& sizes, i64 iteration, i64 samples) {
-  if (whole_batches(sizes, samples).iterations < iteration - 1) return std::nullopt;
+  if (full_batches(sizes, samples).iterations < iteration - 1) return std::nullopt;
   i64 low = 0, high = samples;  // an upper bound suffices
   while (low < high) {
     const i64 middle = low + (high - low) / 2;
-    if (whole_batches(sizes, middle).iterations >= iteration - 1)
+    if (full_batches(sizes, middle).iterations >= iteration - 1)
       high = middle;
     else
       low = middle + 1;
@@ -135,7 +135,7 @@ ExitCode show_data(Arguments args, Log& log) {
   const std::optional<i64> consumed = samples_before(sizes, options.iteration, dataset.size() - 1);
   check_input(consumed.has_value(), "--iteration=", options.iteration, ": the ", options.split,
               " data of this configuration has ", dataset.size(), " samples, which are ",
-              whole_batches(sizes, dataset.size()).iterations, " iterations");
+              full_batches(sizes, dataset.size()).iterations, " iterations");
   for (const SampleView& view : show_batch(dataset, *consumed, batch_size_at(sizes, *consumed), decoder))
     log.info(to_text(view));
   return ExitCode::Done;

@@ -73,8 +73,8 @@ i64 batch_size_at(std::span<const BatchSizeStep> steps, i64 consumed_samples) {
   return size;
 }
 
-WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples, i64 consumed_samples) {
-  WholeBatches done;
+FullBatches full_batches(std::span<const BatchSizeStep> steps, i64 samples, i64 consumed_samples) {
+  FullBatches done;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const i64 size = steps[i].batch_size;
     const i64 position = consumed_samples + done.samples;

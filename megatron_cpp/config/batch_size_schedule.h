@@ -32,11 +32,11 @@ i64 batch_size_at(std::span<const BatchSizeStep> steps, i64 consumed_samples);
 /// position in samples depends on the sequence length.
 bool has_token_positions(std::span<const std::string> texts);
 
-struct WholeBatches {
+struct FullBatches {
   i64 iterations = 0;
   i64 samples = 0;  ///< number of samples in these iterations
 };
 /// Counts the full iterations from `consumed_samples` on that do not read beyond sample `samples`.
-WholeBatches whole_batches(std::span<const BatchSizeStep> steps, i64 samples, i64 consumed_samples = 0);
+FullBatches full_batches(std::span<const BatchSizeStep> steps, i64 samples, i64 consumed_samples = 0);
 
 }  // namespace mcpp

@@ -284,7 +284,7 @@ TrainingEnd Config::training_end(i64 iteration, i64 consumed_samples) const {
     const i64 remaining = std::max<i64>(training.train_iters - iteration, 0);
     return {training.train_iters, consumed_samples + remaining * steps.front().batch_size};
   }
-  const WholeBatches remaining = whole_batches(steps, training.train_samples, consumed_samples);
+  const FullBatches remaining = full_batches(steps, training.train_samples, consumed_samples);
   return {iteration + remaining.iterations, consumed_samples + remaining.samples};
 }
 

@@ -152,7 +152,7 @@ class WindowScorer {
         tokens_(tokens),
         windows_(windows),
         batch_(batch),
-        finds_likeliest_(options.compute_likeliest),
+        finds_likeliest_(options.compute_most_likely),
         documents_(options.documents),
         losses_(tokens.size()),
         likeliest_(finds_likeliest_ ? tokens.size() : 0) {}
@@ -182,9 +182,9 @@ class WindowScorer {
 
   /// Returns the scores of every token on every rank. Collective.
   TokenScores scores() {
-    TokenScores scores{.nll = sum_over_ranks(losses_), .is_likeliest = {}};
+    TokenScores scores{.nll = sum_over_ranks(losses_), .is_most_likely = {}};
     if (!finds_likeliest_) return scores;
-    for (const double is_likeliest : sum_over_ranks(likeliest_)) scores.is_likeliest.push_back(is_likeliest != 0);
+    for (const double is_most_likely : sum_over_ranks(likeliest_)) scores.is_most_likely.push_back(is_most_likely != 0);
     return scores;
   }
 

@@ -35,14 +35,14 @@ struct EvaluationWindow {
 
 /// Scores by token of the text.
 struct TokenScores {
-  std::vector<double> nll;         ///< -ln p of each token; 0 for tokens that no window scores
-  std::vector<bool> is_likeliest;  ///< the token has the highest probability (ties: the lowest id); false for tokens
-                                   ///< that no window scores
+  std::vector<double> nll;           ///< -ln p of each token; 0 for tokens that no window scores
+  std::vector<bool> is_most_likely;  ///< the token has the highest probability (ties: the lowest id); false for tokens
+                                     ///< that no window scores
 };
 
 struct ScoringOptions {
-  i64 micro_batch_size = 1;        ///< windows in one pass
-  bool compute_likeliest = false;  ///< if false, is_likeliest stays empty
+  i64 micro_batch_size = 1;          ///< windows in one pass
+  bool compute_most_likely = false;  ///< if false, is_most_likely stays empty
   /// Rules that the model was trained with. Every token is scored, even those excluded from the loss.
   DocumentRules documents = {};
   /// Called regularly with the number of windows scored so far and the total.

@@ -136,7 +136,7 @@ std::string memory_table(const std::vector<RankStats>& ranks) {
   for (const MemoryColumn& column : memory_columns(ranks)) {
     constexpr std::array kLocationNames{"", "in host", "on disk"};
     const bool is_on_device = column.location == MemoryColumn::MemoryLocation::OnDevice;
-    const std::string name(is_on_device ? name_of(column.of)
+    const std::string name(is_on_device ? name_of(column.memory_class)
                                         : kLocationNames[static_cast<std::size_t>(column.location)]);
     const std::size_t width = std::max<std::size_t>(name.size(), 10) + 2;
     lines[0] += pad_left(name, width);

@@ -160,7 +160,8 @@ void JsonlSink::write_ranks(const RankTable& table) {
     object["on_disk_bytes"].push_back(offloaded.on_disk);
   }
   for (const MemoryColumn& column : memory_columns(table.ranks))
-    object[kMemoryKeys[static_cast<std::size_t>(column.location)]][std::string(name_of(column.of))] = column.bytes;
+    object[kMemoryKeys[static_cast<std::size_t>(column.location)]][std::string(name_of(column.memory_class))] =
+        column.bytes;
   file_.append(to_json_line(object));
 }
 

@@ -51,7 +51,7 @@ struct MemoryColumn {
     InHost,
     OnDisk
   };  ///< on the rank's device, or offloaded to host memory or disk
-  MemoryClass of;
+  MemoryClass memory_class;
   MemoryLocation location;
   std::vector<double> bytes;
 };

@@ -81,7 +81,7 @@ std::string object_text(const Map& map, Text text_of) {
 std::string ranks_text(const std::vector<RunHistory::Ranks>& ranks) {
   constexpr std::size_t kMaxRecords = 200;
   std::string text = "[";
-  for (const std::size_t i : spread_indices(ranks.size(), kMaxRecords)) {
+  for (const std::size_t i : evenly_spaced_indices(ranks.size(), kMaxRecords)) {
     text.append(text.size() > 1 ? "," : "").append("{\"iteration\":").append(number_text(ranks[i].iteration));
     text.append(",\"numbers\":").append(object_text(ranks[i].values, list_text));
     text += "}";
@@ -160,7 +160,7 @@ std::string run_text(const ReportRun& run) {
 
 }  // namespace
 
-std::vector<std::size_t> spread_indices(std::size_t size, std::size_t max_count) {
+std::vector<std::size_t> evenly_spaced_indices(std::size_t size, std::size_t max_count) {
   std::vector<std::size_t> chosen;
   const std::size_t count = std::min(size, max_count);
   for (std::size_t i = 0; i < count; ++i) chosen.push_back(count == 1 ? size - 1 : i * (size - 1) / (count - 1));

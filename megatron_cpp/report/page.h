@@ -24,7 +24,7 @@ struct ReportRun {
 std::string page_data(const std::string& title, const std::vector<ReportRun>& runs);
 
 /// Returns the indices of at most `max_count` of `size` records, evenly spaced, including the first and the last.
-std::vector<std::size_t> spread_indices(std::size_t size, std::size_t max_count);
+std::vector<std::size_t> evenly_spaced_indices(std::size_t size, std::size_t max_count);
 
 /// Returns the files of page/, which CMake embeds: page.html, then style sheets and scripts in order of inclusion.
 std::span<const EmbeddedFile> report_page_files();

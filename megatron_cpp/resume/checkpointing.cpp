@@ -197,7 +197,7 @@ void remove_temporary_files(const Path& file) {
 /// Throws BadInput, naming the key, if the folder of its output cannot be written.
 void check_output_folder(const std::string& key, const Path& folder) {
   try {
-    check_can_be_written(folder);
+    check_writable_or_creatable(folder);
   } catch (const Error& error) {
     fail(error.code(), key, ": ", error.what());
   }
@@ -253,8 +253,8 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
 void check_save_folders(const Config& config, Communicator& world) {
   run_on_all_ranks(world, [&] {
     const CheckpointConfig& checkpoint = config.checkpoint;
-    if (world.rank() == 0 && !checkpoint.save.empty()) check_can_be_written(checkpoint.save);
-    if (!checkpoint.local_save.empty()) check_can_be_written(local_target(checkpoint, world).folder);
+    if (world.rank() == 0 && !checkpoint.save.empty()) check_writable_or_creatable(checkpoint.save);
+    if (!checkpoint.local_save.empty()) check_writable_or_creatable(local_target(checkpoint, world).folder);
     if (world.rank() == 0) check_log_outputs(config);
   });
 }

@@ -244,7 +244,7 @@ enum class LoadPurpose : u8 { Resume, RollBack, RollBackToInterim, Check };
 struct CheckpointUses {
   std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> use_all;
   std::function<std::optional<Damage>(CheckpointReader&, TrainingProgress&)> use_weights;
-  std::function<LocalPartsStatus(const Path&)> examine_local;
+  std::function<LocalPartsStatus(const Path&)> inspect_local_parts;
 };
 
 /// Result of use_own_checkpoint(): the progress of the newest intact checkpoint, and the number of damaged ones.
@@ -266,7 +266,7 @@ OwnCheckpoint use_own_checkpoint(const CheckpointConfig& config, const Checkpoin
   for (const Candidate& candidate : own_candidates(config, world, log)) {
     const Path& path = candidate.path;
     if (purpose == LoadPurpose::RollBack && is_interim(candidate, world)) continue;
-    const LocalPartsStatus parts = candidate.is_local ? uses.examine_local(path) : LocalPartsStatus::Usable;
+    const LocalPartsStatus parts = candidate.is_local ? uses.inspect_local_parts(path) : LocalPartsStatus::Usable;
     result.damaged += parts == LocalPartsStatus::Damaged;
     if (parts != LocalPartsStatus::Usable) continue;
     TrainingProgress progress;
@@ -339,16 +339,17 @@ std::optional<TrainingProgress> start_training(const CheckpointConfig& config, c
 }
 
 CheckpointUses loading_uses(const RunContext& run, const DatasetIdentities& datasets, TrainingState& state) {
-  return {
-      .use_all = [&](CheckpointReader& reader,
-                     TrainingProgress& progress) { return load_all(run, state, reader, datasets, progress); },
-      .use_weights =
-          [&](CheckpointReader& reader, TrainingProgress& progress) {
-            progress.special_tokens = load_special_tokens(run.config, reader, run.log);
-            return load_weights(run, state, reader);
-          },
-      .examine_local =
-          [&](const Path& part) { return examine_local(part, run.config.checkpoint, state, run.world(), run.log); }};
+  return {.use_all = [&](CheckpointReader& reader,
+                         TrainingProgress& progress) { return load_all(run, state, reader, datasets, progress); },
+          .use_weights =
+              [&](CheckpointReader& reader, TrainingProgress& progress) {
+                progress.special_tokens = load_special_tokens(run.config, reader, run.log);
+                return load_weights(run, state, reader);
+              },
+          .inspect_local_parts =
+              [&](const Path& part) {
+                return inspect_local_parts(part, run.config.checkpoint, state, run.world(), run.log);
+              }};
 }
 
 }  // namespace
@@ -373,7 +374,7 @@ void check_start_checkpoint(const Config& config, const DatasetIdentities& datas
           },
       .use_weights = [&](CheckpointReader& reader,
                          TrainingProgress&) { return compare(reader, [&] { check_weights(config, reader, log); }); },
-      .examine_local = [](const Path&) { return LocalPartsStatus::Foreign; }};
+      .inspect_local_parts = [](const Path&) { return LocalPartsStatus::Foreign; }};
   CheckpointConfig shared = config.checkpoint;
   shared.local_save.clear();  // whether its parts fit is known only with the state
   start_training(shared, uses, world, log, LoadPurpose::Check);

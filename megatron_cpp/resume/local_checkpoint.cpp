@@ -236,8 +236,8 @@ std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& worl
   return parts;
 }
 
-LocalPartsStatus examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
-                               Communicator& world, const Log& log) {
+LocalPartsStatus inspect_local_parts(const Path& part, const CheckpointConfig& config, const TrainingState& state,
+                                     Communicator& world, const Log& log) {
   const std::string run = broadcast_from_rank0(world, [&] { return run_id(config.save); });
   return combine_reports(run_on_all_ranks(world, [&] { return examine(part, run, config, state).to_message(); }), part,
                          log);

@@ -33,8 +33,8 @@ std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& worl
 enum class LocalPartsStatus : u8 { Usable, Foreign, Damaged };
 
 /// Examines parts without reading their tensors. Logs why they are not usable. Collective.
-LocalPartsStatus examine_local(const Path& part, const CheckpointConfig& config, const TrainingState& state,
-                               Communicator& world, const Log& log);
+LocalPartsStatus inspect_local_parts(const Path& part, const CheckpointConfig& config, const TrainingState& state,
+                                     Communicator& world, const Log& log);
 
 /// Returns the log message for a part that is skipped.
 std::string local_damage_warning(const Path& part, const Damage& damage);

@@ -105,7 +105,7 @@ const Candidate& best_runnable(const SearchResult& found, const Config& config, 
 void fail_no_layout_fits(const SearchResult& result, const Hardware& hardware, const Workload& work,
                          const SearchLimits& limits) {
   const Candidate& smallest = result.smallest;
-  const i64 world = smallest_world(hardware, work, limits);
+  const i64 world = smallest_world_size(hardware, work, limits);
   fail(ExitCode::BadInput, "no layout fits: of ", result.possible, " layouts of ", limits.world_size,
        " ranks, the smallest, ", smallest.layout.describe(), ", needs ", human_bytes(smallest.memory.total()),
        ", but a rank on ", hardware.device.name, " has ", human_bytes(limits.memory_bytes), search_summary(hardware),

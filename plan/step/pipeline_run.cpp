@@ -68,7 +68,7 @@ PipelineRun::Times PipelineRun::simulate_all(i64 microbatches, double message) c
   if (oversubscription_ > 1) return simulate_oversubscribed(schedule, message);
   const Timeline timeline = simulate(schedule, costs(message, 1));
   Times times{.seconds = timeline.makespan, .reduced = timeline.makespan};
-  for (const auto& actions : timeline.per_rank) times.reduced = std::max(times.reduced, reduce_end(actions));
+  for (const auto& actions : timeline.per_rank) times.reduced = std::max(times.reduced, last_reduction_end(actions));
   return times;
 }
 
@@ -86,7 +86,7 @@ PipelineRun::Times PipelineRun::simulate_oversubscribed(const Schedule& schedule
 
 /// Returns the time at which a rank's gradients are reduced. Reductions are serialized, each concurrent with the passes
 /// after its stage's last one.
-double PipelineRun::reduce_end(const std::vector<TimedAction>& actions) const {
+double PipelineRun::last_reduction_end(const std::vector<TimedAction>& actions) const {
   double reduced = 0, computed = 0, all = 0;
   for (const TimedAction& timed : actions) {
     computed = std::max(computed, timed.end);

@@ -58,7 +58,7 @@ class PipelineRun {
   std::vector<ScheduleCosts> costs(double message, double oversubscription) const;
   Times simulate_all(i64 microbatches, double message) const;
   Times simulate_oversubscribed(const Schedule& schedule, double message) const;
-  double reduce_end(const std::vector<TimedAction>& actions) const;
+  double last_reduction_end(const std::vector<TimedAction>& actions) const;
 
   const PredictionInput& job_;
   const Layout& layout_;

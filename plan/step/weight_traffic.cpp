@@ -29,7 +29,7 @@ UnitTraffic& UnitTraffic::operator+=(const UnitTraffic& other) {
   forward += other.forward;
   backward += other.backward;
   sums += other.sums;
-  is_ahead &= other.is_ahead;
+  can_prefetch &= other.can_prefetch;
   return *this;
 }
 
@@ -164,7 +164,7 @@ UnitTraffic WeightTraffic::output_traffic(const StageContents& stage) const {
   if (ties_own_embedding(stage)) {
     unit.first = unit.forward;  // the embedding has gathered a secondary shard
     unit.sums = {};             // reduced together with the embedding's
-    unit.is_ahead = false;
+    unit.can_prefetch = false;
   }
   if (job_.work.model.mtp_num_layers > 0)
     for (const Group& group : groups_of(weights_.mtp_counts())) unit += unit_traffic(group);
@@ -217,7 +217,7 @@ double exposed_forward_comm(const std::vector<UnitCost>& units, const WeightTraf
   double waits = 0, previous = 0;
   for (const UnitCost& unit : units) {
     const Transfer& weights = unit.traffic.*member;
-    waits += traffic.exposed_seconds(unit.traffic.is_ahead ? previous : 0, weights.links) + weights.device;
+    waits += traffic.exposed_seconds(unit.traffic.can_prefetch ? previous : 0, weights.links) + weights.device;
     previous = unit.forward;
   }
   return waits;

@@ -20,7 +20,7 @@ struct Transfer {
 struct UnitTraffic {
   Transfer first, forward, backward;  ///< weight gathers: in the first pass of a step, in later ones, and in backward
   Transfer sums;                      ///< gradient reduction
-  bool is_ahead = true;               ///< weights can be gathered while the previous unit computes
+  bool can_prefetch = true;           ///< weights can be gathered while the previous unit computes
 
   UnitTraffic& operator+=(const UnitTraffic& other);
 };

@@ -57,7 +57,7 @@ HWY_INLINE hn::Vec<D> nearest_fp8(D d, hn::Vec<D> x, Fp8Format format) {
   const auto shift = hn::Set(d, power_of_two(min_exponent - fp8_fraction_bits(format) + 23));
   const auto subnormal = hn::Sub(hn::Add(magnitude, shift), shift);
   const auto rounded = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, power_of_two(min_exponent))), subnormal, normal);
-  const auto signed_result = hn::CopySign(hn::Min(rounded, hn::Set(d, fp8_largest(format))), x);
+  const auto signed_result = hn::CopySign(hn::Min(rounded, hn::Set(d, fp8_max(format))), x);
   const auto is_number = hn::Lt(magnitude, hn::Inf(d));
   return hn::IfThenElse(is_number, signed_result, hn::NaN(d));
 }

@@ -494,7 +494,7 @@ TEST_F(AsyncSaveTest, KeepsOneCheckpointWhenKilledDuringReplacement) {
 }
 
 /// Part checkpoints are those of the local tier: each rank has its own checkpoint of the shards that it holds.
-TEST_F(AsyncSaveTest, PartCheckpointsAreValidOnTheirOwn) {
+TEST_F(AsyncSaveTest, PartCheckpointsAreValidWithoutOtherParts) {
   const Shape shape{4, 6};
   const auto part_of = [&](int rank) {
     return std::vector{numbered("model/w", whole({shape, {2 * rank, 0}, {2, 6}})), numbered("model/same", {5})};

@@ -45,7 +45,7 @@ class CheckpointReaderTest : public CheckpointTest {
   std::mt19937 random_{7};
 };
 
-TEST_F(CheckpointReaderTest, LoadsAnyShardingFromAnyOther) {
+TEST_F(CheckpointReaderTest, LoadsAnyShardingFromAnyOtherSharding) {
   i64 iteration = 0;
   for (const Shape& shape : {Shape{97}, Shape{24, 18}, Shape{6, 10, 14}, Shape{2, 30, 9}}) {
     for (int round = 0; round < 6; ++round) {
@@ -105,7 +105,7 @@ TEST_F(CheckpointReaderTest, ReadsIntactTensorsWhenAnotherIsDamaged) {
   EXPECT_TRUE(same_bits(reader.read_full_tensor("model/v", device_), numbered("model/v", {70}).data));
 }
 
-TEST_F(CheckpointReaderTest, VerifiesWholeShardWhenPartIsRead) {
+TEST_F(CheckpointReaderTest, VerifiesFullShardWhenPartIsRead) {
   const Shape shape{40, 5};
   const NamedShard whole_shard = numbered("model/w", shape);
   const Path directory = save(1, std::vector{whole_shard});

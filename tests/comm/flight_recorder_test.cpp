@@ -93,7 +93,7 @@ TEST(FlightRecorderTest, ShowsWaitOfRankWhileItLasts) {
   });
 }
 
-TEST(FlightRecorderTest, DropsOldestEntriesWithoutAffectingNewerOnes) {
+TEST(FlightRecorderTest, DropsOldestEntriesWithoutAffectingNewerEntries) {
   FlightRecorder recorder;
   GroupLog group(recorder, "tp", {0});
   auto old = group.collective("all_reduce", 1);

@@ -15,7 +15,7 @@ void batch_size_schedule(std::string_view input) {
   check_input(schedule.problems.empty(), join(schedule.problems, "\n"));
   if (schedule.steps.empty()) return;
   for (const i64 samples : {i64{0}, i64{1'000'000'007}, i64{1} << 62}) {
-    const WholeBatches done = whole_batches(schedule.steps, samples);
+    const FullBatches done = full_batches(schedule.steps, samples);
     MCPP_CHECK(0 <= done.samples && done.samples <= samples && done.iterations <= done.samples, done.samples);
     MCPP_CHECK(batch_size_at(schedule.steps, samples) % 4 == 0);
   }

@@ -71,7 +71,7 @@ TEST(RegionTest, RunsAndBoxesMatchDefinition) {
   }
 }
 
-TEST(RegionTest, WholeTensorIsOneRun) {
+TEST(RegionTest, FullTensorIsOneRun) {
   const Region all = whole({{4, 5, 6}, {0, 0, 0}, {4, 5, 6}});
   int runs = 0;
   for_each_run(all, all, [&](i64, i64, i64 count) {

@@ -129,7 +129,7 @@ TEST_P(ParamGatherTest, PrefetchedGathersAreDiscardedWhenWeightsChange) {
 
 INSTANTIATE_TEST_SUITE_P(Stages, ParamGatherTest, testing::Values(1, 2, 3));
 
-TEST(Stage3Test, HoldsUnitInUseAndNextUnit) {
+TEST(Zero3ParamsTest, HoldsUnitInUseAndNextUnit) {
   const auto self = make_self_communicator();
   Fixture f(3, *self);
   const auto expect_while_used = [&](int unit, Use use, i64 gathered) {
@@ -148,7 +148,7 @@ TEST(Stage3Test, HoldsUnitInUseAndNextUnit) {
   EXPECT_EQ(f.units_gathered(), 0);
 }
 
-TEST(Stage3Test, KeepsUnitHeldByNestedUse) {
+TEST(Zero3ParamsTest, KeepsUnitHeldByNestedUse) {
   const auto self = make_self_communicator();
   Fixture f(3, *self);
   f.buffer->acquire(3, Use::Backward);  // prefetches unit 2

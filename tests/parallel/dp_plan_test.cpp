@@ -127,7 +127,7 @@ TEST(BufferPlanTest, HoldsInvariantsForRandomParameters) {
   }
 }
 
-TEST(BucketCloseThresholdTest, AreFewerForCompressedGradients) {
+TEST(BucketCloseThresholdTest, IsLowerForCompressedGradients) {
   constexpr i64 kWanted = 40'000'000;
   EXPECT_EQ(bucket_close_threshold(0, kWanted, false), kWanted);
   EXPECT_EQ(bucket_close_threshold(1, 0, false), 0);

@@ -71,9 +71,9 @@ INSTANTIATE_TEST_SUITE_P(
                                      Volume{3, 3, DType::BF16, 0, 3, 6}),
                      testing::Values(2, 3, 4), testing::Bool()));
 
-class DpSilentMicrobatchesTest : public testing::TestWithParam<std::tuple<int, bool>> {};
+class DpEarlyMicrobatchesTest : public testing::TestWithParam<std::tuple<int, bool>> {};
 
-TEST_P(DpSilentMicrobatchesTest, SendNothingBeforeLastMicrobatch) {
+TEST_P(DpEarlyMicrobatchesTest, SendNothingBeforeLastMicrobatch) {
   run_local_ranks(2, [](Communicator& world, int rank) {
     const auto [stage, overlap] = GetParam();
     MeteredBuffer m(world, stage, overlap);
@@ -92,7 +92,7 @@ TEST_P(DpSilentMicrobatchesTest, SendNothingBeforeLastMicrobatch) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Stages, DpSilentMicrobatchesTest, testing::Combine(testing::Values(0, 1), testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Stages, DpEarlyMicrobatchesTest, testing::Combine(testing::Values(0, 1), testing::Bool()));
 
 /// Without a publish() in between, an evaluation gathers every unit once and sends nothing else.
 TEST(DpEvaluationVolumeTest, IsOneGatherAtStage3) {

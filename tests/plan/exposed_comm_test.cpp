@@ -48,7 +48,7 @@ TEST_F(ExposedCommTest, ExposesRemainderOfSlowUnits) {
 
 TEST_F(ExposedCommTest, ExposesGathersThatAreNotPrefetched) {
   std::vector<UnitCost> row{unit(3, 0), unit(4, 0), unit(6, 0)};
-  row[2].traffic.is_ahead = false;
+  row[2].traffic.can_prefetch = false;
   EXPECT_NEAR(waits(row).forward, 3 + 6, 1e-12);
 }
 

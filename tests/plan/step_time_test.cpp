@@ -92,7 +92,7 @@ TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
 }
 
 // Long steps are extrapolated instead of simulated, with the same result.
-TEST(StepTimeTest, LongStepsExtrapolateShortOnes) {
+TEST(StepTimeTest, LongStepsAreExtrapolatedFromShortSteps) {
   const Hardware hardware = hardware_with(50);
   for (const auto& [kind, chunks] : {std::pair<ScheduleKind, i64>{ScheduleKind::OneFOneB, 1},
                                      {ScheduleKind::Interleaved, 2},

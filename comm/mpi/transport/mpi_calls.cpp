@@ -64,13 +64,13 @@ void drive_mpi_progress() {
   ::sched_yield();
 }
 
-int rank_in(MPI_Comm comm) {
+int comm_rank(MPI_Comm comm) {
   int rank = 0;
   check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
   return rank;
 }
 
-int ranks_of(MPI_Comm comm) {
+int comm_size(MPI_Comm comm) {
   int size = 0;
   check_mpi(MPI_Comm_size(comm, &size), "MPI_Comm_size");
   return size;

@@ -70,8 +70,8 @@ void complete(const char* name, const WaitPolicy& wait_policy, const Call& call)
 void drive_mpi_progress();
 
 /// Return the rank of this process in the group, and the size of the group.
-int rank_in(MPI_Comm comm);
-int ranks_of(MPI_Comm comm);
+int comm_rank(MPI_Comm comm);
+int comm_size(MPI_Comm comm);
 
 /// Returns true if MPI objects may be freed. Freeing is collective, so it is not allowed after MPI_Finalize or while an
 /// exception unwinds the stack.
@@ -99,8 +99,8 @@ class MpiComm {
   static MpiComm split(MPI_Comm comm, int color, int key);
 
   MPI_Comm get() const { return comm_; }
-  int rank() const { return rank_in(comm_); }
-  int size() const { return ranks_of(comm_); }
+  int rank() const { return comm_rank(comm_); }
+  int size() const { return comm_size(comm_); }
 
  private:
   MPI_Comm comm_ = MPI_COMM_NULL;

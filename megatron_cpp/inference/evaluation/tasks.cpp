@@ -184,7 +184,7 @@ TaskRequests unpack_requests(std::string_view bytes) {
 
 std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel, const TaskRequests& requests,
                                        ScoringOptions options) {
-  options.compute_likeliest = true;
+  options.compute_most_likely = true;
   std::vector<EvaluationWindow> by_length = requests.windows;
   std::ranges::stable_sort(by_length, std::greater{}, &EvaluationWindow::length);
   const TokenScores scores = score_windows(stage, parallel, requests.tokens, by_length, options);
@@ -193,7 +193,7 @@ std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel,
     Likelihood& likelihood = likelihoods.emplace_back(Likelihood{.is_greedy = true});
     for (i64 i = window.begin + window.length - window.scored; i < window.begin + window.length; ++i) {
       likelihood.log_likelihood -= scores.nll[static_cast<std::size_t>(i)];
-      likelihood.is_greedy = likelihood.is_greedy && scores.is_likeliest[static_cast<std::size_t>(i)];
+      likelihood.is_greedy = likelihood.is_greedy && scores.is_most_likely[static_cast<std::size_t>(i)];
     }
   }
   return likelihoods;

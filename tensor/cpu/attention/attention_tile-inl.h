@@ -76,7 +76,7 @@ void cap_tile(const AttentionProblem<T>& p, const Span& span, R* s) {
 
 /// Masks keys that come after a query, and keys past the last one.
 template <class T, class R = AccumulateType<T>>
-void hide_later_keys(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
+void mask_later_keys(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
   const i64 lanes = static_cast<i64>(hn::Lanes(d));
   const auto hidden = hn::Set(d, -std::numeric_limits<R>::infinity());
@@ -97,7 +97,7 @@ void hide_later_keys(const AttentionProblem<T>& p, const TileOrigin& at, const V
 
 /// Masks keys of earlier documents, and keys before the window.
 template <class T, class R = AccumulateType<T>>
-void hide_earlier_keys(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
+void mask_earlier_keys(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
   const hn::ScalableTag<R> d;
   alignas(64) R first_keys[kTile];  // relative to the tile
   for (i64 q = 0; q < kTile; ++q) {
@@ -120,8 +120,8 @@ void hide_earlier_keys(const AttentionProblem<T>& p, const TileOrigin& at, const
 /// Sets masked scores to -infinity in the visible part `v` of the tile.
 template <class T, class R = AccumulateType<T>>
 void mask_tile(const AttentionProblem<T>& p, const TileOrigin& at, const Visible& v, R* s) {
-  hide_later_keys(p, at, v, s);
-  if (p.starts || p.window > 0) hide_earlier_keys(p, at, v, s);
+  mask_later_keys(p, at, v, s);
+  if (p.starts || p.window > 0) mask_earlier_keys(p, at, v, s);
 }
 
 /// Four outputs of Philox4x32-10 (base/philox.h) for a vector of counters.

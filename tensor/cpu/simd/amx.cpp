@@ -139,7 +139,7 @@ void multiply_block(ATiles a, const BFloat16* b, i64 steps, const float* in, flo
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, b + 512, kTileRow);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a.data + a.second, row);
+    _tile_loadd(5, a.data + a.second_tile, row);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
     a.data += a.step;

@@ -42,9 +42,9 @@ void pack_panel(PanelOf side, const BFloat16* x, i64 ld, bool k_contiguous, i64 
 /// Tiles of 32 rows of A: packed, or in place in a matrix whose rows are contiguous in k.
 struct ATiles {
   const BFloat16* data = nullptr;
-  i64 row = 32;      ///< distance between rows of a tile, in elements
-  i64 second = 512;  ///< distance to the tile of rows 16 .. 31, in elements
-  i64 step = 1024;   ///< distance to the next 32 elements along k, in elements
+  i64 row = 32;           ///< distance between rows of a tile, in elements
+  i64 second_tile = 512;  ///< distance to the tile of rows 16 .. 31, in elements
+  i64 step = 1024;        ///< distance to the next 32 elements along k, in elements
 
   static ATiles packed(const BFloat16* panel) { return {panel}; }
   static ATiles in_place(const BFloat16* x, i64 ld) { return {x, ld, 16 * ld, kPanelStep}; }

@@ -28,14 +28,14 @@ constexpr int fp8_min_exponent(Fp8Format format) {
   return format == Fp8Format::E4M3 ? -6 : -14;
 }
 /// Exponent of the maximum, which is 1.75 times this power of two in both formats.
-constexpr int fp8_largest_exponent(Fp8Format format) {
+constexpr int fp8_max_exponent(Fp8Format format) {
   return format == Fp8Format::E4M3 ? 8 : 15;
 }
 constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<u32>(exponent + 127) << 23);
 }
-constexpr float fp8_largest(Fp8Format format) {
-  return 1.75f * power_of_two(fp8_largest_exponent(format));
+constexpr float fp8_max(Fp8Format format) {
+  return 1.75f * power_of_two(fp8_max_exponent(format));
 }
 
 /// Maximum exponent of a tensor's scale. Values below 2^-100 do not occur in training, and their products would
@@ -49,7 +49,7 @@ constexpr float fp8_scale(Fp8Format format, float amax) {
   const int exponent = static_cast<int>(bits >> 23 & 0xFF) - 127;
   if (exponent == 128) return std::numeric_limits<float>::quiet_NaN();
   const bool is_above = (bits & 0x7FFFFF) > 0x600000;  // above 1.75 times the power of two
-  const int power = fp8_largest_exponent(format) - exponent - (is_above ? 1 : 0);
+  const int power = fp8_max_exponent(format) - exponent - (is_above ? 1 : 0);
   return power_of_two(power < kMaxFp8ScaleExponent ? power : kMaxFp8ScaleExponent);
 }
 

@@ -148,7 +148,7 @@ TEST_F(FaultInjectionTest, RollsBackToNewerLocalCheckpointAfterEarlierStop) {
 }
 
 /// The checkpoint of a stop is the rollback target if there is no other, e.g. if it alone was copied to another folder.
-TEST_F(FaultInjectionTest, RollsBackToCheckpointOfStopWhenThereIsNoOther) {
+TEST_F(FaultInjectionTest, RollsBackToInterimCheckpointWhenNoOtherExists) {
   train("run", kRollBack + Strings{"--training.exit_interval=6"});
   std::filesystem::create_directories(folder_ / "copy");
   std::filesystem::copy(folder_ / "run/iter_0000006", folder_ / "copy/iter_0000006",

@@ -108,7 +108,7 @@ TEST_F(HangTest, HandlesSignalsWhileWaitingForMpiInit) {
 }
 
 /// Schedulers suspend an entire job to run another one.
-TEST_F(HangTest, ContinuesAfterWholeRunWasSuspended) {
+TEST_F(HangTest, ContinuesAfterAllRanksWereSuspended) {
   test::Program program(endless("run", 2, {}, kLimit), root() / "process", 0, script());
   wait_for_lines("run", 5);
   const pid_t ranks[]{process_of(0, "run"), process_of(1, "run")};

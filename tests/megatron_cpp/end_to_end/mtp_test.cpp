@@ -36,14 +36,14 @@ TEST_F(MtpEndToEndTest, LogsSameLossesOnEveryLayout) {
   }
 }
 
-TEST_F(MtpEndToEndTest, EvaluationAndGenerationDoNotUseIt) {
+TEST_F(MtpEndToEndTest, EvaluationAndGenerationDoNotUseMtp) {
   train("run", with_mtp());
   EXPECT_CONTAINS(run_ok({"evaluate", str("--load=", at("run")), str("--text=", (root() / "held_out.txt").string())}),
                   "loss per token");
   run_ok({"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=5"});
 }
 
-TEST_F(MtpEndToEndTest, ExportsModelWithoutIt) {
+TEST_F(MtpEndToEndTest, ExportsModelWithoutMtp) {
   train("run",
         with_mtp({"--model.add_bias_linear=false", "--model.normalization=RMSNorm", "--model.activation_func=swiglu"}));
   run_ok({"checkpoint", "export-hf", at("run"), at("exported")});
@@ -57,14 +57,14 @@ TEST_F(MtpEndToEndTest, ExportsModelWithoutIt) {
   EXPECT_NEAR(nll(perplexity("imported")) / nll(perplexity("run")), 1, 1e-9);
 }
 
-TEST_F(MtpEndToEndTest, RejectsResumeWithoutIt) {
+TEST_F(MtpEndToEndTest, RejectsResumeWithoutMtp) {
   train("run", with_mtp());
   const Outcome outcome = run(pretrain("run", {"--model.position_embedding_type=rope"}));
   EXPECT_NE(outcome.code, 0);
   EXPECT_CONTAINS(outcome.err, "model.mtp_num_layers");
 }
 
-TEST_F(MtpEndToEndTest, RejectsStagesWithoutIt) {
+TEST_F(MtpEndToEndTest, RejectsStagesWithoutMtp) {
   const Outcome outcome =
       run(pretrain("run", with_mtp({"--dry_run", "--world_size=2", "--parallel.pipeline_model_parallel_size=2",
                                     "--parallel.pipeline_model_parallel_layout=Et|tL"})));

@@ -97,7 +97,7 @@ TEST_F(OffloadEndToEndTest, LeavesNoFilesWhenKilled) {
   }
 }
 
-TEST_F(OffloadEndToEndTest, RollsBackAndSkipsLikeWithoutOffload) {
+TEST_F(OffloadEndToEndTest, RollbacksAndSkipsMatchRunWithoutOffload) {
   const Strings nan{"--fault_injection.kind=nan_loss", "--fault_injection.iteration=7"};
   for (const std::string policy : {"rollback", "skip"}) {
     const Strings words = joined(nan, {"--training.nan_policy=" + policy});

@@ -31,7 +31,7 @@ const CalibrationSizes kFew{.gemms = {16, 48, 144},
                             .weights = 1 << 12,
                             .layer_weights = 1 << 10,
                             .message_bytes = 1 << 16,
-                            .seconds_each = 1e-4,
+                            .min_seconds = 1e-4,
                             .rounds = 2};
 
 TEST(CalibrationTest, WritesFileThatPlanAccepts) {
@@ -106,7 +106,7 @@ TEST(CalibrationTest, MeasuresGemms) {
   const auto self = make_self_communicator();
   CalibrationSizes sizes = kFew;
   sizes.gemms = {128, 256};
-  sizes.seconds_each = 0.02;
+  sizes.min_seconds = 0.02;
   const Hardware hardware = calibrate(device, *self, /*cores=*/1, sizes);
   const Tensor a = random_tensor({256, 256}, DType::F32, device, 1),
                b = random_tensor({256, 256}, DType::F32, device, 2);
@@ -128,7 +128,7 @@ TEST(CalibrationTest, MeasuresGemms) {
 TEST(CalibrationTest, ExcludesFirstTouchFromMemoryBandwidth) {
   CpuDevice device({.threads = 1});
   CalibrationSizes sizes = kFew;
-  sizes.seconds_each = 1e-4;
+  sizes.min_seconds = 1e-4;
   const double measured = calibrate(device, *make_self_communicator(), /*cores=*/1, sizes).device.memory_attained;
   const Tensor from = random_tensor({32 << 20}, DType::F32, device, 1);
   Tensor to = random_tensor({32 << 20}, DType::F32, device, 2);

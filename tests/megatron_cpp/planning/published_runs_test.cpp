@@ -227,7 +227,7 @@ TEST(PublishedRunsTest, Zero3StepGrowsMoreThanItsParts) {
               messages);
 }
 
-TEST(PublishedRunsTest, MatchLlama405B) {
+TEST(PublishedRunsTest, MatchPublishedLlama405BRuns) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program = fused();
   std::vector<Row> rows;
@@ -241,7 +241,7 @@ TEST(PublishedRunsTest, MatchLlama405B) {
   expect_within(rows, 0.10, "TFLOP/s");
 }
 
-TEST(PublishedRunsTest, MatchLlmq) {
+TEST(PublishedRunsTest, MatchPublishedLlmqRuns) {
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program = fused();
   struct Published {
@@ -287,7 +287,7 @@ TEST(PublishedRunsTest, MatchLlmq) {
   expect_within(rows, 0.15, "tokens/s");
 }
 
-TEST(PublishedRunsTest, MatchTorchtitan8B) {
+TEST(PublishedRunsTest, MatchPublishedTorchtitan8BRuns) {
   const Hardware hardware = catalogue("h100_sxm_500w");
   const KernelTraits eager = torch_eager(), compiled = torch_compiled();
   struct Published {

@@ -52,7 +52,7 @@ TEST(CommandsTest, VersionNamesLibraries) {
   }
 }
 
-TEST(CommandsTest, SuggestsCommandForUnknownOne) {
+TEST(CommandsTest, SuggestsCommandForUnknownCommand) {
   EXPECT_EQ(run({"cnfig"}).code, ExitCode::BadInput);
   EXPECT_EQ(run({"cnfig"}).out, "unknown command \"cnfig\"; did you mean config?");
   EXPECT_THAT(run({"zzzzzz"}).out, HasSubstr("unknown command \"zzzzzz\"; available are tokenizer"));

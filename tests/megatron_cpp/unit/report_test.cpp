@@ -179,10 +179,10 @@ TEST(PageDataTest, KeepsSevenDigitsAndAllDigitsOfIntegers) {
 }
 
 TEST(PageDataTest, SpreadsRankRecordsEvenly) {
-  EXPECT_TRUE(spread_indices(0, 5).empty());
-  EXPECT_EQ(spread_indices(3, 1), std::vector<std::size_t>{2});
-  EXPECT_EQ(spread_indices(3, 5), (std::vector<std::size_t>{0, 1, 2}));
-  EXPECT_EQ(spread_indices(101, 5), (std::vector<std::size_t>{0, 25, 50, 75, 100}));
+  EXPECT_TRUE(evenly_spaced_indices(0, 5).empty());
+  EXPECT_EQ(evenly_spaced_indices(3, 1), std::vector<std::size_t>{2});
+  EXPECT_EQ(evenly_spaced_indices(3, 5), (std::vector<std::size_t>{0, 1, 2}));
+  EXPECT_EQ(evenly_spaced_indices(101, 5), (std::vector<std::size_t>{0, 25, 50, 75, 100}));
 }
 
 TEST(ReportPageTest, EscapesTextOfRun) {

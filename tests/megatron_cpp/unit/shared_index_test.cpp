@@ -134,7 +134,7 @@ TEST_F(SharedIndexTest, WarnsAboutUnwritableFolderBeforeBuilding) {
   EXPECT_EQ(arrays[0].size(), 2u);
 }
 
-TEST_F(SharedIndexTest, TwoConcurrentRunsCanRead) {
+TEST_F(SharedIndexTest, TwoConcurrentRunsCanReadSameIndex) {
   const auto folder = [&](int) { return scratch_ / "cache"; };
   std::thread other([&] { read_on_all(folder); });
   read_on_all(folder);

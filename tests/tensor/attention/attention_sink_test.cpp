@@ -89,7 +89,7 @@ class ChunkStartsTest : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, ChunkStartsTest,
                          testing::Combine(testing::Values(DType::F32), testing::ValuesIn(all_targets())), ops_name);
 
-TEST_P(ChunkStartsTest, CountsChunksFromBeginOfDocuments) {
+TEST_P(ChunkStartsTest, CountsChunksFromBeginningOfDocuments) {
   const PositionRanges at{.first = 2, .split = 3, .second = 9};  // positions 2, 3, 4, 9, 10, 11, 12
   const std::vector<i32> documents{0, 1, 3, 1, 3, 1, 3, 1, 10, 1, 10, 1, 10, 1};
   const auto outputs = run([&](Device& device) {

@@ -20,13 +20,13 @@ TEST(Fp8Test, FormatsHaveDefinedValues) {
   EXPECT_EQ(e5m2.size(), 124u);
   EXPECT_EQ(e4m3[1], 0x1p-9);
   EXPECT_EQ(e5m2[1], 0x1p-16);
-  for (const Fp8Format format : kFormats) EXPECT_EQ(fp8_largest(format), fp8_numbers(format).back());
+  for (const Fp8Format format : kFormats) EXPECT_EQ(fp8_max(format), fp8_numbers(format).back());
 }
 
 /// Uses the largest power of two that keeps the largest value in range.
 TEST(Fp8Test, ScaleIsLargestPowerOfTwoThatFits) {
   for (const Fp8Format format : kFormats) {
-    const double largest = fp8_largest(format);
+    const double largest = fp8_max(format);
     Numbers magnitudes{448, std::nextafter(448.F, 500.F), 57344, 57345, 1, 1.75, 1.7500001, 3e38, 1e-25, 1e-29};
     for (u64 i = 0; i < 1000; ++i) magnitudes.push_back(std::exp(20 * philox_normal(7, static_cast<i64>(i))));
     for (const double magnitude : magnitudes) {
@@ -66,7 +66,7 @@ TEST_P(Fp8OpsTest, RoundsEveryBf16ValueToNearest) {
   for (u32 bits = 0; bits < 0x10000; ++bits) x.push_back(std::bit_cast<float>(bits << 16));
   for (const Fp8Format format : kFormats) {
     const Numbers y = to_doubles(run([&](Device& device) {
-      return std::vector{rounded(x, format, fp8_largest(format), device)};  // a scale of 1
+      return std::vector{rounded(x, format, fp8_max(format), device)};  // a scale of 1
     })[0]);
     std::set<double> results;
     for (std::size_t i = 0; i < x.size(); ++i) {

@@ -38,19 +38,19 @@ TEST(BatchSizeScheduleTest, RejectsBadSteps) {
   EXPECT_EQ(problem_of(" "), "has no step");
 }
 
-TEST(BatchSizeScheduleTest, WholeBatchesMatchesSimulation) {
+TEST(BatchSizeScheduleTest, FullBatchesMatchSimulation) {
   for (const char* text : {"0:4", "0:4 10:6", "0:2 3:4 5:6 90:20", "0:6 1:8 2:10", "0:4 9000000000000000000:8"}) {
     const std::vector<BatchSizeStep> steps = parse({text}).steps;
     for (i64 samples = 0; samples < 200; ++samples) {
       for (const i64 consumed : {0, 1, 7, 60, 250}) {
-        WholeBatches expected;
+        FullBatches expected;
         for (;;) {
           const i64 size = batch_size_at(steps, consumed + expected.samples);
           if (consumed + expected.samples + size > samples) break;
           expected.samples += size;
           ++expected.iterations;
         }
-        const WholeBatches found = whole_batches(steps, samples, consumed);
+        const FullBatches found = full_batches(steps, samples, consumed);
         EXPECT_EQ(found.iterations, expected.iterations) << text << " " << samples << " " << consumed;
         EXPECT_EQ(found.samples, expected.samples) << text << " " << samples << " " << consumed;
       }
