@@ -47,7 +47,7 @@ const Json& JsonObject::at(const std::string& key) const {
 i64 JsonObject::integer(const std::string& key, i64 min, i64 max) const {
   const Json& value = at(key);
   require(value.is_number_integer(), key, "is not an integer");
-  // Rejects unsigned values above the i64 range, which would wrap to negative ones.
+  // Rejects unsigned values above the i64 range, which would wrap to negative values.
   require(!value.is_number_unsigned() || value.get<u64>() <= u64{std::numeric_limits<i64>::max()}, key, "is too large");
   const i64 number = value.get<i64>();
   require(number >= min && number <= max, key, "is ", number, "; allowed: ", min, " to ", max);

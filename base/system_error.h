@@ -36,6 +36,6 @@ inline int write_error(i64 done) {
     if (mcpp_error != 0) ::mcpp::fail_system(mcpp_error, ::mcpp::str(__VA_ARGS__)); \
   } while (false)
 
-/// Throws BadInput like MCPP_CHECK_SYSTEM with the reason in errno unless `condition`, a test of a system call's
-/// result, holds.
+/// Throws BadInput like MCPP_CHECK_ERROR, with the reason in errno, unless `condition` holds. `condition` tests the
+/// result of a system call.
 #define MCPP_CHECK_SYSTEM(condition, ...) MCPP_CHECK_ERROR((condition) ? 0 : ::mcpp::last_system_error(), __VA_ARGS__)

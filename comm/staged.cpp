@@ -26,7 +26,7 @@ class StagingBuffers {
     const auto found = free.lower_bound(count);
     if (found != free.end() && found->first <= kMaxWasteFactor * count) return std::move(free.extract(found).mapped());
     StagingBuffer buffer{.tensor = Tensor::empty({count}, dtype, memory_, MemoryClass::Other), .pin = nullptr};
-    // Only arena memory has pages of its own, which can be pinned.
+    // Only arena memory is on separate pages, which can be pinned.
     if (copies_.pin && memory_.arena() && memory_.arena()->contains(buffer.tensor.raw()))
       buffer.pin = copies_.pin(buffer.tensor.raw(), buffer.tensor.bytes());
     return buffer;

@@ -11,7 +11,7 @@ namespace mcpp {
 struct PinnedCopies {
   /// Pins memory until the returned handle is released. Returns null if the memory cannot be pinned.
   std::function<std::shared_ptr<void>(void* memory, i64 bytes)> pin;
-  /// Waits for copies to the device, which are asynchronous from pinned memory.
+  /// Waits for copies to the device, because copies from pinned memory are asynchronous.
   std::function<void()> finish;
 };
 

@@ -37,10 +37,10 @@ int report(mcpp::ExitCode code, const char* what, int rank) {
   return static_cast<int>(code);
 }
 
-/// Limits the time that threads spin at the end of a parallel region. The default of libgomp, some 10 ms, keeps the
-/// core on a busy host from the very thread that is waited for. Some 0.4 ms is as fast on an idle host and
-/// several times faster on a busy one. libgomp reads its settings before main, so the program executes itself again; if
-/// that fails it continues.
+/// Limits the time that threads spin at the end of a parallel region. The default of libgomp, some 10 ms, occupies the
+/// core that, on a busy host, the awaited thread needs. About 0.4 ms is as fast on an idle host and several times
+/// faster on a busy host. libgomp reads its settings before main, so the program executes itself again; if that fails
+/// it continues.
 void limit_openmp_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "10000", 1);
@@ -191,8 +191,8 @@ int main(int argc, char** argv) {
   std::optional<mcpp::Watchdog> watchdog;
   const auto failed = [&](mcpp::ExitCode code, const char* what) {
     const int rank = mpi ? mpi->rank() : 0;
-    // An error of all ranks is reported once: if rank 0 has the same error, it reports it and aborts the others during
-    // this delay.
+    // An error of all ranks is reported once: if rank 0 has the same error, it reports the error and aborts the other
+    // ranks during this delay.
     if (rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(500));
     const int result = report(code, what, rank);
     if (mpi && mpi->size() > 1) mpi->abort(result);

@@ -56,7 +56,7 @@ i64 active_parameters(const ModelConfig& config) {
 double attended_keys(i64 window, i64 seq_length) {
   const auto s = static_cast<double>(seq_length);
   const double w = window == 0 ? s : std::min(s, static_cast<double>(window));
-  return w - w * w / (2 * s);  // the first w queries attend to half as much as the others
+  return w - w * w / (2 * s);  // on average, the first w queries attend to half as many keys as the others
 }
 
 double attention_flops_per_token(const ModelConfig& c) {

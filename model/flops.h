@@ -4,7 +4,7 @@
 
 namespace mcpp {
 
-/// Parameter counts by part. The vocabulary is padded as stored.
+/// Parameter counts by part. Counts include the padding of the vocabulary.
 struct ParameterCounts {
   i64 word_embeddings = 0;
   i64 position_embeddings = 0;  ///< learned positions

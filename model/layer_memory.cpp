@@ -10,8 +10,8 @@
 namespace mcpp {
 namespace {
 
-/// Measures the activations of a module. `forward` takes the module's input, `backward` has no arguments but the
-/// context; their results are dropped.
+/// Measures the activations of a module. `forward` takes the module's input, and `backward` only the context. The
+/// results of both are dropped.
 template <class Forward, class Backward>
 LayerBytes measure(MetaRun& run, const Forward& forward, const Backward& backward) {
   const MemoryUse& live = run.device().memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)];

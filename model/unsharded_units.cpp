@@ -66,7 +66,8 @@ double UnshardedUnits::params_forward(const ChunkParameters& chunk, UnitRange us
   return sum;
 }
 
-/// Buckets in use and the previous one, prefetched once a unit of this grid was used, but not while several are in use.
+/// Buckets in use, and the preceding bucket, which is prefetched once a unit of this grid was used, but not while
+/// several buckets are in use.
 double UnshardedUnits::params_backward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange buckets = buckets_of(chunk, used);
   double sum = buckets.count() > 0 ? unpack_bytes(chunk, buckets.end) : 0;
@@ -78,8 +79,8 @@ double UnshardedUnits::params_backward(const ChunkParameters& chunk, UnitRange u
   return sum;
 }
 
-/// Buckets in use and the one used before, whose gradients are being reduced; initially the first unit's of the
-/// previous pass.
+/// Buckets in use, and the bucket used before them, whose gradients are being reduced; initially the bucket of the
+/// first unit in the previous pass.
 double UnshardedUnits::grads_backward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange buckets = buckets_of(chunk, used);
   double sum = 0;

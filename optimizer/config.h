@@ -98,7 +98,7 @@ struct OptimizerConfig {
     storage_fields(self, visit);
   }
 
-  /// Returns true if the optimizer accepts gradients stored in less than fp32 (main_grads_dtype).
+  /// Returns true if the optimizer accepts gradients of lower precision than fp32 (main_grads_dtype).
   bool can_round_gradients() const { return optimizer != OptimizerKind::Muon; }
 
   /// Returns every violated rule between fields, as "optimizer.key: problem and allowed values".
@@ -162,7 +162,8 @@ struct OptimizerConfig {
     visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which the loss scale doubles",
           at_least(1));
     visit("hysteresis", self.hysteresis,
-          "overflow after the last doubling that halves the loss scale; each later overflow halves it again",
+          "number of the overflow, counted from the last doubling, that first halves the loss scale; each later one "
+          "does too",
           at_least(1));
   }
 

@@ -32,7 +32,7 @@ void for_each_span(const Region& chunk, const Region& matrix, Side side, F&& f) 
   if (count > 0) f(begin, count);
 }
 
-/// Copies the intersection of both regions from `values`, those of one side, into the message, or back.
+/// Copies the intersection of both regions between `values`, the elements of one region, and the message.
 template <bool kIntoMessage>
 void copy_part(const Region& chunk, const Region& matrix, Side side, const Tensor& values, const Tensor& message) {
   i64 offset = 0;
@@ -149,7 +149,7 @@ void MatrixGatherer::choose_owners() {
 void MatrixGatherer::transform(const std::function<void(Tensor&)>& f) {
   const auto& own = owned_[static_cast<std::size_t>(rank_)];
   const std::size_t rounds = std::ranges::max(owned_, {}, &std::vector<const Matrix*>::size).size();
-  // One matrix per owner at a time, so that all ranks work and none holds more than one.
+  // One matrix per owner at a time, so that all ranks work and no rank holds more than one matrix.
   for (std::size_t round = 0; round < rounds; ++round) {
     const auto for_each_other = [&](auto&& g) {
       for (int rank = 0; rank < ranks_; ++rank) {

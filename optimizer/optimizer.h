@@ -93,7 +93,8 @@ class Optimizer {
   std::vector<std::size_t> segments_of(PassKind kind) const;
   /// Returns true if an update moves no data between devices.
   bool is_resident() const;
-  /// Calls `f` for the parts of all segments, with Prepare only of those whose rule needs complete matrices.
+  /// Calls `f` for the parts of all segments. PassKind::Prepare visits only segments whose rule needs complete
+  /// matrices.
   void for_each_part(PassKind kind, const UpdateFunction& f);
   void visit_run(std::size_t index, const UpdateRun& run, const StoredStateVisitor& f) const;
 

@@ -142,7 +142,7 @@ void make_embedding_group(GroupBuilder& groups, int rank, ParallelState& state) 
   if (topology.pp() == 1) {
     state.embedding = groups.make_self_group("embedding");
   } else {
-    // A single split for all ranks; those without embeddings discard the result.
+    // A single split for all ranks; ranks without embeddings discard the result.
     const int pipeline = 2 * topology.dense().group_index(rank, {Axis::Pp});
     auto embedding = groups.make_by_color("embedding", is_member ? pipeline : pipeline + 1, members);
     if (is_member) state.embedding = std::move(embedding);

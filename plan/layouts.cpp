@@ -204,7 +204,8 @@ class LayoutEnumerator {
       for (layout.chunks = row.min_chunks; layout.chunks <= max_count; ++layout.chunks) {
         if (!layout.schedule_conflicts(layout.microbatches(work_.global_batch_size)).empty()) continue;
         for (const std::string& stages : cached_stage_layouts(layout.pp * layout.chunks)) {
-          // For many chunks it is enough to consider those that divide the layers, with or without the two ends.
+          // With more chunks than the minimum, uneven stages are considered only if the number of stages divides the
+          // layers, with the embedding and the output counted as layers.
           const bool divides = (work_.model.num_layers + 2) % (layout.pp * layout.chunks) == 0;
           if (!stages.empty() && layout.chunks > row.min_chunks && !divides) continue;
           layout.stages = stages;

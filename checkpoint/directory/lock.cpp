@@ -116,7 +116,7 @@ FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) 
       ::close(descriptor_);
       if (!is_earlier_run(owner, job)) fail_in_use(path_, owner);
       log.warn(str(path_.string(), ": taking over from ", owner, ", an earlier run of this job"));
-      // The dead process's open file stays locked; the next file of this name is a new one.
+      // The dead process's open file stays locked; the next file with this name is a new file.
       MCPP_CHECK_SYSTEM(::unlink(path_.c_str()) == 0 || errno == ENOENT, "cannot remove ", path_.string());
     }
   }

@@ -107,7 +107,7 @@ double bytes_in(const std::vector<Path>& directories) {
 std::vector<CheckpointSummary> list_checkpoints(const Path& folder) {
   const std::vector<Path> directories = checkpoints_in(folder);
   check_input(!directories.empty(), folder.string(), " has no checkpoints");
-  // Commands that use a checkpoint reject a `latest` that names none; the list shows the existing ones.
+  // Commands that use a checkpoint reject a `latest` that names no checkpoint; the list shows the existing checkpoints.
   std::error_code error;
   const bool is_dangling =
       !latest_in(folder) && std::filesystem::exists(std::filesystem::symlink_status(folder / kLatestName, error));

@@ -90,7 +90,7 @@ class VerificationPlan {
     return false;
   }
 
-  /// Returns the rank with the least work so far among those that need `wanted` of a shard; -1 if no rank does.
+  /// Returns the rank with the least work so far among the ranks that need `wanted` of a shard, or -1 if there is none.
   int next(std::size_t shard, float wanted, i64 elements) {
     int found = -1;
     for (std::size_t rank = 0; rank < elements_.size(); ++rank) {

@@ -126,7 +126,7 @@ class CheckpointReader {
   void check(const NamedShard& target, Conversion conversion) const;
   void assign_verification(Jobs& jobs, const LoadingRanks& ranks);
   std::vector<const Job*> sort_by_file_offset(const Jobs& jobs);
-  /// Bytes of the shards that this rank reads any part of.
+  /// Returns the total size of the shards of which this rank reads any part, in bytes.
   i64 bytes_to_read(const Jobs& jobs) const;
   /// Returns true if a shard of `size` bytes at `offset` of its file is read in blocks.
   bool is_read_in_blocks(Check check, i64 offset, i64 size) const;

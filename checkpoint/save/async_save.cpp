@@ -92,7 +92,7 @@ const Tensor& HostStaging::ensure_buffer(const Tensor& from, std::size_t index) 
   PinnedTensor& to = copies_[index];
   if (!to.tensor.defined() || to.tensor.dtype() != from.dtype() || to.tensor.numel() != from.numel()) {
     to.pin = nullptr;
-    to.tensor = Tensor();  // first, so that its memory can be reused
+    to.tensor = Tensor();  // reset first, so that the memory can be reused
     to = allocate({from.dtype(), from.numel(), uses_copy_engine(from)});
   }
   return to.tensor;

@@ -33,7 +33,7 @@ std::string shard_file_name(int rank, int size) {
   return text.data();
 }
 
-/// Adds the tensors of one rank's file to those of the others.
+/// Adds the tensors in the file of one rank to `tensors`.
 void merge_part(Manifest part, std::size_t rank, Manifest& manifest, std::map<std::string, TensorEntry>& tensors) {
   for (TensorEntry& tensor : part.tensors) {
     TensorEntry& merged =

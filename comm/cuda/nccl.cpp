@@ -159,8 +159,8 @@ class Lane {
   std::deque<DetachedOperation> detached_;
 };
 
-/// NCCL group. Lanes cost time and GPU memory, so they are created on demand: those of collectives by the first
-/// (collective) operation that uses them, those of messages by connect().
+/// NCCL group. Lanes cost time and GPU memory, so they are created on demand: lanes for collectives by the first
+/// operation that uses them, and lanes for messages by connect().
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(std::unique_ptr<Communicator> host, CudaDevice& device) : host_(std::move(host)), device_(device) {}
@@ -217,7 +217,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   // Every ordered pair of ranks has a message lane of its own, on which both ranks issue their messages in the same
-  // order. A message therefore never waits for an unrelated one.
+  // order. A message therefore never waits for an unrelated message.
   void connect(const std::vector<int>& peers) override {
     std::map<std::pair<int, int>, ncclUniqueId> ids;  // by source and destination
     for (const int peer : peers) {

@@ -277,7 +277,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   /// Uses the progress thread regardless of size, because sizes differ between ranks. This also keeps messages of later
-  /// exchanges behind those of this one.
+  /// exchanges behind the messages of this exchange.
   Work exchange_parts(const Tensor& in, std::span<const Part> send, const Tensor& out, std::span<const Part> receive) {
     if (!runs_async()) return messages_.exchange(in, send, out, receive, world_.wait_policy());
     return run_async([this, in, out, send_parts = std::vector(send.begin(), send.end()),

@@ -63,8 +63,8 @@ namespace {
 
 /// Chunk sizes of broadcasts: large enough that MPI does not send eagerly, which would make receivers buffer chunks.
 constexpr i64 kMinBroadcastBytes = 512 << 10, kMaxBroadcastBytes = i64{8} << 20;
-/// Maximum number of chunks of a part, so that early chunks are forwarded while later ones arrive, and the chunk sizes;
-/// smaller chunks would not use the full bandwidth.
+/// Maximum number of chunks of a part, so that early chunks are forwarded while later chunks arrive; and limits of the
+/// chunk size, because small chunks would not use the full bandwidth.
 constexpr i64 kChunks = 16, kMinChunkBytes = i64{1} << 20, kMaxChunkBytes = i64{1} << 30;
 
 }  // namespace

@@ -373,8 +373,8 @@ void NodeReducer::reduce_redundantly(ReduceOp op, DType dtype, std::byte* data, 
   reduce(op, dtype, parts, data, count);
 }
 
-/// All-reduces a segment on one node. Rank r reduces chunk r: it reads its own part from `data` and the others from
-/// their slots, and leaves the result in its own slot.
+/// All-reduces a segment on one node. Rank r reduces chunk r: it reads its own contribution from `data` and the other
+/// contributions from the slots of the other ranks, and leaves the result in its own slot.
 void NodeReducer::reduce_by_chunks(ReduceOp op, DType dtype, std::byte* data, i64 count) {
   const i64 item = size_of(dtype);
   const auto chunk = [&](int r) { return count * r / size_ * item; };  // offset in bytes

@@ -26,8 +26,8 @@ struct Batch {
 /// outside [0, vocab_size); the message names dataset, document and offset.
 Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab_size);
 
-/// Tokens and labels of a batch `distance` positions ahead, [batch_size, seq_length]. At positions without such a token
-/// in the sample, or in the same document, the token is 0 and the label -1.
+/// Tokens and labels of a batch `distance` positions ahead, [batch_size, seq_length]. Where the sample, or the document
+/// of the position, has no such token, the token is 0 and the label is -1.
 struct FutureBatch {
   std::vector<i32> tokens, labels;
 };

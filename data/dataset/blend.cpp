@@ -43,7 +43,7 @@ std::string blend_description(std::span<const double> weights, i64 size) {
 
 BlendList parse_blend_list(const std::vector<std::string>& entries, std::string_view key) {
   check_input(!entries.empty(), key, ": is empty; list dataset prefixes, each optionally preceded by its weight");
-  std::size_t num_weights = 0, num_at_weight_position = 0;  // numbers, and those at the position of a weight
+  std::size_t num_weights = 0, num_at_weight_position = 0;  // entries that are numbers: all, and at weight positions
   for (std::size_t i = 0; i < entries.size(); ++i) {
     check_input(!entries[i].empty(), key, ": entry ", i + 1, " is empty");
     const bool is_number = parse_number<double>(entries[i]).has_value();

@@ -66,7 +66,7 @@ std::size_t special_number_size(std::string_view text) {
   return 0;
 }
 
-/// Replaces the numbers that the parser rejects by null: those that are not finite or too large for fp64.
+/// Replaces numbers that the parser rejects, because they are not finite or too large for fp64, by null.
 std::string without_special_numbers(std::string_view line) {
   std::string changed;
   while (!line.empty()) {

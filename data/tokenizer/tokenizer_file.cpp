@@ -320,7 +320,7 @@ bool is_vocab_json(const std::string& content) {
   return json.is_object() && std::ranges::any_of(json, [](const Json& member) { return member.is_number(); });
 }
 
-/// Returns vocab.json and merges.txt if `content`, that of `path`, is one of them.
+/// Returns vocab.json and merges.txt if `content`, the content of `path`, is one of these files.
 std::optional<std::pair<Path, Path>> pair_of(const Path& path, const std::string& content) {
   if (content.starts_with(kMergesHead)) return std::pair(path.parent_path() / "vocab.json", path);
   if (is_vocab_json(content)) return std::pair(path, path.parent_path() / "merges.txt");

@@ -20,7 +20,7 @@ std::size_t character_size(std::string_view text) {
 /// First elements of the cache entry of a word. The pieces of its segmentation follow and, if some of these are
 /// unknown, its ids.
 struct CachedWord {
-  float margin;  // of the best segmentation over all others, per character; negative if it must be computed
+  float margin;  // margin of the best segmentation over all others, per character; negative if not computed yet
   float extent;  // largest magnitude of a sum of scores
   i32 pieces;
 };
@@ -67,7 +67,8 @@ UnigramModel::UnigramModel(const SentencepieceModel& model)
 }
 
 /// Fills nodes[i] with the best segmentation of the first i bytes of `word`, of those that end a piece. The types and
-/// comparisons are those of the library (Model::EncodeOptimized), on which its choice among equals depends.
+/// comparisons are those of the library (Model::EncodeOptimized), because its choice among equal segmentations depends
+/// on them.
 template <class Real>
 void UnigramModel::find_best(std::string_view word, Real start, std::vector<Workspace::Node<Real>>& nodes) const {
   nodes.assign(word.size() + 1, {});

@@ -126,7 +126,8 @@ void bench_rows(const BenchContext& context, const BenchOptions& options, const 
                    : std::string()));
 }
 
-/// Returns the memory of the process on a CPU. On a GPU returns that of the tensors, without driver and libraries.
+/// Returns the memory of the process on a CPU. On a GPU, returns the memory of the tensors, without driver and
+/// libraries.
 double peak_memory_bytes(const Device& device) {
   if (device.type() == DeviceType::Cuda) return static_cast<double>(device.memory().total.peak);
   rusage usage{};

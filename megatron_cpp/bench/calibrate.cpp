@@ -32,7 +32,7 @@ double min_memory_limit() {
 }
 
 double copy_rate(CalibrationClock& clock) {
-  const i64 count = 32 << 20;  // far larger than any cache, including shared ones
+  const i64 count = 32 << 20;  // far larger than any cache, including shared caches
   const Tensor from = random_tensor({count}, DType::F32, clock.device(), 1);
   Tensor to = Tensor::like(from);
   return 2.0 * static_cast<double>(from.bytes()) / clock.seconds([&] { ops::copy(from, to); });

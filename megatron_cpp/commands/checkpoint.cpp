@@ -173,7 +173,7 @@ ExitCode verify(Arguments args, Log& log) {
   return is_intact ? ExitCode::Done : ExitCode::BadInput;
 }
 
-/// Exit code of diff(1) for different files; it equals the one for internal errors.
+/// Exit code of diff(1) for different files, which is also the exit code of internal errors.
 constexpr ExitCode kDifferent{1};
 
 ExitCode diff(Arguments args, Log& log) {
@@ -220,7 +220,7 @@ ExitCode prune_folder(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-/// Rejects folders of runs: a checkpoint written there would become the one that the run resumes from.
+/// Rejects folders of runs: the run would resume from a checkpoint written there.
 void check_without_checkpoints(const Path& folder) {
   check_input(checkpoints_in(folder).empty(), "--save: ", folder.string(),
               " contains checkpoints, which are never changed; use a different folder");
@@ -237,8 +237,9 @@ ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
   return model;
 }
 
-/// Returns the tokenizer file of a checkpoint: `given`, or, if that is "", its own. Returns "" if there is none, with a
-/// warning if the checkpoint was trained with one. Throws BadInput if it differs from the tokenizer of the training.
+/// Returns the tokenizer file of a checkpoint: `given` or, if `given` is "", the tokenizer saved with the checkpoint.
+/// Returns "" if there is none, with a warning if the checkpoint was trained with a tokenizer. Throws BadInput if it
+/// differs from the tokenizer of the training.
 Path find_valid_tokenizer(const std::string& given, const CheckpointReader& reader, const Config& config,
                           const Log& log) {
   const Path path = given.empty() ? tokenizer_of(reader.directory(), config) : Path(given);

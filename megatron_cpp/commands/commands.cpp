@@ -107,7 +107,7 @@ std::string program_help() {
 }
 
 ExitCode run_program(Arguments args, Log& log, const World& world) {
-  // A rank with a different command would never reach the collectives that the others wait in.
+  // A rank with a different command would never reach the collectives in which the other ranks wait.
   check_identical_on_ranks("command", args.empty() ? "" : args[0], world.ranks,
                            "start all ranks with the same arguments");
   const ExitCode code = run_command(args, log, world);

@@ -143,7 +143,7 @@ class Evaluation {
     return results;
   }
 
-  /// Returns the results on rank 0, the only one that reads the files; other ranks get tasks without scores.
+  /// Returns the results on rank 0, the only rank that reads the files. Other ranks return tasks without scores.
   std::vector<TaskResult> score_tasks(const std::vector<std::string>& inputs) {
     std::vector<Task> tasks;
     const TaskRequests requests = unpack_requests(broadcast_from_rank0(ranks_, [&] {

@@ -59,8 +59,8 @@ class ArgumentParser {
     const bool has_next = next_ < args_.size() && !is_option(args_[next_]);
     if (field == nullptr) {
       reader_.add_problem(str(kCommandLine, ": ", arg, ": unknown option", reader_.suggest(key, "--")));
-      // The next argument is probably its value; reading it as an argument of its own would only add a confusing
-      // problem.
+      // The next argument is probably the value of this option; reading it as a separate argument would only add a
+      // confusing problem.
       if (equals == std::string::npos && has_next && positional_ >= usage_.positional.size()) ++next_;
       return;
     }

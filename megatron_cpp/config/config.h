@@ -58,7 +58,7 @@ struct Config {
   /// Returns every violated rule, within the sections and between them, as "section.key: problem".
   std::vector<std::string> conflicts() const;
 
-  /// Returns the steps of the global batch size by consumed samples; a single step if the size is constant.
+  /// Returns the schedule of the global batch size, by consumed samples; it has a single step if the size is constant.
   std::vector<BatchSizeStep> batch_sizes() const;
   /// Returns the end of a run that has finished `iteration` iterations and consumed `consumed_samples` samples,
   /// possibly with different batch sizes. The run ends after train_iters iterations, or after the last full batch

@@ -189,7 +189,7 @@ void refuse_unless_accepted(const std::vector<Difference>& changes, const std::v
 }
 
 /// Throws BadInput if the batch size schedule is in tokens and the sequence length changed: tokens are converted with
-/// the current length, but the samples consumed so far had the former one.
+/// the current length, but the samples consumed so far had the former length.
 void refuse_token_positions(const Config& saved, const Config& now, const std::string& checkpoint) {
   const i64 before = saved.model.seq_length, after = now.model.seq_length;
   check_input(before == after || !has_token_positions(now.training.step_batch_size_schedule), checkpoint,

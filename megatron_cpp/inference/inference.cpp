@@ -21,8 +21,8 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
               "\": must be one of fp32, bf16, fp16");
   if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
-  // fp8 is used for training only. Its scales depend on all tokens of a pass, and no result may depend on others in its
-  // batch.
+  // fp8 is used for training only. Its scales depend on all tokens of a pass, but no result may depend on other texts
+  // in the batch.
   config.training.fp8 = Fp8::None;
   config.model.remove_mtp();
   config.device = {};
@@ -36,7 +36,7 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   return config;
 }
 
-/// Allocates parameters without gradients, each as a tensor of its own.
+/// Allocates parameters without gradients, each as a separate tensor.
 void allocate_weights(GPTModel& model) {
   const ModelContext& context = model.context();
   model.visit([&](Param& param, int) {

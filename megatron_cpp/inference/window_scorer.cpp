@@ -245,7 +245,7 @@ class WindowScorer {
     }
     return starts;
   }
-  /// Returns the targets that count; the others are -1.
+  /// Returns the targets with all targets that do not count set to -1.
   Tensor targets(i64 index) const {
     return to_tensor(window_values(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
       return counts(window, s) ? token(window.begin + s + 1) : -1;
@@ -310,7 +310,7 @@ class WindowScorer {
   i64 rows_ = 0;  // rows of these on this rank
   std::shared_ptr<const SamplePartition> partition_;
   PositionRanges at_;                       // positions of these rows
-  std::vector<double> losses_, likeliest_;  // by token; zero for those that other ranks score
+  std::vector<double> losses_, likeliest_;  // by token; zero for tokens that other ranks score
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 constexpr std::array kMemoryKeys{"peak_by_class", "in_host_by_class", "on_disk_by_class"};
 
 /// Returns the lines of `text` for iterations up to `last`. Drops lines that are not JSON objects with an iteration,
-/// such as one truncated by a crash. Adds evaluations of iteration `last` to `evaluations`.
+/// such as a line truncated by a crash. Adds evaluations of iteration `last` to `evaluations`.
 std::string lines_up_to(const std::string& text, i64 last, std::set<std::string>& evaluations) {
   std::string kept;
   for (const std::string& line : split(text, '\n')) {

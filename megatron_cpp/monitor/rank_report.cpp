@@ -39,7 +39,7 @@ std::vector<Group> groups_of(const std::vector<GroupSecondsByName>& ranks, const
   return groups;
 }
 
-/// Returns values[i] relative to the median of the others; 0 if there are no others.
+/// Returns values[i] relative to the median of the other values; 0 if there are no other values.
 double ratio_to_others(const std::vector<double>& values, std::size_t i) {
   std::vector<double> others = values;
   others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));

@@ -20,7 +20,7 @@ double number(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
-/// Returns true for plausible bytes, milliseconds or fractions; damaged files may contain others.
+/// Returns true for plausible bytes, milliseconds or fractions; damaged files may contain other values.
 bool is_amount(double value) {
   constexpr double kMaxPlausible = 1e18;
   return value >= 0 && value <= kMaxPlausible;

@@ -25,7 +25,7 @@ namespace {
 
 /// Interval between exchanges while all ranks have work, and while one has none.
 constexpr std::chrono::milliseconds kExchangeInterval{50}, kShortExchangeInterval{5};
-/// Chunks held by a rank: the current one and the next, so that it need not wait for an exchange.
+/// Chunks held by a rank: the current chunk and the next one, so that the rank need not wait for an exchange.
 constexpr i64 kMaxHeldChunks = 2;
 
 /// Updates that a rank has not sent yet.
@@ -136,7 +136,7 @@ class Worker {
   std::jthread worker_, finalizer_;  // last members: use all of the above
 };
 
-/// Fixed-size state that each rank gathers from the others.
+/// Fixed-size state that the ranks exchange.
 struct RankState {
   double num_held = 0, pending = 0, amount = 0, has_failed = 0;
 };
@@ -194,7 +194,7 @@ class ChunkScheduler {
   int ranks_;
 };
 
-/// Stops all ranks; the others learn of a failure at the next exchange.
+/// Stops all ranks. The other ranks are notified of the failure at the next exchange.
 void throw_on_all(Worker& worker, Communicator& ranks) {
   worker.stop();
   run_on_all_ranks(ranks, [&] { worker.rethrow(); });

@@ -318,8 +318,8 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
   check_same_tokenizer(config, run, source, log);
   check_same_datasets(config, datasets, run, source, log);
   SpikeHistory spikes;
-  // With the policy off, no values are added, so that those of the checkpoint would be outdated when it is turned on
-  // again.
+  // With the policy off, no values are added, so the values in the checkpoint would be outdated when the policy is
+  // turned on again.
   if (config.training.spike_policy != SpikePolicy::Off)
     spikes = {.losses = extra_values(run, kRecentLosses), .grad_norms = extra_values(run, kRecentGradNorms)};
   return {.iteration = run.iteration,

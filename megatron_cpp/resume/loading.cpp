@@ -258,8 +258,8 @@ bool is_interim(const Candidate& candidate, Communicator& world) {
   return !candidate.is_local && broadcast_from_rank0(world, [&] { return is_interim_checkpoint(candidate.path); });
 }
 
-/// Uses the newest intact checkpoint of both tiers. A rollback skips those that an uninterrupted run would not have, so
-/// that both roll back to the same weights.
+/// Uses the newest intact checkpoint of both tiers. A rollback skips checkpoints that an uninterrupted run would not
+/// have, so that a resumed run and an uninterrupted run roll back to the same weights.
 OwnCheckpoint use_own_checkpoint(const CheckpointConfig& config, const CheckpointUses& uses, Communicator& world,
                                  const Log& log, LoadPurpose purpose) {
   OwnCheckpoint result;
@@ -286,8 +286,8 @@ OwnCheckpoint use_own_checkpoint(const CheckpointConfig& config, const Checkpoin
   return result;
 }
 
-/// Returns the progress of the newest intact checkpoint of this run, or std::nullopt if it has none. Throws if there
-/// are some but all are damaged, so that training never silently starts from scratch.
+/// Returns the progress of the newest intact checkpoint of this run, or std::nullopt if it has none. Throws if
+/// checkpoints exist but all of them are damaged, so that training never silently starts from scratch.
 std::optional<TrainingProgress> resume_own(const CheckpointConfig& config, const CheckpointUses& uses,
                                            Communicator& world, const Log& log, LoadPurpose purpose) {
   const OwnCheckpoint result = use_own_checkpoint(config, uses, world, log, purpose);
@@ -308,7 +308,7 @@ void check_no_other_content(const Path& load) {
       "checkpoint import-hf` creates one from a Hugging Face model), or leave it empty to start from scratch");
 }
 
-/// Uses the newest checkpoint of a folder, or the one that the path names.
+/// Uses the checkpoint at this path or, for a folder of checkpoints, the newest one.
 std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const CheckpointUses& uses,
                                            Communicator& world, const Log& log) {
   const Path load = config.load;
@@ -328,8 +328,8 @@ std::optional<TrainingProgress> start_from(const CheckpointConfig& config, const
 /// Finds the checkpoint that a run starts from and uses it.
 std::optional<TrainingProgress> start_training(const CheckpointConfig& config, const CheckpointUses& uses,
                                                Communicator& world, const Log& log, LoadPurpose purpose) {
-  // The run's own checkpoints come first, so that an interrupted run can continue with the same command. Only if
-  // checkpoint.load names one checkpoint to resume from does that one take precedence.
+  // The run's own checkpoints come first, so that an interrupted run can continue with the same command. Only a single
+  // checkpoint named by checkpoint.load takes precedence.
   const bool names_checkpoint = !config.load.empty() && is_checkpoint(config.load, world);
   if (!config.save.empty() && (config.finetune || !names_checkpoint)) {
     if (const auto progress = resume_own(config, uses, world, log, purpose)) return progress;

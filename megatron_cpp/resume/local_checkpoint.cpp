@@ -50,8 +50,8 @@ std::string name_for_messages(const Path& part) {
   return name_for_messages(iteration_of_part(part));
 }
 
-/// Returns the names of the shared checkpoint to load and of newer ones that a user set `latest` back from. Empty if
-/// there are none, or if `latest` names no checkpoint: the next shared save repairs that.
+/// Returns the names of the shared checkpoint to load and of newer checkpoints that a user rejected by setting `latest`
+/// back. Empty if there are none, or if `latest` names no checkpoint: the next shared save repairs that.
 std::vector<std::string> shared_order(const Path& save) {
   std::vector<std::string> names;
   try {
@@ -66,8 +66,8 @@ std::vector<std::string> shared_order(const Path& save) {
 }
 
 /// Returns true if a user set the shared folder back to an older checkpoint after this part was saved: runs themselves
-/// only make `latest` name newer ones. Removing checkpoints abandoned earlier changes nothing. Parts of
-/// versions that did not save the order are taken.
+/// only make `latest` name newer ones. Removing checkpoints abandoned earlier changes nothing. Parts saved by versions
+/// that did not record the order are accepted.
 bool is_superseded(const CheckpointReader& part, const Path& save) {
   const std::vector<std::string> names = shared_order(save);
   if (names.empty() || part.state().iteration <= *iteration_of(names.front())) return false;
@@ -100,7 +100,7 @@ std::string list_entries(const Path& folder) {
   return list;
 }
 
-/// Returns the iterations of which every rank has an entry, newest first. Logs why others are not used.
+/// Returns the iterations of which every rank has an entry, newest first. Logs why other iterations are not used.
 std::vector<i64> common_iterations(const Path& folder, Communicator& world, const Log& log) {
   std::vector<std::map<i64, bool>> lists;
   for (const std::string& text : run_on_all_ranks(world, [&] { return list_entries(folder); }))

@@ -170,7 +170,7 @@ void check_identical_on_ranks(const char* what, const std::string& local, Commun
   if (world.size() == 1) return;
   const std::vector<std::string> sums = all_gather_strings(checksum_hex(local), world);
   if (std::ranges::count(sums, sums[0]) == world.size()) return;
-  // Gather the long texts only on a mismatch: those of thousands of ranks would fill memory.
+  // Gather the long texts only on a mismatch, because the texts of thousands of ranks would fill memory.
   const std::vector<std::string> all = all_gather_strings(local, world);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     check_input(all[rank] == all[0], "rank ", rank, " has a different ", what, " than rank 0",

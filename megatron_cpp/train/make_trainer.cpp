@@ -64,8 +64,8 @@ std::unique_ptr<Trainer> make_trainer(const Config& config, Session& session, co
   parts.state->set_observer(parts.step_progress.get());
   parts.evaluator = std::make_unique<Evaluator>(run, std::cref(*parts.datasets), *parts.state, *parts.step_progress,
                                                 progress.special_tokens);
-  // The sinks may replace the files of a different run, and the tokenizer that of its checkpoints, only now that this
-  // run can begin.
+  // Only now, when this run can begin, may its sinks replace the files of a different run, and its tokenizer the
+  // tokenizer of that run's checkpoints.
   parts.logger->begin({.iteration = progress.iteration, .consumed_samples = progress.consumed_samples});
   save_tokenizer(config, session, parts.sources.tokenizer_checksum);
   check_offload(config.optimizer, parts.state->optimizer(), world);

@@ -83,8 +83,9 @@ bool gathers_tokens(const ExpertParallel& parallel) {
   return parallel.dispatcher == TokenDispatcherType::AllGather && ranks_of_exchange(parallel) > 1;
 }
 
-/// Returns the assumed number of choices of each rank of the exchange for each expert, [ranks, num_experts]. Those of a
-/// rank for several experts differ by at most one, and so do those of several ranks for an expert with a limit.
+/// Returns the assumed number of choices of each rank of the exchange for each expert, [ranks, num_experts]. The
+/// numbers of one rank for several experts differ by at most one, and so do the numbers of several ranks for an expert
+/// with a limit.
 std::vector<i32> assumed_counts(const ExpertChoice& choice, const ExpertParallel& parallel) {
   const AssumedChoices& assumed = parallel.assumed_choices;
   const i64 tokens = choice.experts.dim(0), topk = choice.experts.dim(1), experts = choice.num_experts;

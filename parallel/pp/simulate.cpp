@@ -28,7 +28,7 @@ struct Channel {
 
 class Simulation {
  public:
-  /// `costs` are those of each stage, or one entry for all.
+  /// `costs` has one entry per stage, or a single entry for all stages.
   Simulation(const Schedule& schedule, std::span<const ScheduleCosts> costs)
       : schedule_(schedule),
         costs_(costs),

@@ -12,7 +12,8 @@
 namespace mcpp {
 namespace {
 
-/// Attention over s keys runs at s / (s + kAttentionRamp) of full speed; heads below 128 use the units less.
+/// Attention over s keys runs at s / (s + kAttentionRamp) of full speed; head widths below 128 use the matrix units
+/// less efficiently.
 constexpr double kAttentionRamp = 340, kSmallHeadEfficiency = 0.72;
 /// Attention's backward pass relative to its forward pass: operations, and speed.
 constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;

@@ -14,7 +14,7 @@ namespace mcpp {
 struct StepPart {
   const char* key;    ///< key in JSON
   const char* name;   ///< name in tables
-  const char* color;  ///< CSS color, in pictures
+  const char* color;  ///< CSS color in drawings
   double seconds;
 };
 

@@ -57,7 +57,7 @@ double OffloadCost::update_seconds(double weights) const {
                   disk_bytes > 0 ? disk_seconds(disk_bytes) : 0);
 }
 
-/// Returns the time of updates in host memory; on CPUs, which are their own host, that of resident weights.
+/// Returns the time of updates in host memory; on CPUs, which are their own host, the time of resident weights.
 double OffloadCost::host_update_seconds(double weights, double states) const {
   if (job_.hardware.host.memory_bandwidth > 0) return host_memory_seconds(weights * (4 + 2 * states + element()));
   return weights * kernel_times(job_.hardware, job_.program, job_.work).update;

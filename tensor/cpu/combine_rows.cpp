@@ -9,7 +9,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// Computes y[n] = sum of weights[j] x[slots[j]] over the k slots, skipping empty ones. weights may be null.
+/// Computes y[n] = sum of weights[j] x[slots[j]] over the k slots, skipping empty slots. weights may be null.
 template <class T>
 void combine_row(const T* x, const i32* slots, const Lane<T>* weights, i64 k, T* y, i64 n) {
   const LaneTag<T> d;

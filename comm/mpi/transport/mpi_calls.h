@@ -43,7 +43,7 @@ class PollLoop {
   explicit PollLoop(const WaitPolicy& wait_policy) : wait_policy_(wait_policy) {}
   /// Returns the action to take before the next poll, in addition to `progress_callback`.
   Step next();
-  /// Performs the next step. Throws as WaitPolicy::check() does.
+  /// Performs the next step. Throws like WaitPolicy::check().
   void pause();
 
  private:

@@ -276,7 +276,7 @@ MpiMessages::ProgressHold::~ProgressHold() {
 
 void MpiMessages::Incoming::finish() {
   const auto polling_hold = progress_hold ? progress_hold->progress->hold_polling() : nullptr;
-  // In order: after a mismatched message the remaining ones may never arrive.
+  // Waits in order, because after a mismatched message the remaining messages may never arrive.
   for (std::size_t i = 0; i < requests.size(); ++i) {
     MPI_Status status;
     wait_all({&requests[i], 1}, wait_policy, &status);

@@ -77,7 +77,7 @@ struct MpiWorld {
   static int spins_of(bool has_core_per_rank) { return has_core_per_rank ? 2000 : 0; }
 };
 
-/// Messages of one rank in one group. Contracts as in Communicator.
+/// Messages of one rank in one group. The contracts are those of Communicator.
 class MpiMessages {
  public:
   /// nodes[r] is the node of rank r of `comm`.
@@ -95,7 +95,7 @@ class MpiMessages {
   /// Message that the receiver copies out of this rank's memory.
   struct PostedMessage {
     MessageSlot* slot;
-    u64 arena;  ///< arena of its tensor; 0: not mappable by peers
+    u64 arena;  ///< arena of the posted tensor; 0: not mappable by peers
     int destination;
   };
   /// Header sent before an offer: the number of bytes. Its odd size distinguishes it from any tensor message.

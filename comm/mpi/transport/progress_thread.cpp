@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 constexpr auto kPollInterval = 100us;
 /// Poll interval while another thread of the rank polls, to avoid contention.
 constexpr auto kLongPollInterval = 1ms;
-/// Polls after the last work before sleeping until notified; waking the thread takes longer than short messages do.
+/// Polls after the last work before sleeping until notified; waking the thread takes longer than a short message.
 constexpr int kMaxIdlePolls = 20;
 /// Time that a rank gets to wait for an operation it has just started, and so run it itself.
 constexpr auto kInlineRunDelay = 20us;

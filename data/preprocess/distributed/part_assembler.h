@@ -50,7 +50,7 @@ class PartAssembler {
   void add(std::size_t unit);
   /// Rethrows an error of the thread, if any.
   void check();
-  /// Waits until all tokens are durable. Call after all units were added. Throws as KeyAssembler::finish().
+  /// Waits until all tokens are durable. Call after all units were added. Throws like KeyAssembler::finish().
   void finish();
   /// Renames the dataset files to their final names.
   std::vector<PreprocessOutput> publish() const;

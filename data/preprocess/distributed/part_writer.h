@@ -90,7 +90,7 @@ class UnitTokens {
 };
 
 /// Tokenizes one unit on `workers` threads. Keeps references to the arguments. `progress` is called with the number of
-/// bytes of the unit that are done. Throws as run_preprocess().
+/// bytes of the unit that are done. Throws like run_preprocess().
 std::unique_ptr<UnitTokens> tokenize_unit(const PartsFolder& folder, const WorkUnit& unit, const Tokenizer& tokenizer,
                                           i64 workers, TokenMemory& memory,
                                           const std::function<void(i64 bytes)>& progress);

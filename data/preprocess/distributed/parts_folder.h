@@ -63,7 +63,7 @@ PartMetadata parse_metadata(const WorkUnit& unit, const std::vector<std::string>
                             const Path& file);
 
 void write_part(const Path& file, const WorkUnit& unit, const std::vector<std::string>& keys, const PartContent& part);
-/// Reads a part file. Throws BadInput as parse_metadata(), and if the file is truncated.
+/// Reads a part file. Throws BadInput like parse_metadata(), and also if the file is truncated.
 PartContent read_part(const Path& file, const WorkUnit& unit, const std::vector<std::string>& keys);
 
 class PartsFolder {

@@ -22,8 +22,9 @@ i64 next_line_start(std::string_view text, i64 from) {
   return newline == std::string_view::npos ? static_cast<i64>(text.size()) : static_cast<i64>(newline) + 1;
 }
 
-/// Visits the split points of TextSource in order and keeps those at line starts that are far enough apart. A split
-/// point depends only on the text before it, so a reader that starts at a kept one finds the same later ones.
+/// Visits the split points of TextSource in order, and keeps the split points at line starts that are far enough apart.
+/// A split point depends only on the text before it, so a reader that starts at a kept split point finds the same later
+/// split points.
 std::vector<TextRange> split_into_ranges(std::string_view text, SplitMode mode, i64 unit_bytes) {
   const auto size = static_cast<i64>(text.size());
   std::vector<TextRange> ranges;
@@ -51,7 +52,7 @@ std::vector<TextRange> split_into_ranges(std::string_view text, SplitMode mode, 
   return ranges;
 }
 
-/// Makes the identity of each unit include those of all earlier units.
+/// Makes the identity of each unit include the identities of all earlier units.
 void chain_identities(std::vector<WorkUnit>& units) {
   for (std::size_t i = 1; i < units.size(); ++i) {
     const std::string last = units[i - 1].identity();

@@ -96,7 +96,7 @@ void append_blocks(std::string_view text, std::deque<std::string>& blocks) {
 }
 
 /// Returns the size in bytes of the first word of `text`: leading spaces and the text up to the next space or line end;
-/// if only punctuation is left of the line, that with its newlines.
+/// if only punctuation is left on the line, the punctuation and its newlines.
 std::size_t word_size(std::string_view text) {
   const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
   const std::size_t end = std::min(text.find_first_of(" \n", begin), text.size());

@@ -62,7 +62,7 @@ struct MarkStep {
 };
 using PreTokenizerStep = std::variant<SplitStep, PrefixStep, MarkStep>;
 
-/// Kind of position at which the text of a step begins.
+/// Position in the document at which the input of a normalization or splitting step begins.
 enum class SegmentStart {
   Document,   ///< the beginning of a document
   Split,      ///< a position where an earlier step has split the document

@@ -73,7 +73,7 @@ void check_out(const std::string& out) {
   check_input(problem.empty(), problem);
 }
 
-/// Returns the measurements that --add preserves: those of the same processor for other numbers of ranks. Throws
+/// Returns the measurements that --add preserves: measurements of the same processor for other numbers of ranks. Throws
 /// BadInput if `out` describes anything else.
 HardwareKind load_existing(const CalibrateOptions& options, const std::string& device, int cores) {
   std::error_code error;

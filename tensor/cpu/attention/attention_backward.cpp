@@ -93,7 +93,7 @@ void pack_queries(const AttentionProblem<T>& p, const Engine& engine, i64 b, i64
 }
 
 /// Computes in place, over the span: scores -> probabilities after dropout; their gradient -> the gradient of the
-/// scores (before the scale), or with a soft cap of the products, using the slope of the cap.
+/// scores (before the scale), or with a soft cap the gradient of the dot products, using the slope of the cap.
 template <bool kDropout, bool kCapped, class R>
 void differentiate_softmax(const Span& span, R to_log2, const R* lse_log2, const R* delta, const R* keep, R* s, R* ds) {
   const hn::ScalableTag<R> d;

@@ -1,4 +1,4 @@
-// Products of bf16 matrices with ordered sums, in parts of kDepth, with the dot products of AVX512_BF16, which add two
+// GEMMs in bf16 with ordered sums, in chunks of kDepth along k, with the dot products of AVX512_BF16, which add two
 // neighbors along k at a time: a 32-bit word holds two values of a, or of b. See ordered_blocks.h.
 #include <immintrin.h>
 

@@ -16,8 +16,9 @@ Operand<T> operand(const Tensor& x, bool transposed) {
 }
 
 /// Returns true if ordered sums are faster than sgemm, by up to 2.5 times with few rows and 5 % with many: for a b^T
-/// with rows of b a multiple of 2 KiB apart, where sgemm reads rows that share L1 cache lines. For very few rows it
-/// does not. Apart from that independent of the number of rows, so that no row's result depends on others.
+/// with rows of b a multiple of 2 KiB apart, where sgemm reads rows that share L1 cache lines. For very few rows, sgemm
+/// has a special kernel that avoids this. Apart from that, the choice is independent of the number of rows, so that the
+/// result for a row does not depend on other rows.
 template <class T>
 bool is_ordered_gemm_faster(GemmSize size, Operand<T> a, Operand<T> b) {
   constexpr i64 kMaxSmallKernelRows = 12;  // maximum rows of sgemm's special kernel

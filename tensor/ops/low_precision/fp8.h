@@ -67,8 +67,8 @@ void add_amax(const Tensor& x, Tensor& amax);
 /// Rounds x to fp8 and back into y, both bf16: to the nearest scaled value of the format, ties to even. Values above
 /// the maximum saturate; infinities and NaN become NaN.
 void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y);
-/// Computes matmul() of a and b, bf16, rounded to fp8, b to E4M3; c is bf16 or fp32. Accumulates in fp32 and rounds
-/// once. On a GPU all sizes must be multiples of 16.
+/// Computes matmul() of a and b, which are bf16 and are rounded to fp8 first (b to E4M3). c is bf16 or fp32.
+/// Accumulates in fp32 and rounds the result once. On a GPU all sizes must be multiples of 16.
 void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
                 const MatmulOptions& options = {});
 /// Returns the reason why the device does not support fp8 GEMMs; "" if it does.

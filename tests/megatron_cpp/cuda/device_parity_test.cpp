@@ -204,7 +204,7 @@ TEST_P(DeviceParityTest, AsyncCopiesAreBitwiseIdentical) {
 }
 
 /// Updates on the host are close to those on the GPU and reproducible.
-TEST_P(DeviceParityTest, HostUpdateStaysClose) {
+TEST_P(DeviceParityTest, HostUpdateMatchesDeviceUpdateWithinRounding) {
   const RunResult expected = on_gpu(task());
   for (const double fraction : {1.0, 0.5}) {
     RunTask offloaded = task();
