@@ -2,12 +2,15 @@
 # Compares training throughput with PyTorch on this host, with the same model, tokens per step, precision and
 # threads. Runs alternate.
 #
-#   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--tune] [--output=FILE] [model ...]
+#   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--threads=N] [--tune] [--output=FILE]
+#     [model ...]
 #
-#   model          on a CPU 14m, 124m (GPT-2, fp32 and bf16); on a GPU gpt2-124m, gpt2-1558m, llama-1b, llama-3b, llama-8b (bf16).
-#                  llama-8b has 16 of its 32 layers, because all of it does not fit on one GPU for training
+#   model          on a CPU 14m, 124m (GPT-2), mla, gated_delta_net, mamba (14M parameters), each in fp32 and bf16; on a GPU
+#                  gpt2-124m, gpt2-1558m, llama-1b, llama-3b, llama-8b (bf16). llama-8b has 16 of its 32 layers, because
+#                  all of it does not fit on one GPU for training
 #   --python=PATH  a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy); it runs
-#                  bench/torch_gpt.py with torch.compile
+#                  bench/torch_gpt.py or bench/torch_architectures.py with torch.compile
+#   --threads=N    threads of both programs on a CPU (default: all cores); 1 where other programs use the host
 #   --program=PATH a megatron_cpp that is already built
 #   --tune         times the algorithms of our GEMMs first; only on a GPU
 #   --output=FILE  receives one JSON line per run (default bench/results/vs_torch_<device>_<date>.jsonl)
@@ -22,6 +25,7 @@ device=cpu
 python=python3
 program=
 rounds=3
+threads=$(nproc)
 output=
 tuning=()
 models=()
@@ -35,16 +39,17 @@ for argument in "$@"; do
     --python=*) python=${argument#*=} ;;
     --program=*) program=${argument#*=} ;;
     --rounds=*) rounds=${argument#*=} ;;
+    --threads=*) threads=${argument#*=} ;;
     --output=*) output=${argument#*=} ;;
     --tune) tuning=(--device.gemm_tuning=time) ;;
-    14m | 124m | gpt2-124m | gpt2-1558m | llama-1b | llama-3b | llama-8b) models+=("$argument") ;;
+    14m | 124m | mla | gated_delta_net | mamba | gpt2-124m | gpt2-1558m | llama-1b | llama-3b | llama-8b) models+=("$argument") ;;
     *) fail "unknown argument $argument; see the header of $0" ;;
   esac
 done
 
 case $device in
   cpu)
-    preset=release all=(14m 124m) dtypes=(fp32 bf16)
+    preset=release all=(14m 124m mla gated_delta_net mamba) dtypes=(fp32 bf16)
     [ ${#tuning[@]} -eq 0 ] || fail "--tune needs --device=cuda"
     processor=$(cpu_name)
     ;;
@@ -73,12 +78,14 @@ mkdir -p "$(dirname "$output")"
 
 field() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" | head -n 1; }
 
-# Sets `ours` and `theirs`, the arguments of both sides for $model.
+# Sets `ours` and `theirs`, the arguments of both sides for $model; those of the peer begin with its script.
 describe() {
   local layers=
+  peer=bench/torch_gpt.py
   case $model in
     14m) config=bench/gpt2_14m.toml name=gpt2-14m seq=256 batch=8 ;;
     124m) config=bench/gpt2_124m.toml name=gpt2-124m seq=1024 batch=1 ;;
+    mla | gated_delta_net | mamba) config=bench/${model}_14m.toml name=$model seq=512 batch=4 peer=bench/torch_architectures.py ;;
     gpt2-124m) config=configs/gpt2_124m.toml name=$model seq=1024 batch=32 ;;
     gpt2-1558m) config=configs/gpt2_1558m.toml name=$model seq=1024 batch=8 ;;
     llama-1b) config=configs/llama_1b.toml name=$model seq=2048 batch=8 ;;
@@ -87,21 +94,22 @@ describe() {
   esac
   ours=("$config" "--model.seq_length=$seq" "--training.micro_batch_size=$batch" "--training.global_batch_size=$batch"
     --training.recompute_granularity=none "--device.device=$device" "${tuning[@]}" ${layers:+"--model.num_layers=$layers"})
-  theirs=(--model "$name" --seq "$seq" --batch "$batch" --device "$device" ${layers:+--layers "$layers"})
+  [ "$device" != cpu ] || ours+=("--device.num_threads=$threads")
+  theirs=("$peer" --model "$name" --threads "$threads" --seq "$seq" --batch "$batch" --device "$device" ${layers:+--layers "$layers"})
 }
 
 peer_errors=$(mktemp)
 trap 'rm -f "$peer_errors"' EXIT
 # shellcheck disable=SC2119
 environment_json >>"$output"
-printf '%-10s %-5s %14s %14s %8s %6s %12s %8s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'of cold' 'peak GiB (PyTorch)'
+printf '%-15s %-5s %14s %14s %8s %6s %12s %8s %22s\n' model dtype tokens/s PyTorch ratio MFU 'of GEMM-only' 'of cold' 'peak GiB (PyTorch)'
 for model in "${models[@]}"; do
   describe
   for dtype in "${dtypes[@]}"; do
     speeds=() peer_speeds=() ratios=() mfus=() shares=() cold_shares=() peaks=() peer_peaks=()
     for ((round = 0; round < rounds; ++round)); do
       a=$("$program" bench step "${ours[@]}" --training.precision="$dtype" --repeats=5 --warmup=2 --json)
-      b=$("$python" bench/torch_gpt.py "${theirs[@]}" --dtype "$dtype" --compile --steps 5 --warmup 2 2>"$peer_errors") ||
+      b=$("$python" "${theirs[@]}" --dtype "$dtype" --compile --steps 5 --warmup 2 2>"$peer_errors") ||
         fail "PyTorch failed on $model $dtype: $(tail -n 3 "$peer_errors")"
       printf '{"model": "%s", "dtype": "%s", "megatron_cpp": %s, "pytorch": %s}\n' "$model" "$dtype" "$a" "$b" >>"$output"
       # Our JSON has no space after colons, PyTorch's has.
@@ -111,7 +119,7 @@ for model in "${models[@]}"; do
       cold_shares+=("$(field share_of_cold_gemm_only <<<"$a")")
       peaks+=("$(field peak_gib <<<"$a")") peer_peaks+=("$(field peak_gib <<<"$b")")
     done
-    printf '%-10s %-5s %14.1f %14.1f %8.2f %5.0f%% %11.0f%% %7.0f%% %12.2f (%.2f)\n' "$model" "$dtype" \
+    printf '%-15s %-5s %14.1f %14.1f %8.2f %5.0f%% %11.0f%% %7.0f%% %12.2f (%.2f)\n' "$model" "$dtype" \
       "$(printf '%s\n' "${speeds[@]}" | median)" "$(printf '%s\n' "${peer_speeds[@]}" | median)" \
       "$(printf '%s\n' "${ratios[@]}" | median)" "$(awk "BEGIN { print 100 * $(printf '%s\n' "${mfus[@]}" | median) }")" \
       "$(awk "BEGIN { print 100 * $(printf '%s\n' "${shares[@]}" | median) }")" \
