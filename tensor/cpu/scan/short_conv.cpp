@@ -52,20 +52,42 @@ const T* input_at(const ConvRows& r, const T* p, const T* state, i64 t, i64 b, i
   return state ? state + r.x_at(r.taps - 1 + t - tap, b, g) : nullptr;
 }
 
+/// Number of taps: a constant for the usual 4, so that compilers unroll loops over them.
+template <int kTaps>
+struct Taps {
+  i64 count;
+  constexpr operator i64() const { return kTaps > 0 ? kTaps : count; }
+};
+
+template <class F>
+void on_taps(i64 taps, F&& f) {
+  taps == 4 ? f(Taps<4>{taps}) : f(Taps<0>{taps});
+}
+
 /// Computes the sum before the activation of channels [i, i + lanes).
 template <class T, class D>
-HWY_INLINE hn::Vec<D> convolve(D d, const T* const* inputs, i64 taps, const Lane<T>* w, i64 stride, const T* bias,
+HWY_INLINE hn::Vec<D> convolve(D d, const T* const* inputs, auto taps, const Lane<T>* w, i64 stride, const T* bias,
                                i64 i, auto lanes) {
   auto sum = bias ? load(d, bias + i, lanes) : hn::Zero(d);
   for (i64 tap = 0; tap < taps; ++tap)
-    if (inputs[tap]) sum = hn::MulAdd(load(d, w + tap * stride + i, lanes), load(d, inputs[tap] + i, lanes), sum);
+    sum = hn::MulAdd(load(d, w + tap * stride + i, lanes), load(d, inputs[tap] + i, lanes), sum);
   return sum;
 }
 
+/// Sets the inputs of each tap to rows, or to `zeros` outside of the document.
 template <class T>
-void gather_inputs(const ConvRows& r, const T* p, const T* state, i64 t, i64 b, i64 g, const T** inputs) {
+void gather_inputs(const ConvRows& r, const T* p, const T* state, i64 t, i64 b, i64 g, const T* zeros,
+                   const T** inputs) {
   const i64 reach = r.reach(t, b);
-  for (i64 tap = 0; tap < r.taps; ++tap) inputs[tap] = tap <= reach ? input_at(r, p, state, t, b, g, tap) : nullptr;
+  for (i64 tap = 0; tap < r.taps; ++tap) {
+    const T* input = tap <= reach ? input_at(r, p, state, t, b, g, tap) : nullptr;
+    inputs[tap] = input ? input : zeros;
+  }
+}
+
+template <class T>
+std::vector<T> zero_row(const ConvRows& r) {
+  return std::vector<T>(static_cast<std::size_t>(r.channels), T(0));
 }
 
 void short_conv(const ScanShape& shape, const Tensor& p, const ConvParams& conv, const ScanPositions& positions,
@@ -74,6 +96,7 @@ void short_conv(const ScanShape& shape, const Tensor& p, const ConvParams& conv,
     const LaneTag<T> d;
     const ConvRows r(shape, p, conv, positions);
     const std::vector<Lane<T>> weights = weights_by_tap<T>(conv.weight);
+    const std::vector<T> zeros = zero_row<T>(r);
     const T *ps = p.data<T>(), *biases = conv.bias.defined() ? conv.bias.data<T>() : nullptr,
             *before = state ? state->data<T>() : nullptr;
     T* xs = x.data<T>();
@@ -83,13 +106,15 @@ void short_conv(const ScanShape& shape, const Tensor& p, const ConvParams& conv,
       for (i64 row = begin; row < end; ++row) {
         const i64 t = row / r.batch, b = row % r.batch;
         for (i64 g = 0; g < r.groups; ++g) {
-          gather_inputs(r, ps, before, t, b, g, inputs);
+          gather_inputs(r, ps, before, t, b, g, zeros.data(), inputs);
           const Lane<T>* w = weights.data() + g * r.channels;
           const T* bias = biases ? biases + g * r.channels : nullptr;
           T* to = xs + r.x_at(t, b, g);
-          sweep(d, 0, r.channels, [&](i64 i, auto lanes) HWY_ATTR {
-            const auto u = convolve<T>(d, inputs, r.taps, w, stride, bias, i, lanes);
-            store(hn::Mul(u, logistic(d, u)), d, to + i, lanes);
+          on_taps(r.taps, [&](auto taps) {
+            sweep(d, 0, r.channels, [&](i64 i, auto lanes) HWY_ATTR {
+              const auto u = convolve<T>(d, inputs, taps, w, stride, bias, i, lanes);
+              store(hn::Mul(u, logistic(d, u)), d, to + i, lanes);
+            });
           });
         }
       }
@@ -115,18 +140,22 @@ void activation_gradient(const ConvRows& r, const Tensor& p, const std::vector<L
                          Tensor& dx) {
   const LaneTag<T> d;
   const i64 stride = r.groups * r.channels;
+  const std::vector<T> zeros = zero_row<T>(r);
   parallel_for(cpu(p), r.seq * r.batch, rows_per_chunk(stride), [&](i64 begin, i64 end) {
     const T* inputs[8];
     for (i64 row = begin; row < end; ++row) {
       const i64 t = row / r.batch, b = row % r.batch;
       for (i64 g = 0; g < r.groups; ++g) {
-        gather_inputs<T>(r, p.data<T>(), nullptr, t, b, g, inputs);
+        gather_inputs<T>(r, p.data<T>(), nullptr, t, b, g, zeros.data(), inputs);
         T* at = dx.data<T>() + r.x_at(t, b, g);
+        const Lane<T>* w = weights.data() + g * r.channels;
         const T* bias = biases ? biases + g * r.channels : nullptr;
-        sweep(d, 0, r.channels, [&](i64 i, auto lanes) HWY_ATTR {
-          const auto u = convolve<T>(d, inputs, r.taps, weights.data() + g * r.channels, stride, bias, i, lanes);
-          const auto s = logistic(d, u), value = hn::Mul(u, s);
-          store(hn::Mul(load(d, at + i, lanes), hn::NegMulAdd(value, s, hn::Add(value, s))), d, at + i, lanes);
+        on_taps(r.taps, [&](auto taps) {
+          sweep(d, 0, r.channels, [&](i64 i, auto lanes) HWY_ATTR {
+            const auto u = convolve<T>(d, inputs, taps, w, stride, bias, i, lanes);
+            const auto s = logistic(d, u), value = hn::Mul(u, s);
+            store(hn::Mul(load(d, at + i, lanes), hn::NegMulAdd(value, s, hn::Add(value, s))), d, at + i, lanes);
+          });
         });
       }
     }
@@ -138,6 +167,7 @@ template <class T>
 void input_gradient(const ConvRows& r, const std::vector<Lane<T>>& weights, const Tensor& du, Tensor& dp) {
   const LaneTag<T> d;
   const i64 stride = r.groups * r.channels;
+  const std::vector<T> zeros = zero_row<T>(r);
   parallel_for(cpu(dp), r.seq * r.batch, rows_per_chunk(stride), [&](i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
       const i64 t = row / r.batch, b = row % r.batch;
@@ -145,12 +175,14 @@ void input_gradient(const ConvRows& r, const std::vector<Lane<T>>& weights, cons
         const T* gradients[8];
         for (i64 tap = 0; tap < r.taps; ++tap)
           gradients[tap] =
-              t + tap < r.seq && tap <= r.reach(t + tap, b) ? du.data<T>() + r.x_at(t + tap, b, g) : nullptr;
+              t + tap < r.seq && tap <= r.reach(t + tap, b) ? du.data<T>() + r.x_at(t + tap, b, g) : zeros.data();
         T* to = dp.data<T>() + r.p_at(t, b, g);
-        sweep(d, 0, r.channels, [&](i64 i, auto lanes) HWY_ATTR {
-          store(convolve<T>(d, gradients, r.taps, weights.data() + g * r.channels, stride,
-                            static_cast<const T*>(nullptr), i, lanes),
-                d, to + i, lanes);
+        const Lane<T>* w = weights.data() + g * r.channels;
+        on_taps(r.taps, [&](auto taps) {
+          sweep(d, 0, r.channels, [&](i64 i, auto lanes) HWY_ATTR {
+            store(convolve<T>(d, gradients, taps, w, stride, static_cast<const T*>(nullptr), i, lanes), d, to + i,
+                  lanes);
+          });
         });
       }
     }
@@ -164,6 +196,7 @@ void parameter_gradients(const ConvRows& r, const Tensor& p, const Tensor& du, T
   using R = Lane<T>;
   const LaneTag<T> d;
   constexpr i64 kBlock = 64;
+  const std::vector<T> zeros = zero_row<T>(r);
   const i64 blocks = ceil_div(r.channels, kBlock);
   parallel_for(cpu(p), r.groups * blocks, 1, [&](i64 begin, i64 end) {
     for (i64 task = begin; task < end; ++task) {
@@ -172,16 +205,17 @@ void parameter_gradients(const ConvRows& r, const Tensor& p, const Tensor& du, T
       const T* inputs[8];
       for (i64 row = 0; row < r.seq * r.batch; ++row) {
         const i64 t = row / r.batch, b = row % r.batch;
-        gather_inputs<T>(r, p.data<T>(), nullptr, t, b, g, inputs);
+        gather_inputs<T>(r, p.data<T>(), nullptr, t, b, g, zeros.data(), inputs);
         const T* gradient = du.data<T>() + r.x_at(t, b, g) + from;
-        sweep(d, 0, count, [&](i64 i, auto lanes) HWY_ATTR {
-          const auto dy = load(d, gradient + i, lanes);
-          store(hn::Add(load(d, sums[8] + i, lanes), dy), d, sums[8] + i, lanes);
-          for (i64 tap = 0; tap < r.taps; ++tap) {
-            if (!inputs[tap]) continue;
-            R* sum = sums[tap] + i;
-            store(hn::MulAdd(dy, load(d, inputs[tap] + from + i, lanes), load(d, sum, lanes)), d, sum, lanes);
-          }
+        on_taps(r.taps, [&](auto taps) {
+          sweep(d, 0, count, [&](i64 i, auto lanes) HWY_ATTR {
+            const auto dy = load(d, gradient + i, lanes);
+            store(hn::Add(load(d, sums[8] + i, lanes), dy), d, sums[8] + i, lanes);
+            for (i64 tap = 0; tap < taps; ++tap) {
+              R* sum = sums[tap] + i;
+              store(hn::MulAdd(dy, load(d, inputs[tap] + from + i, lanes), load(d, sum, lanes)), d, sum, lanes);
+            }
+          });
         });
       }
       const auto add = [beta](R* to, R sum) { *to = beta == 0 ? sum : *to + sum; };
