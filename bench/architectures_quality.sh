@@ -80,7 +80,7 @@ measure() { # <architecture> <seed>
     --training.eval_iters=0 --training.eval_interval=0 --checkpoint.save_interval=0 --checkpoint.save="$run" \
     --device.num_threads=1 "${data[@]}" "${keys[@]}" "${options[@]}" >"$folder/log" 2>&1 </dev/null; } 2>&1) ||
     { cat "$folder/log" >&2 && exit 1; }
-  echo "{$key, \"iterations\": $count, \"flops\": $flops, \"parameters\": $parameters, \"processor_s\": $(awk '{ print $1 + $2 }' <<<"$seconds"), \"held_out\": $("$program" evaluate --load="$run" --text="$folder/valid.txt" --num_threads=1 --json)}" |
+  echo "{$key, \"iterations\": $count, \"flops\": $flops, \"parameters\": $parameters, \"processor_s\": $(awk '{ print $1 + $2 }' <<<"$seconds"), \"held_out\": $("$program" evaluate --load="$run" --text="$folder/valid.txt" --num_threads=1 --json | sed 's/"checkpoint":"[^"]*",//')}" |
     tee -a "$results"
 }
 

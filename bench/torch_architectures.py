@@ -4,9 +4,9 @@
 
 Uses scaled_dot_product_attention, fused projections, fused AdamW, global-norm clipping, autocast for bf16, and optionally
 torch.compile. The scans are the chunked algorithms of Transformers (torch_chunk_gated_delta_rule, and the SSD form of
-Mamba-2) as batched matmuls over all chunks, with these changes, each of which is faster on CPUs: the inverse of a chunk's
-triangular matrix is a GEMM of log2(chunk) matmuls instead of a loop over its rows, convolutions are sums of shifted
-GEMMs, which torch.compile fuses, and chunks have the length that is fastest. Prints one JSON line.
+Mamba-2) as batched matmuls over all chunks of 64 positions, with two changes: the inverse of a chunk's triangular matrix
+is a product of log2(64) matrices instead of a loop over its rows, and convolutions are sums of shifted elementwise
+products, which torch.compile fuses. Prints one JSON line.
 
 Requirements, in a separate virtual environment: pip install torch numpy
 Example: torch_architectures.py --model mamba --seq 512 --batch 4 --dtype bf16 --compile
@@ -73,7 +73,7 @@ class MultiLatentAttention(nn.Module):
 
 
 def inverse_of_unit_minus(a):
-    """(I - a)^-1 for strictly lower triangular a, as the GEMM of I + a^(2^k)."""
+    """(I - a)^-1 for strictly lower triangular a, as the product of I + a^(2^k)."""
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     inverse, power, n = eye + a, a, 2
     while n < a.shape[-1]:
