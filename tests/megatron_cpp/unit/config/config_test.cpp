@@ -429,10 +429,9 @@ TEST(ConfigTest, ShippedFamiliesHavePublishedParameterCounts) {
                                                        {"olmo_hybrid_7b", 7430870688},
                                                        {"nemotron_h_8b", 8100852736},
                                                        {"nemotron_3_nano_30b_a3b", 31577937344}};
-  for (const auto& [name, parameters] : sizes) {
-    const Config c = load_config(test::source_folder() / "configs" / (name + ".toml"));
-    EXPECT_EQ(count_parameters(c.model).total(), parameters) << name;
-  }
+  const Path folder = test::source_folder() / "configs";
+  for (const auto& [name, parameters] : sizes)
+    EXPECT_EQ(count_parameters(load_config(folder / (name + ".toml")).model).total(), parameters) << name;
 }
 
 TEST(ConfigTest, SuggestsKeysForNamesOfOtherPrograms) {
