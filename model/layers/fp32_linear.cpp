@@ -5,6 +5,18 @@
 #include "tensor/ops/low_precision/accumulate_copy.h"
 
 namespace mcpp {
+namespace {
+
+/// Calls f(sum, beta), which must compute beta sum + contribution in `dtype`, to add to a gradient of any dtype.
+template <class F>
+void accumulate(Tensor& gradient, float beta, DType dtype, const F& f) {
+  if (gradient.dtype() == dtype) return f(gradient, beta);
+  Tensor sum = Tensor::empty(gradient.shape(), dtype, gradient.device());
+  f(sum, 0.0f);
+  beta == 0 ? ops::copy(sum, gradient) : add_converted(sum, gradient);
+}
+
+}  // namespace
 
 Fp32Linear::Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs, bool has_bias, bool is_fp64)
     : dtype_(is_fp64 ? DType::F64 : accumulate_dtype(context.dtype)),
@@ -31,10 +43,9 @@ Tensor Fp32Linear::input_gradient(const Tensor& dy) const {
 void Fp32Linear::weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& microbatch) {
   microbatch.run_or_delay_wgrad([this, dy, x = std::move(x)] {
     weight_.add_grad([&](Tensor& dw, float beta) {
-      if (dw.dtype() == dtype_) return ops::matmul(dy, to_dtype(x(), dtype_), dw, {.transpose_a = true, .beta = beta});
-      Tensor sum = Tensor::empty(dw.shape(), dtype_, dw.device());
-      ops::matmul(dy, to_dtype(x(), dtype_), sum, {.transpose_a = true});
-      beta == 0 ? ops::copy(sum, dw) : add_converted(sum, dw);
+      accumulate(dw, beta, dtype_, [&](Tensor& sum, float sum_beta) {
+        ops::matmul(dy, to_dtype(x(), dtype_), sum, {.transpose_a = true, .beta = sum_beta});
+      });
     });
   });
 }
@@ -42,10 +53,7 @@ void Fp32Linear::weight_gradient(const Tensor& dy, std::function<Tensor()> x, Mi
 void Fp32Linear::bias_gradient(const Tensor& dy) {
   if (!bias_) return;
   bias_->add_grad([&](Tensor& db, float beta) {
-    if (db.dtype() == dtype_) return ops::column_sum(dy, db, beta);
-    Tensor sum = Tensor::empty(db.shape(), dtype_, db.device());
-    ops::column_sum(dy, sum, 0);
-    beta == 0 ? ops::copy(sum, db) : add_converted(sum, db);
+    accumulate(db, beta, dtype_, [&](Tensor& sum, float sum_beta) { ops::column_sum(dy, sum, sum_beta); });
   });
 }
 
