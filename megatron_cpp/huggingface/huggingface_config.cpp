@@ -289,9 +289,12 @@ ModelConfig canonical_form(ModelConfig m) {
 /// Returns a value as text that no other value has.
 template <class T>
 std::string text_of(const T& value) {
-  if constexpr (std::is_enum_v<T>) return std::string(enum_name(value));
-  if constexpr (std::is_same_v<T, double>) return str(std::bit_cast<u64>(value));
-  if constexpr (!std::is_enum_v<T>) return str(value);
+  if constexpr (std::is_enum_v<T>)
+    return std::string(enum_name(value));
+  else if constexpr (std::is_same_v<T, double>)
+    return str(std::bit_cast<u64>(value));
+  else
+    return str(value);
 }
 
 /// Returns the keys of a model with their values as text, for comparison.

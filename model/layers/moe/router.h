@@ -89,8 +89,7 @@ class Router {
   Tensor drop_padding(const Tensor& chosen, const TokenRows& rows) const;
   Tensor drop_overflowing(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const;
   /// Returns the weighted mean of the factors of all balancing losses, given the choices by scores without the expert
-  /// bias (DeepSeek-V3, equation 18): fp64 [b, num_experts], or [1, num_experts] if
-  /// they are equal for all samples.
+  /// bias (DeepSeek-V3, equation 18): fp64 [b, num_experts], or [1, num_experts] if they are equal for all samples.
   Tensor loss_factors(const Tensor& chosen, const TokenRows& rows) const;
   Tensor loss_factors(LoadBalancing type, const Tensor& chosen, const TokenRows& rows) const;
   std::vector<double> counts_by_sample(const Tensor& chosen, i64 groups) const;

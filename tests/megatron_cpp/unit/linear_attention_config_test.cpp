@@ -127,7 +127,7 @@ TEST(LinearAttentionConfigTest, ReadsOlmoHybridLikeTransformers) {
   EXPECT_EQ(defaults.post_norm_freq, std::vector<i64>{4});
   EXPECT_EQ(defaults.position_embedding_type, PositionEmbedding::Rope);
   EXPECT_EQ(defaults.rotary_base, 10000);
-  // Of three layers without layer_types, the last has attention.
+  // Without layer_types, the last of three layers has attention.
   EXPECT_EQ(parse([](Json& j) { j.erase("layer_types"); }).post_norm_freq, std::vector<i64>{3});
   EXPECT_EQ(parse([](Json& j) { j["rope_parameters"] = nullptr, j["rope_theta"] = nullptr; }).position_embedding_type,
             PositionEmbedding::None);
