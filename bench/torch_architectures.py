@@ -11,11 +11,11 @@ products, which torch.compile fuses. Prints one JSON line.
 Requirements, in a separate virtual environment: pip install torch numpy
 Example: torch_architectures.py --model mamba --seq 512 --batch 4 --dtype bf16 --compile
 """
-import argparse, json, math, os, resource, statistics, time
+import argparse, json, math, resource, statistics, time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch_gpt import rope_tables, rotate
+from torch_gpt import add_step_options, prepare_torch, rope_tables, rotate
 
 HIDDEN, HEADS, VOCAB, EPSILON = 384, 6, 8192, 1e-5
 PATTERNS = {"mla": ["A", "F"] * 6, "gated_delta_net": ["G", "F", "G", "F", "*", "F"] * 2, "mamba": list("M-M*-M-M*-")}
@@ -232,16 +232,9 @@ def main():
     a.add_argument("--seq", type=int, default=512)
     a.add_argument("--batch", type=int, default=4)
     a.add_argument("--chunk", type=int, default=64, help="positions per chunk of a scan; divides --seq")
-    a.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16 = autocast, fp32 master weights")
-    a.add_argument("--device", default="cpu")
-    a.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    a.add_argument("--steps", type=int, default=5)
-    a.add_argument("--warmup", type=int, default=2)
-    a.add_argument("--compile", action="store_true")
+    add_step_options(a, ["fp32", "bf16"])
     o = a.parse_args()
-    torch.manual_seed(1)
-    torch.set_num_threads(o.threads)
-    torch.set_float32_matmul_precision("highest")
+    prepare_torch(o.threads)
     with torch.device(o.device):
         model = Model(o.model, o.chunk)
         data = [torch.randint(0, VOCAB, (o.batch, o.seq + 1)) for _ in range(4)]
