@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The program on simulated GPUs: layouts over MPI train like one rank, a killed training continues with bitwise identical
-# results or on another layout, and evaluation and generation match the CPU: tests/cuda_simulator/program.sh <megatron_cpp>
+# The program on simulated GPUs: layouts over MPI train like one rank, architectures train like on the CPU, a killed
+# training continues with bitwise identical results or on another layout, and evaluation and generation match the CPU:
+# tests/cuda_simulator/program.sh <megatron_cpp>
 set -euo pipefail
 export MEGATRON_CPP=$1
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -24,19 +25,18 @@ fail() {
   [ ! -f log ] || tail -n 20 log
   exit 1
 }
-# pretrain <name> <ranks> [argument ...]: trains on GPUs in fp32 and keeps checkpoints and metrics in a folder.
-pretrain() {
-  local name=$1 ranks=$2
-  shift 2
-  "${launcher[@]}" -n "$ranks" "$MEGATRON_CPP" pretrain run.toml --device.device=cuda --training.precision=fp32 \
-    --checkpoint.save="$name" "$@" >log 2>&1
+# pretrain_on <device> <name> <ranks> [argument ...]: trains in fp32 and keeps checkpoints and metrics in a folder.
+pretrain_on() {
+  "${launcher[@]}" -n "$3" "$MEGATRON_CPP" pretrain run.toml --device.device="$1" --training.precision=fp32 \
+    --checkpoint.save="$2" "${@:4}" >log 2>&1
 }
+pretrain() { pretrain_on cuda "$@"; }
 losses() { sed -n 's/.*"type":"\(train\|eval\)".*"iteration":\([0-9]*\).*"lm_loss":\([^,}]*\).*/\1 \2 \3/p' "$1/metrics.jsonl" | sort -u; }
 # same_losses <name> <name>: training and evaluation losses differ by at most 1e-5.
 same_losses() {
-  paste -d' ' <(losses "$1") <(losses "$2") | awk -v steps="$steps" '{ d = ($3 - $6) / $3; if (d < 0) d = -d; if (d > most) most = d
+  paste -d' ' <(losses "$1") <(losses "$2") | awk -v steps="$steps" '{ d = ($3 - $6) / $3; if (d < 0) d = -d; if (d > max) max = d
       if ($1 != $4 || $2 != $5) exit 1 }
-    END { print "losses differ by at most", most + 0; exit !(NR >= steps && most <= 1e-5) }' >difference ||
+    END { print "losses differ by at most", max + 0; exit !(NR >= steps && max <= 1e-5) }' >difference ||
     fail "$1 and $2: $(cat difference 2>/dev/null)"
   echo "$1 and $2: $(cat difference)"
 }
@@ -65,24 +65,56 @@ echo "killed and continued: bitwise identical"
 pretrain moved 4 --parallel.zero_stage=3 --parallel.num_distributed_optimizer_instances=2 || fail "another layout"
 same_losses one_rank moved
 
-# evaluate <device> <ranks> [argument ...]: prints the loss of a text.
+# evaluate <checkpoint> <device> <ranks> [argument ...]: prints the loss of a text.
 evaluate() {
-  "${launcher[@]}" -n "$2" "$MEGATRON_CPP" evaluate --load=whole --text=train.txt --precision=fp32 --device="$1" "${@:3}" \
+  "${launcher[@]}" -n "$3" "$MEGATRON_CPP" evaluate --load="$1" --text=text.txt --precision=fp32 --device="$2" "${@:4}" \
     2>log | tee evaluation | grep -o '[0-9]*\.[0-9]*' | head -n 1
 }
-# generate <device> <ranks> [argument ...]: prints a greedy continuation.
+# generate <checkpoint> <device> <ranks> [argument ...]: prints a greedy continuation.
 generate() {
-  "${launcher[@]}" -n "$2" "$MEGATRON_CPP" generate --load=whole --prompt=ROMEO: --temperature=0 --max_new_tokens=16 \
-    --precision=fp32 --device="$1" "${@:3}" 2>log
+  "${launcher[@]}" -n "$3" "$MEGATRON_CPP" generate --load="$1" --prompt=ROMEO: --temperature=0 --max_new_tokens=16 \
+    --precision=fp32 --device="$2" "${@:4}" 2>log
 }
-head -c 3000 "$root/data/tinyshakespeare.txt" >train.txt
-expected_loss=$(evaluate cpu 1)
-expected_text=$(generate cpu 1)
-for arguments in "1" "2 --parallel.pipeline_model_parallel_size=2" "2 --parallel.tensor_model_parallel_size=2"; do
+# matches_cpu <checkpoint> <layout ...>: evaluation and generation on GPUs match the CPU; a layout is ranks and arguments.
+matches_cpu() {
+  local checkpoint=$1 expected_loss expected_text loss text arguments
+  shift
+  expected_loss=$(evaluate "$checkpoint" cpu 1)
+  expected_text=$(generate "$checkpoint" cpu 1)
+  for arguments in "$@"; do
+    # shellcheck disable=SC2086  # several arguments
+    loss=$(evaluate "$checkpoint" cuda $arguments) text=$(generate "$checkpoint" cuda $arguments)
+    awk -v a="$loss" -v b="$expected_loss" 'BEGIN { d = a / b - 1; exit !(a > 0 && d < 1e-4 && d > -1e-4) }' ||
+      fail "evaluate $checkpoint on $arguments: $loss, on the CPU $expected_loss"
+    [ "$text" = "$expected_text" ] || fail "generate with $checkpoint on $arguments: $text, on the CPU $expected_text"
+  done
+  echo "$checkpoint: evaluation and generation match the CPU"
+}
+head -c 3000 "$root/data/tinyshakespeare.txt" >text.txt
+matches_cpu whole 1 "2 --parallel.pipeline_model_parallel_size=2" "2 --parallel.tensor_model_parallel_size=2"
+
+# architecture <name> <layout> [argument ...]: a model trains on four GPUs of a layout as on one rank of the CPU; GPUs
+# evaluate it and generate text like the CPU.
+architecture() {
+  local name=$1 layout=$2
+  shift 2
+  pretrain_on cpu "${name}_cpu" 1 "$@" || fail "$name on the CPU"
   # shellcheck disable=SC2086  # several arguments
-  loss=$(evaluate cuda $arguments) text=$(generate cuda $arguments)
-  awk -v a="$loss" -v b="$expected_loss" 'BEGIN { d = a / b - 1; exit !(a > 0 && d < 1e-4 && d > -1e-4) }' ||
-    fail "evaluate on $arguments: $loss, on the CPU $expected_loss"
-  [ "$text" = "$expected_text" ] || fail "generate on $arguments: $text, on the CPU $expected_text"
-done
-echo "evaluation and generation match the CPU"
+  pretrain "$name" 4 "$@" $layout || fail "$name on four GPUs"
+  same_losses "${name}_cpu" "$name"
+  matches_cpu "$name" 1
+}
+rope=(--model.position_embedding_type=rope --model.normalization=RMSNorm --model.activation_func=swiglu
+  --model.ffn_hidden_size=64)
+architecture gated_delta_net "--parallel.tensor_model_parallel_size=2 --parallel.context_parallel_size=2" "${rope[@]}" \
+  --model.linear_attention_freq=[2] --model.linear_num_key_heads=4 --model.linear_num_value_heads=4 \
+  --model.linear_key_head_dim=8 --model.linear_value_head_dim=8
+architecture mamba "--parallel.context_parallel_size=2 --parallel.pipeline_model_parallel_size=2" \
+  --model.position_embedding_type=none --model.num_layers=4 '--model.hybrid_layer_pattern=M-M*' \
+  --model.activation_func=squared_relu --model.mamba_num_groups=2 --model.mamba_num_heads=4 --model.mamba_head_dim=8 \
+  --model.mamba_state_dim=16
+architecture latent_attention "--parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2" \
+  "${rope[@]}" --model.multi_latent_attention --model.q_lora_rank=24 --model.kv_lora_rank=16 --model.qk_head_dim=8 \
+  --model.qk_pos_emb_head_dim=4 --model.v_head_dim=8 --model.mtp_num_layers=1
+architecture sinks "--parallel.tensor_model_parallel_size=2 --parallel.context_parallel_size=2" "${rope[@]}" \
+  --model.softmax_type=learnable --model.window_size=[7,0] --model.window_attn_skip_freq=[2]
