@@ -96,11 +96,11 @@ matches_cpu whole 1 "2 --parallel.pipeline_model_parallel_size=2" "2 --parallel.
 # architecture <name> <layout> [argument ...]: a model trains on four GPUs of a layout as on one rank of the CPU; GPUs
 # evaluate it and generate text like the CPU.
 architecture() {
-  local name=$1 layout=$2
+  local name=$1 options=$2
   shift 2
   pretrain_on cpu "${name}_cpu" 1 "$@" || fail "$name on the CPU"
   # shellcheck disable=SC2086  # several arguments
-  pretrain "$name" 4 "$@" $layout || fail "$name on four GPUs"
+  pretrain "$name" 4 "$@" $options || fail "$name on four GPUs"
   same_losses "${name}_cpu" "$name"
   matches_cpu "$name" 1
 }
