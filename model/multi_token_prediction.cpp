@@ -15,13 +15,13 @@ std::string layer_name(i64 index) {
   return str("mtp.layers.", index);
 }
 
-/// Returns the views of the halves of the last axis of x [s, b, 2h], each with one head.
+/// Returns views of the two halves of the last axis of x [s, b, 2h], as one head each.
 std::pair<Heads, Heads> halves(const Tensor& x) {
   const Heads both = dense_heads(x, 2);
   return {slice_heads(both, 0, 1), slice_heads(both, 1, 1)};
 }
 
-/// Returns [a; b] along the last axis.
+/// Returns the concatenation [s, b, 2h] of a and b [s, b, h] along the last axis.
 Tensor join(const Tensor& a, const Tensor& b) {
   Tensor joined = Tensor::like(a, {a.dim(0), a.dim(1), 2 * a.dim(2)});
   auto [first, second] = halves(joined);
@@ -30,7 +30,7 @@ Tensor join(const Tensor& a, const Tensor& b) {
   return joined;
 }
 
-/// Returns a copy of one half of the last axis.
+/// Returns a contiguous copy [s, b, h] of a view from halves().
 Tensor copy_half(const Heads& half) {
   Tensor x = Tensor::like(half.base, {half.seq, half.batch, half.head_dim});
   Heads to = dense_heads(x, 1);
@@ -125,7 +125,7 @@ Tensor MultiTokenPrediction::embed(const Tensor& tokens, MicrobatchContext& micr
 
 void MultiTokenPrediction::embed_backward(const Tensor& dy, MicrobatchContext& microbatch) {
   const Tensor tokens = microbatch.take(this);
-  Tensor d_table = dy;  // not read by others
+  Tensor d_table = dy;  // may be overwritten, because nothing else reads it
   if (const double factor = embedding_multiplier(context_); factor != 1) ops::scale(d_table, factor);
   microbatch.run_or_delay_wgrad([this, d_table, tokens] {
     const Tensor full = region_.gather_sequence(d_table).wait();
@@ -150,7 +150,7 @@ std::vector<TokenLosses> MultiTokenPrediction::loss(const Tensor& hidden, std::s
 }
 
 Tensor MultiTokenPrediction::backward(MicrobatchContext& microbatch) {
-  Tensor d_hidden;  // gradient of the last layer's result from the layer after it
+  Tensor d_hidden;  // gradient that the next layer contributes to this layer's result
   for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
     Tensor dy = output_.backward_to_normalized(microbatch);
     if (d_hidden.defined()) ops::add_to(d_hidden, dy);

@@ -1,6 +1,7 @@
-// Multi-token prediction (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2; Gloeckle et al. 2024): in training, layer k
-// predicts at position i the token i + k + 1 from the hidden state of layer k - 1 (of the model's final norm for k = 1)
-// and the embedding of token i + k. All layers share the word embeddings and the output matrix with the model.
+// Multi-token prediction (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2; Gloeckle et al. 2024): in training, layer k =
+// 1, 2, ... predicts token i + k + 1 at position i, from the embedding of token i + k and the hidden state of layer k -
+// 1. Layer 1 reads the output of the model's final norm. All layers share the model's word embeddings and output
+// matrix.
 #pragma once
 #include <memory>
 #include <span>
@@ -17,30 +18,31 @@
 
 namespace mcpp {
 
-/// Tokens that one layer of multi-token prediction reads and predicts. Both are int32 [s, b], in the same rows as the
+/// Inputs and targets of one layer of multi-token prediction. Both are int32 [s, b], and their rows are those of the
 /// microbatch's tokens.
 struct FutureTokens {
-  Tensor tokens;   ///< token i + k at position i; any valid token if there is none
-  Tensor targets;  ///< token i + k + 1 at position i; negative = ignored
+  Tensor tokens;   ///< token i + k at position i; any valid token past the end of the sample
+  Tensor targets;  ///< token i + k + 1 at position i; negative: no loss
 };
 
-/// One layer: final_norm(layer(eh_proj [enorm(embedding); hnorm(hidden)])).
+/// One layer of multi-token prediction: y = final_norm(layer(eh_proj [enorm(embedding); hnorm(hidden)])).
 class MtpLayer {
  public:
-  /// `index` starts at 0.
+  /// Creates layer k = index + 1.
   MtpLayer(i64 index, StoredRef<ModelContext> context, RotaryTable& rotary);
 
-  /// Inputs of a layer, or their gradients: [s, b, h] (sequence parallel: [s / tp, b, h]), like the result.
+  /// Inputs of a layer, or their gradients. Like the result of forward(), each is [s, b, h] (sequence parallel: [s /
+  /// tp, b, h]).
   struct Input {
     Tensor embedding, hidden;
   };
   Tensor forward(const Input& x, MicrobatchContext& microbatch);
-  /// May reuse dy's memory.
+  /// Returns the gradients of both inputs. May overwrite dy.
   Input backward(const Tensor& dy, MicrobatchContext& microbatch);
   /// Throws like Module::output_placement().
   void check_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
-  /// Returns nullptr in a layer without experts.
+  /// Returns the router of the layer's experts, or nullptr without experts.
   Router* router() { return router_; }
 
  private:
@@ -50,13 +52,14 @@ class MtpLayer {
   const ModelContext& context_;
   Norm enorm_, hnorm_;
   TensorParallelRegion region_;
-  ColumnParallelLinear eh_proj_;  // the output is gathered
+  ColumnParallelLinear eh_proj_;  // gathers its output
   Router* router_ = nullptr;
   std::unique_ptr<Module> layer_;
   Norm final_layernorm_;
 };
 
-/// All layers of a model, on the stage with the output. Evaluation and generation do not use them.
+/// All layers of multi-token prediction of a model, on the pipeline stage with the output layer. Only training uses
+/// them.
 class MultiTokenPrediction {
  public:
   /// `shared_embedding`: the word embeddings' weight if it is on this rank, otherwise nullptr. Keeps a reference to
@@ -64,8 +67,9 @@ class MultiTokenPrediction {
   MultiTokenPrediction(StoredRef<ModelContext> context, RotaryTable& rotary, OutputLayer& output,
                        Param* shared_embedding);
 
-  /// Returns the losses of each layer. `hidden`: result of OutputLayer::normalize(). `grad_scale` is that of the
-  /// model's loss; the gradient of each layer's loss is also multiplied by mtp_loss_scaling_factor / mtp_num_layers.
+  /// Returns the losses of each layer, before scaling. `hidden` is the result of OutputLayer::normalize(); `future` has
+  /// one element per layer. `grad_scale` is the factor of the model's loss gradient; gradients of these losses are also
+  /// multiplied by mtp_loss_scaling_factor / mtp_num_layers.
   std::vector<TokenLosses> loss(const Tensor& hidden, std::span<const FutureTokens> future, double grad_scale,
                                 MicrobatchContext& microbatch);
   /// Returns the gradient with respect to `hidden`.
@@ -73,8 +77,10 @@ class MultiTokenPrediction {
   /// Throws like Module::output_placement().
   void check_placement(ActivationPlacement hidden) const;
   std::span<const std::unique_ptr<MtpLayer>> layers() const { return layers_; }
-  /// Calls f on the word embeddings' weight, if it is neither on this rank nor the output matrix.
+  /// Calls f on this stage's copy of the word embeddings. It has none if the embeddings are tied or this rank has the
+  /// first stage.
   void visit_embedding(const ParamVisitor& f);
+  /// Adds the gradient of the word embeddings to that of the first stage, if this rank has it (VocabMatrix).
   void add_shared_gradient();
 
  private:
@@ -85,7 +91,7 @@ class MultiTokenPrediction {
   const ModelContext& context_;
   TensorParallelRegion region_;
   OutputLayer& output_;
-  std::unique_ptr<VocabMatrix> embedding_;  // null with tied embeddings
+  std::unique_ptr<VocabMatrix> embedding_;  // nullptr with tied embeddings
   std::vector<std::unique_ptr<MtpLayer>> layers_;
 };
 

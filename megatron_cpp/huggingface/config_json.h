@@ -1,4 +1,4 @@
-// Reader of config.json.
+// Typed access to Hugging Face's config.json.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace mcpp {
 
-/// Members of config.json with transformers' defaults for absent ones.
+/// Reader of config.json. Getters with a `default_value` return it if the key is absent or null. All getters throw
+/// BadInput, naming the file and the key, for a value of the wrong type or outside of its range.
 class ConfigJson {
  public:
   ConfigJson(const Json& json, const std::string& source) : json_(json, source) {}
@@ -35,7 +36,7 @@ class ConfigJson {
 
   const Json& array(const char* key) const { return json_.array(key); }
 
-  /// Throws, unless `is_supported`, that this value of the key cannot be expressed.
+  /// Throws BadInput, naming the key, its value and the `allowed` values, unless `is_supported`.
   template <class Value>
   void require(bool is_supported, const char* key, const Value& value, const char* allowed) const {
     check_input(is_supported, json_.source(), ": '", key, "' is ", value,

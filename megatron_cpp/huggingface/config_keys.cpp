@@ -12,7 +12,7 @@ constexpr const char* kRopeTypes = "default, linear, llama3, yarn";
 constexpr const char* kTypedRope = "a 'rope_type' next to it, of default, linear, llama3, yarn";
 constexpr const char *kSliding = "sliding_attention", *kFull = "full_attention";
 
-/// Parses rope_scaling of transformers 4, or rope_parameters of transformers 5; `longest` is the model's context.
+/// Parses rope_scaling (transformers 4) or rope_parameters (transformers 5). `longest` is the model's maximum context.
 RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool supports_scaling) {
   RopeScaling scaling;
   const bool is_typed = rope.find("rope_type") || rope.find("type");
@@ -48,8 +48,8 @@ RopeScaling parse_rope_scaling(const ConfigJson& rope, i64 longest, bool support
   return scaling;
 }
 
-/// Returns the RoPE of the layers without a window, if separate entries may exist for those with one. If the family has
-/// no separate base for the latter, both must agree.
+/// Returns the RoPE keys of the layers without a window. If the object has one entry per kind of layer, also sets the
+/// RoPE of layers with a window; throws BadInput unless the family supports two.
 std::optional<ConfigJson> rope_of_all_layers(const ConfigJson& rope, const LlamaTraits& traits, ModelConfig& model) {
   const std::optional<ConfigJson> full = rope.object(kFull), local = rope.object(kSliding);
   if (!full && !local) return rope;
@@ -64,7 +64,7 @@ std::optional<ConfigJson> rope_of_all_layers(const ConfigJson& rope, const Llama
   return full;
 }
 
-/// Returns which layers have a window in the absence of layer_types.
+/// Returns, for each layer, whether it has a window in a model without layer_types.
 std::vector<bool> default_windows(const ConfigJson& config, const LlamaTraits& traits, const ModelConfig& model,
                                   bool has_window) {
   const auto layers = static_cast<std::size_t>(model.num_layers);
@@ -87,7 +87,7 @@ std::vector<bool> default_windows(const ConfigJson& config, const LlamaTraits& t
   return windows;
 }
 
-/// Returns which layers layer_types gives a window; empty without that key.
+/// Returns, for each layer, whether layer_types selects a window; empty if this key is absent.
 std::vector<bool> parse_layer_types(const ConfigJson& config, i64 layers) {
   std::vector<bool> windows;
   if (!config.find("layer_types")) return windows;
@@ -139,7 +139,6 @@ void parse_rope(const ConfigJson& config, const Family& family, ModelConfig& mod
   config.require(model.rotary_base > 1, base, model.rotary_base, "greater than 1");
 }
 
-/// The key is rope_scaling in transformers 4; transformers 5 reads it as rope_parameters.
 OrderedJson rope_scaling_json(const ModelConfig& m) {
   const RopeScaling& scaling = m.rope_scaling;
   if (scaling.type == RopeScalingType::None) return nullptr;
@@ -250,8 +249,8 @@ void parse_mixtral(const ConfigJson& config, ModelConfig& model) {
   config.require(jitter == 0, "router_jitter_noise", jitter, "0");
 }
 
-/// Returns the sparse layers as in transformers: layer i if decoder_sparse_step divides i + 1 and mlp_only_layers does
-/// not name it.
+/// Returns the layers with experts by the rule of transformers: layer i has them if decoder_sparse_step divides i + 1
+/// and mlp_only_layers does not contain i.
 std::vector<i64> sparse_layers(const ConfigJson& config, i64 num_layers) {
   const i64 step = config.integer("decoder_sparse_step", 1);
   std::set<i64> dense;
@@ -263,9 +262,9 @@ std::vector<i64> sparse_layers(const ConfigJson& config, i64 num_layers) {
   return layers;
 }
 
-/// transformers' defaults for absent keys of experts.
+/// Defaults of transformers for absent keys of experts.
 struct QwenDefaults {
-  i64 experts = 128, topk = 8, ffn = 768, shared = 0;  ///< shared: 0 = no shared expert
+  i64 experts = 128, topk = 8, ffn = 768, shared = 0;  ///< shared = 0: no shared expert
   bool normalizes = false;
 };
 
@@ -285,10 +284,11 @@ QwenDefaults qwen_defaults(ExpertKeys keys) {
 void parse_qwen(const ConfigJson& config, ExpertKeys keys, ModelConfig& model) {
   MoeConfig& moe = model.moe;
   const QwenDefaults defaults = qwen_defaults(keys);
-  const char* key = config.find("num_local_experts") ? "num_local_experts" : "num_experts";  // of transformers 5 and 4
+  const char* key =
+      config.find("num_local_experts") ? "num_local_experts" : "num_experts";  // transformers 5 and 4, respectively
   moe.num_experts = config.integer(key, defaults.experts);
   moe.ffn_hidden_size = config.integer("moe_intermediate_size", defaults.ffn);
-  if (keys != ExpertKeys::Qwen35Moe) {  // which has experts in all layers, with normalized weights
+  if (keys != ExpertKeys::Qwen35Moe) {  // qwen3_5_moe_text always has experts in all layers and normalized weights
     moe.layer_freq = sparse_layers(config, model.num_layers);
     moe.router_pre_softmax = !config.flag("norm_topk_prob", defaults.normalizes);
   }

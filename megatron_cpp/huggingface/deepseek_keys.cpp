@@ -1,4 +1,4 @@
-// DeepSeek's dialect of config.json: multi-latent attention, and the experts of V2, of V3, and of types derived from
+// Conversion of DeepSeek's config.json: multi-latent attention, and the experts of V2, V3 and the types derived from
 // V3.
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// transformers' defaults for absent keys of experts.
+/// Defaults of transformers for absent keys of experts.
 struct ExpertDefaults {
   i64 experts = 0, topk = 0;  ///< 0: none
   i64 ffn = 1408, shared = 0, first_dense = 0, groups = 1, group_topk = 1;
@@ -42,7 +42,7 @@ i64 integer_or(const ConfigJson& config, const char* key, i64 absent) {
   return absent > 0 ? config.integer(key, absent) : config.integer(key);
 }
 
-/// Returns the layers with experts: all but the first `dense` ones.
+/// Returns MoeConfig::layer_freq for experts in all layers after the first `dense` layers.
 std::vector<i64> all_but_first(i64 dense, i64 num_layers) {
   if (dense == 0) return {1};
   std::vector<i64> layers(static_cast<std::size_t>(num_layers), 1);
@@ -55,7 +55,7 @@ i64 count_first_dense(const ModelConfig& m) {
   return layer;
 }
 
-/// Returns the layers with experts of mlp_layer_types.
+/// Returns MoeConfig::layer_freq from mlp_layer_types or, if it is absent, for experts after `first_dense` layers.
 std::vector<i64> parse_mlp_types(const ConfigJson& config, i64 num_layers, i64 first_dense) {
   if (!config.find("mlp_layer_types")) return all_but_first(first_dense, num_layers);
   std::vector<i64> layers;
@@ -69,7 +69,7 @@ std::vector<i64> parse_mlp_types(const ConfigJson& config, i64 num_layers, i64 f
   return layers;
 }
 
-/// V2 scores a group by its best expert.
+/// Sets the router of V2, where the score of a group is that of its best expert.
 void parse_v2_router(const ConfigJson& config, MoeConfig& moe) {
   moe.router_pre_softmax = true;
   const std::string method = config.text("topk_method", "greedy");
@@ -106,7 +106,7 @@ void parse_latent_attention(const ConfigJson& config, const LlamaTraits& traits,
 
 }  // namespace
 
-/// V3 scores a group by its two best experts.
+/// In V3 the score of a group is the sum of its two best experts.
 void parse_v3_router(const ConfigJson& config, const V3RouterDefaults& defaults, MoeConfig& moe) {
   constexpr i64 kBestOfGroup = 2;
   moe.router_score_function = RouterScore::Sigmoid;

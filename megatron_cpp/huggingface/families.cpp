@@ -34,7 +34,7 @@ constexpr Family deepseek_like(F family, std::string_view model_type, std::strin
   return row;
 }
 
-/// Returns a llama-like family with its own functions.
+/// Returns a llama-like family with other functions for parsing and writing.
 constexpr Family with_functions(Family family, decltype(Family::parse) parse, decltype(Family::write) write) {
   family.parse = parse, family.write = write;
   return family;
@@ -205,7 +205,8 @@ const Family& family_row(HuggingfaceFamily family) {
 }
 
 const Family* find_family(std::string_view model_type) {
-  if (model_type == "kimi_k2") return &family_row(HuggingfaceFamily::DeepSeekV3);  // whose class it names
+  if (model_type == "kimi_k2")
+    return &family_row(HuggingfaceFamily::DeepSeekV3);  // kimi_k2 uses the class of deepseek_v3
   const auto* it = std::ranges::find(kFamilies, model_type, &Family::model_type);
   return it == std::end(kFamilies) ? nullptr : it;
 }
@@ -218,7 +219,7 @@ std::string family_names() {
 
 namespace {
 
-/// Name of an activation of an MLP without a gate. The first name of a function is used for writing.
+/// Name of an activation of an MLP without a gate. If a function has several names, the first is written.
 struct ActivationName {
   ActivationFunction function;
   std::string_view name;
@@ -244,7 +245,7 @@ OrderedJson head_of(const ModelConfig& m, const Family& family) {
           {"model_type", family.model_type},
           {"vocab_size", m.vocab_size}};
 }
-/// Returns the architecture and sizes, under the names that all types but GPT-2 use.
+/// Returns the architecture and sizes, with the keys that all types except GPT-2 share.
 OrderedJson head_and_sizes_of(const ModelConfig& m, const Family& family) {
   OrderedJson json = head_of(m, family);
   json.update({{"max_position_embeddings", m.max_positions()},
@@ -255,7 +256,7 @@ OrderedJson head_and_sizes_of(const ModelConfig& m, const Family& family) {
   return json;
 }
 
-/// Returns a number; null stands for 0.
+/// Returns the value of a key, or 0 if it is null.
 double number_or_null(const ConfigJson& config, const char* key, double absent) {
   return config.find(key) ? config.number(key) : config.has_key(key) ? 0 : absent;
 }
@@ -302,7 +303,7 @@ void parse_gemma(const ConfigJson& config, const LlamaTraits& traits, ModelConfi
   model.final_logit_softcapping = number_or_null(config, "final_logit_softcapping", traits.final_logit_softcapping);
 }
 
-/// Parses partial_rotary_factor, which only some types have.
+/// Parses partial_rotary_factor if the type has this key.
 void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelConfig& model) {
   std::optional<ConfigJson> rope = config.object("rope_scaling");
   if (!rope) rope = config.object("rope_parameters");
@@ -317,7 +318,7 @@ void parse_partial_rotary(const ConfigJson& config, const Family& family, ModelC
                  "a fraction of an even number of channels of a head");
 }
 
-/// Parses the dropouts of the residual and of the embedding, which are one key in our configuration.
+/// Parses resid_pdrop and embd_pdrop, which must agree because both map to hidden_dropout.
 void parse_dropouts(const ConfigJson& config, double absent, ModelConfig& model) {
   model.hidden_dropout = config.number("resid_pdrop", absent);
   const double embedding = config.number("embd_pdrop", absent);
@@ -327,7 +328,7 @@ void parse_dropouts(const ConfigJson& config, double absent, ModelConfig& model)
 void add_gemma(const ModelConfig& m, OrderedJson& json) {
   json["hidden_activation"] = "gelu_pytorch_tanh";
   const double scalar = m.query_pre_attn_scalar > 0 ? m.query_pre_attn_scalar : static_cast<double>(m.head_dim());
-  // transformers requires an integer.
+  // transformers requires an integer here.
   const bool is_whole = scalar == std::floor(scalar) && scalar < 1e15;
   json["query_pre_attn_scalar"] = is_whole ? OrderedJson(static_cast<i64>(scalar)) : OrderedJson(scalar);
   json["attn_logit_softcapping"] = or_null(m.attn_logit_softcapping);
@@ -416,7 +417,7 @@ ModelConfig parse_llama(const ConfigJson& config, const Family& family) {
   const bool has_dense_layers = traits.experts != ExpertKeys::Qwen35Moe;
   if (has_dense_layers) model.ffn_hidden_size = config.integer("intermediate_size");
   model.num_attention_heads = config.integer("num_attention_heads");
-  // Some types accept null for as many as there are heads.
+  // Some types accept null, which means num_attention_heads.
   const bool has_own_default = traits.num_key_value_heads > 0 && !config.has_key("num_key_value_heads");
   model.num_query_groups = config.integer(
       "num_key_value_heads", has_own_default ? traits.num_key_value_heads : model.num_attention_heads.first());
@@ -463,7 +464,7 @@ OrderedJson write_llama(const ModelConfig& m, const Family& family) {
   if (traits.is_gemma) add_gemma(m, json);
   if (traits.has_resid_pdrop) {
     json["resid_pdrop"] = json["embd_pdrop"] = m.hidden_dropout;
-    json["pad_token_id"] = nullptr;  // otherwise 32000, however small the vocabulary
+    json["pad_token_id"] = nullptr;  // the default is 32000, even for a smaller vocabulary
   }
   json["attention_dropout"] = m.attention_dropout;
   return json;

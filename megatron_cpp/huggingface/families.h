@@ -1,5 +1,5 @@
-// Supported model types of Hugging Face: one row each, with its names and its differences from llama. Each family also
-// needs the names of its weights (weight_map.cpp).
+// Table of the supported Hugging Face model types. A row has the names of a type and its differences from llama. A new
+// family also needs the names of its weights in weight_map.cpp.
 #pragma once
 #include <span>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace mcpp {
 
-/// Maximum number of layers. Larger numbers are rejected together with all other errors; do not enumerate layers before
-/// that check.
+/// Maximum number of layers. Larger numbers are rejected only after all keys are parsed, so parsers must not loop over
+/// the layers of a larger model.
 inline constexpr i64 kMaxLayers = 100000;
 
 /// Model types. An export uses the first type that can express the model.
@@ -45,23 +45,26 @@ enum class HuggingfaceFamily : u8 {
   NemotronH
 };
 
-/// Convention of config.json for the layers with a sliding window.
+/// Rule that selects the layers with a sliding window from the keys of config.json.
 enum class WindowKeys : u8 {
   None,             ///< no window
   All,              ///< all layers, if sliding_window is set
-  Types,            ///< all layers, if sliding_window is set, or those of layer_types
-  FromLayer,        ///< those of layer_types, or those from max_window_layers on
-  FromLayerIfUsed,  ///< those of layer_types, or with use_sliding_window those from max_window_layers on
+  Types,            ///< those of layer_types; without this key all layers, if sliding_window is set
+  FromLayer,        ///< those of layer_types; without this key those from max_window_layers on
+  FromLayerIfUsed,  ///< those of layer_types; without this key and with use_sliding_window, those from
+                    ///< max_window_layers on
   AllIfUsed,        ///< all layers, if use_sliding_window is set
-  AllButEveryNth,   ///< those of layer_types, or all but every sliding_window_pattern-th
-  NopeIfUsed        ///< those of layer_types, or with use_sliding_window those without RoPE
+  AllButEveryNth,   ///< those of layer_types; without this key all but every sliding_window_pattern-th
+  NopeIfUsed        ///< those of layer_types; without this key and with use_sliding_window, those without RoPE
 };
+/// Linear layers with a bias.
 enum class BiasKeys : u8 {
   None,
   Qkv,           ///< on queries, keys and values, always
-  Attention,     ///< on queries, keys, values and attention's output: attention_bias
-  AttentionMlp,  ///< additionally on the MLP: mlp_bias
+  Attention,     ///< on queries, keys, values and the output projection of attention, if attention_bias
+  AttentionMlp,  ///< like Attention, and on the MLP if mlp_bias
 };
+/// Dialect of the keys of experts; None: the type has no experts.
 enum class ExpertKeys : u8 {
   None,
   Mixtral,
@@ -73,19 +76,20 @@ enum class ExpertKeys : u8 {
   DeepSeekV2,
   DeepSeekV3,
   Glm4MoeLite,
-  // Read and written by the functions of their families.
+  // Parsed and written by functions of the family, not by parse_experts() and add_experts().
   GptOss,
   Llama4
 };
-/// Layers with Gated DeltaNet.
+/// Layers that may have Gated DeltaNet.
 enum class LinearLayers : u8 {
   None,
   Any,
-  Some  ///< at least one layer has it, and at least one does not
+  Some  ///< at least one layer with it and at least one without
 };
+/// Norm of queries and keys: none, one per head, or one over all heads.
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
 
-/// Differences of a type from llama. Values are defaults for absent keys.
+/// Differences of a model type from llama. Members named after a key are its default.
 struct LlamaTraits {
   i64 max_position_embeddings = 2048;
   i64 num_key_value_heads = 0;  ///< 0: num_attention_heads
@@ -99,50 +103,47 @@ struct LlamaTraits {
   ExpertKeys experts = ExpertKeys::None;
   HeadNormKind head_norms = HeadNormKind::None;
   NormPosition norms = NormPosition::Pre;
-  i64 q_lora_rank = -1;               ///< width of the latent of queries; negative: no multi-latent attention
-  bool supports_rope_scaling = true;  ///< supports our kinds of scaled RoPE
-  double partial_rotary_factor = 0;   ///< default of partial_rotary_factor; 0: the type lacks this key
-  bool has_resid_pdrop = false;       ///< resid_pdrop and embd_pdrop
-  bool has_no_rope_layers = false;    ///< no_rope_layers, or no_rope_layer_interval
+  i64 q_lora_rank = -1;               ///< rank of the query projection; negative: no multi-latent attention
+  bool supports_rope_scaling = true;  ///< accepts rope_scaling
+  double partial_rotary_factor = 0;   ///< 0: the type lacks this key
+  bool has_resid_pdrop = false;       ///< has the keys resid_pdrop and embd_pdrop
+  bool has_no_rope_layers = false;    ///< has the keys no_rope_layers and no_rope_layer_interval
   LinearLayers linear_layers = LinearLayers::None;
   bool has_layer_pattern = false;  ///< layers with one branch each (hybrid_layer_pattern)
-  /// GeGLU, norms that multiply by 1 + weight, scaled embeddings (tied by default), query_pre_attn_scalar
-  /// and soft caps.
+  /// Has Gemma's differences: GeGLU, norms that multiply by 1 + weight, scaled embeddings (tied by default),
+  /// query_pre_attn_scalar and soft caps.
   bool is_gemma = false;
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;
-  /// Prefix of the tensors for multi-token prediction; empty: they are layers after the others, or there are none.
+  /// Prefix of the tensors for multi-token prediction. Empty if they are stored as layers after the others, or if the
+  /// type has none.
   std::string_view prediction_prefix = {};
 };
 
+/// One supported model type.
 struct Family {
   HuggingfaceFamily family;
   std::string_view model_type, architecture;
   /// Prefix of weight names outside the layers, prefix of those inside a layer (before its number), and name of the
   /// output matrix.
   std::string_view base, layers, output;
-  /// Returns the model of a config.json of this type. Throws BadInput, naming the key, for values that this program
-  /// does not support.
+  /// Returns the model that `config` describes. Throws BadInput, naming the key, for an unsupported value.
   ModelConfig (*parse)(const ConfigJson& config, const Family& family);
-  /// Returns the keys that `parse` reads. For a model that the family cannot express, returns only the keys that it
-  /// can.
+  /// Returns the keys that `parse` reads. Omits what the family cannot express.
   OrderedJson (*write)(const ModelConfig& model, const Family& family);
   LlamaTraits traits = {};
 };
 
-/// Returns the families in the order of the enum.
+/// Returns all families, in the order of HuggingfaceFamily.
 std::span<const Family> families();
 const Family& family_row(HuggingfaceFamily family);
 /// Returns true for families with multi-latent attention.
 constexpr bool has_latent_attention(const Family& family) {
   return family.traits.q_lora_rank >= 0;
 }
-/// Returns the family of a model_type or of another name of it, or null.
+/// Returns the family with this model_type or alias, or nullptr.
 const Family* find_family(std::string_view model_type);
-/// Returns "gpt2, llama, ..".
+/// Returns the model types of all families for messages: "gpt2, llama, ...".
 std::string family_names();
-
-// Dialects of config.json: the keys of gpt2, of gpt_neox, of nemotron_h, of llama and similar types, and of DeepSeek's
-// types with multi-latent attention.
 
 // Implementations of Family::parse and Family::write.
 ModelConfig parse_gpt2(const ConfigJson& config, const Family& family);
@@ -165,11 +166,11 @@ OrderedJson write_olmo_hybrid(const ModelConfig& model, const Family& family);
 ModelConfig parse_nemotron_h(const ConfigJson& config, const Family& family);
 OrderedJson write_nemotron_h(const ModelConfig& model, const Family& family);
 
-/// Value of time_step_min in exports of nemotron_h. transformers raises smaller time steps of Mamba-2 to time_step_min
-/// while it computes several tokens; Megatron-LM and this program have no such limit.
+/// Value of time_step_min in exports of nemotron_h. transformers clamps the time steps of Mamba-2 to at least
+/// time_step_min when it processes several tokens; Megatron-LM and this program do not clamp them.
 inline constexpr double kUnlimitedTimeStep = 1e-30;
-/// Returns the keys of a model with layers of one branch each whose values nemotron_h cannot express; others are found
-/// by a round trip.
+/// Returns the configuration keys of a hybrid model whose values nemotron_h cannot express and a round trip through
+/// config.json does not detect.
 std::vector<std::string> unsupported_hybrid_options(const ModelConfig& model);
 
 }  // namespace mcpp

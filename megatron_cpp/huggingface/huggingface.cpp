@@ -19,13 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Throws if `what` holds non-finite values, or values that the element type cannot hold.
+/// Throws if a tensor has non-finite values, or values that its element type cannot represent. `what` names it.
 void check_finite(const Tensor& values, const std::string& what) {
   check_input(std::isfinite(ops::sum_of_squares(values)), what, " has NaN or infinite values as ",
               name_of(values.dtype()), ": the model is unusable");
 }
 
-/// Our parameters, assembled from an open model on request.
+/// Source of our parameters, each of which is assembled from the files when it is read.
 class ImportedWeights final : public ShardSource {
  public:
   ImportedWeights(const Path& folder, SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype,
@@ -60,7 +60,7 @@ class ImportedWeights final : public ShardSource {
   std::vector<ShardSpec> specs_;
 };
 
-/// Returns true for buffers of old transformers versions that are not weights: masks and RoPE tables.
+/// Returns true for the masks and RoPE tables that old versions of transformers stored.
 bool is_buffer(const std::string& name) {
   for (const char* buffer :
        {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"})
@@ -68,7 +68,7 @@ bool is_buffer(const std::string& name) {
   return false;
 }
 
-/// Throws unless the file has the tensors of a rule as the model needs them.
+/// Throws unless the file has every tensor of the rule with the expected shape.
 void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, const std::string& folder) {
   for (const ForeignTensor& tensor : rule.foreign) {
     const SafeTensor& stored = reader.at(tensor.name);
@@ -77,7 +77,8 @@ void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, cons
   }
 }
 
-/// Returns the smallest type that holds every weight as stored, except parameters that have a type of their own.
+/// Returns the type of the stored weights if all have the same 16-bit type, otherwise fp32. Ignores parameters with a
+/// fixed type.
 DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>& rules) {
   std::set<SafeType> types;
   for (const WeightRule& rule : rules) {
@@ -88,7 +89,7 @@ DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
 }
 
-/// Returns the prefixes of the tensors for multi-token prediction. DeepSeek-V3 adds layers after the others.
+/// Returns the prefixes of the tensors for multi-token prediction. DeepSeek-V3 stores them as layers after the others.
 std::vector<std::string> prediction_layers(const std::string& config, const Family& family, i64 num_layers) {
   constexpr i64 kMaxCount = 100;
   std::vector<std::string> layers;
@@ -101,7 +102,8 @@ std::vector<std::string> prediction_layers(const std::string& config, const Fami
   return layers;
 }
 
-/// Throws if the file has tensors that the model does not use. Returns those of the `optional` prefixes that occur.
+/// Throws if the file has tensors that the model does not use, except tensors with one of the `optional` prefixes.
+/// Returns the optional prefixes that occur.
 std::vector<std::string> check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules,
                                         const std::vector<std::string>& optional, const Family& family,
                                         const std::string& folder) {
@@ -117,7 +119,7 @@ std::vector<std::string> check_all_used(const SafetensorsReader& reader, const s
       skipped.insert(*layer);
       continue;
     }
-    // A tied output matrix may be stored a second time; then it must equal the embedding.
+    // A tied output matrix may also be stored; it must then equal the embedding.
     const SafeTensor& embedding = reader.at(rules[0].foreign[0].name);
     const bool is_tied_copy = tensor.name == str(family.output, ".weight") && tensor.type == embedding.type &&
                               std::ranges::equal(reader.bytes(tensor), reader.bytes(embedding));
@@ -126,7 +128,7 @@ std::vector<std::string> check_all_used(const SafetensorsReader& reader, const s
   return {skipped.begin(), skipped.end()};
 }
 
-/// Creates the folder. Throws if it already holds a model, because files of two would mix.
+/// Creates the folder. Throws if it already holds a model, so that the files of two models cannot mix.
 void prepare_folder(const Path& folder) {
   check_outside_checkpoints(folder);
   mcpp::create_directories(folder);
@@ -161,7 +163,8 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
                         const HuggingfaceExport& options) {
   const Family& family = exporting_family(model, options.model_type);
   const std::vector<WeightRule> rules = weight_map(model, family);
-  std::optional<HuggingfaceTokenizer> tokenizer;  // checked before anything is written
+  std::optional<HuggingfaceTokenizer>
+      tokenizer;  // created first, so that an unsupported tokenizer is reported before anything is written
   if (!options.tokenizer_model.empty()) tokenizer.emplace(options.tokenizer_model);
   prepare_folder(folder);
   const std::vector<ForeignParts> tensors = foreign_tensors(rules);
@@ -196,12 +199,12 @@ namespace {
 /// Parameter of the model with experts, without storage.
 struct UpcycledParam {
   Param param;
-  /// Dense parameter that it, or each part of it along the first axis, is copied from; empty = drawn at random.
+  /// Dense parameter to copy to this parameter, or to each slice along its first axis; empty = initialized randomly.
   std::string source;
   bool is_stacked;
 };
 
-/// Returns the MLP parameter that an expert parameter is initialized with.
+/// Returns the name of the MLP parameter to copy to an expert parameter.
 std::string dense_name(std::string name) {
   constexpr std::string_view kExperts = ".mlp.experts.";
   if (const std::size_t at = name.find(kExperts); at != std::string::npos) name.replace(at, kExperts.size(), ".mlp.");

@@ -28,8 +28,7 @@ constexpr std::array<const char*, 12> kTokenizerKeys{"bos_token",
                                                      "padding_side",
                                                      "add_eos_token"};
 
-/// Parses a JSON file of transformers. Numbers that are not finite, which Python writes as Infinity, become objects, as
-/// transformers 5 writes them.
+/// Parses a JSON file of transformers. Converts Python's Infinity to the object that transformers 5 writes instead.
 Json parse_config(std::string_view text, const std::string& source) {
   constexpr std::string_view kInfinity = "Infinity";
   std::string standard;
@@ -47,13 +46,13 @@ Json parse_config(std::string_view text, const std::string& source) {
   return parse_json(standard, source);
 }
 
-/// JSON file of a folder; an empty object if it does not exist.
+/// JSON file of a folder. A missing file has no members.
 struct StatedFile {
   StatedFile(const Path& folder, const char* name) : source((folder / name).string()) {
     if (std::filesystem::exists(folder / name)) json = parse_config(read_text_file(folder / name), source);
   }
 
-  /// Returns the member, or null if it is absent.
+  /// Returns the member, or nullptr if it is absent.
   const Json& at(const char* key) const {
     static const Json none;
     const auto it = json.find(key);
@@ -65,8 +64,8 @@ struct StatedFile {
   Json json = Json::object();
 };
 
-/// Returns one id or a list of ids. Omits ids outside of the vocabulary: transformers fills in defaults of other
-/// models.
+/// Returns one id or a list of ids. Omits ids outside of the vocabulary, which transformers writes as the defaults of
+/// other models.
 std::vector<i64> ids_of(const StatedFile& file, const char* key, i64 vocab_size) {
   const Json& value = file.at(key);
   std::vector<i64> ids;
@@ -87,7 +86,7 @@ std::string token_name(const Json& value, const StatedFile& file, const char* ke
   return is_object ? value["content"].get<std::string>() : value.get<std::string>();
 }
 
-/// Returns transformers' default token of a tokenizer class whose files state none; "" = none.
+/// Returns the default token of a transformers tokenizer class, for files that state none. "" = no default.
 std::string_view default_token(const std::string& tokenizer_class, bool is_bos) {
   const auto is_class = [&](std::string_view name) { return tokenizer_class.starts_with(name); };
   if (is_class("LlamaTokenizer") || is_class("CodeLlamaTokenizer")) return is_bos ? "<s>" : "</s>";
@@ -96,8 +95,8 @@ std::string_view default_token(const std::string& tokenizer_class, bool is_bos) 
   return is_class("Qwen2Tokenizer") && !is_bos ? "<|endoftext|>" : "";
 }
 
-/// Returns the id of bos_token or eos_token. The tokenizer's own statement takes precedence, even if null; without any,
-/// the id in config.json is used.
+/// Returns the id of bos_token or eos_token. The tokenizer's files take precedence over config.json, even if they state
+/// null.
 std::optional<i64> id_of_token(const char* key, const StatedFile& tokenizer_config, const StatedFile& special_map,
                                const Tokenizer* tokenizer, const std::vector<i64>& config_ids) {
   const StatedFile* file = tokenizer_config.has_key(key) ? &tokenizer_config
@@ -135,7 +134,8 @@ std::optional<i64> template_prefix(const Json& processor, const std::string& sou
   return ids.empty() ? std::nullopt : std::optional(ids.front());
 }
 
-/// Sets adds_bos. If there is a tokenizer.json its template decides, and transformers ignores add_bos_token.
+/// Sets adds_bos from the template of tokenizer.json. Without this file, uses add_bos_token, which transformers
+/// otherwise ignores.
 void read_adds_bos(const Path& folder, const StatedFile& tokenizer_config, i64 vocab_size, SpecialTokens& tokens) {
   if (std::filesystem::exists(folder / "tokenizer.json")) {
     const StatedFile file(folder, "tokenizer.json");
@@ -188,7 +188,7 @@ OrderedJson stated_members(const SpecialTokens& tokens, const char* file) {
 
 namespace {
 
-/// Returns every field of a model that is outside of its range, and every violated rule between fields.
+/// Returns a message for every field outside of its range and every violated rule between fields.
 std::vector<std::string> find_defects(const ModelConfig& model) {
   std::vector<std::string> defects = model.conflicts();
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& range = {}) {
@@ -202,7 +202,7 @@ std::vector<std::string> find_defects(const ModelConfig& model) {
   return defects;
 }
 
-/// Returns the keys of a family's config.json that describe the function of a model.
+/// Returns the keys of config.json that determine the outputs of the model.
 OrderedJson function_json(const ModelConfig& model, const Family& family) {
   OrderedJson json = family.write(model, family);
   json["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
@@ -210,7 +210,7 @@ OrderedJson function_json(const ModelConfig& model, const Family& family) {
   return json;
 }
 
-/// Returns for each layer whether `has` holds, or an empty list if it holds for none.
+/// Returns 1 or 0 per layer for the result of `has`, or an empty list if it is false for all layers.
 template <class F>
 std::vector<i64> layers_with(const ModelConfig& m, F&& has) {
   std::vector<i64> layers;
@@ -230,7 +230,7 @@ void resolve_experts(ModelConfig& m) {
   m.moe.layer_freq = layers;
 }
 
-/// Returns `m` in a canonical form, without settings that do not change its function.
+/// Returns `m` in a canonical form: settings that do not change the outputs of the model have fixed values.
 ModelConfig canonical_form(ModelConfig m) {
   const ModelConfig defaults, given = m;
   resolve_sizes(m);
@@ -280,13 +280,13 @@ ModelConfig canonical_form(ModelConfig m) {
   m.moe.aux_loss_coeff = 0;
   m.moe.router_bias_update_rate = m.moe.z_loss_coeff = m.moe.input_jitter_eps = 0;
   m.moe.router_force_load_balancing = m.moe.pad_expert_input_to_capacity = false;
-  m.moe.expert_capacity_factor = 0;  // tokens are dropped in training only
+  m.moe.expert_capacity_factor = 0;  // only training drops tokens
   m.moe.token_drop_policy = defaults.moe.token_drop_policy;
   m.moe.num_experts > 0 ? resolve_experts(m) : void(m.moe = {});
   return m;
 }
 
-/// Returns a value as text that no other value has.
+/// Returns a text that differs for different values.
 template <class T>
 std::string text_of(const T& value) {
   if constexpr (std::is_enum_v<T>)
@@ -297,7 +297,7 @@ std::string text_of(const T& value) {
     return str(value);
 }
 
-/// Returns the keys of a model with their values as text, for comparison.
+/// Returns the configuration keys of a model and their values as text.
 std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& model) {
   std::vector<std::pair<std::string, std::string>> texts;
   const auto visit = [&]<class T>(const char* name, const T& value, const char*, const Constraint& = {}) {
@@ -315,7 +315,7 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
   return texts;
 }
 
-/// Returns the keys that prevent a model from being expressed by a family: those that a round trip would change.
+/// Returns the configuration keys that a family cannot express: those that a round trip through config.json changes.
 std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
   const bool has_pattern = family.traits.has_layer_pattern;
   if (has_pattern == model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};

@@ -12,33 +12,34 @@
 
 namespace mcpp {
 
-// Special tokens stated by the files of a Hugging Face folder: config.json, generation_config.json,
+// Special tokens that the files of a Hugging Face folder state: config.json, generation_config.json,
 // tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
 
-/// Reads the special tokens of a folder as transformers does. `tokenizer` maps names to ids and may be null; ids
-/// outside of `vocab_size` are kept for an export and otherwise unused. Throws BadInput, naming file and key, for
-/// values of a wrong type.
+/// Reads the special tokens of a folder as transformers does. `tokenizer` maps names to ids and may be nullptr. Ids of
+/// at least `vocab_size` are kept for an export but not used otherwise. Throws BadInput, naming the file and the key,
+/// for values of the wrong type.
 SpecialTokens read_stated_tokens(const Path& folder, const Tokenizer* tokenizer, i64 vocab_size);
 
-/// Returns the members of config.json or tokenizer_config.json that an export writes back; empty if none are stated.
+/// Returns the members of `file`, config.json or tokenizer_config.json, that an export writes back. Empty if none were
+/// stated.
 OrderedJson stated_members(const SpecialTokens& tokens, const char* file);
 
 /// Returns the family of `model_type` or, if it is empty, the first family that can express `model`. Throws BadInput,
 /// naming the keys that prevent the export, if there is none.
 const Family& exporting_family(const ModelConfig& model, std::string_view model_type = "");
 
-/// Returns the family of the text of a config.json; `source` is its name in messages. Throws BadInput for an unknown
-/// type.
+/// Returns the family of a config.json with the contents `text`. `source` names the file in messages. Throws BadInput
+/// for an unknown type.
 const Family& family_of_config(std::string_view text, const std::string& source);
-/// Returns the model that config.json describes. vocab_size is unpadded; seq_length is the longest context. Throws
-/// BadInput, naming the key, for values that this program does not support.
+/// Returns the model that config.json describes, with the unpadded vocab_size and the longest context as seq_length.
+/// Throws BadInput, naming the key, for unsupported values.
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source);
 
-/// Returns the config.json of the model for transformers. `family` must be able to express it. `dtype` is the dtype of
-/// the weights.
+/// Returns the contents of config.json for the model. `family` must be able to express the model. `dtype` is the type
+/// of the weights.
 std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,
                                const SpecialTokens& tokens = {});
-/// Overload for the first family that can express the model.
+/// Selects the first family that can express the model.
 inline std::string huggingface_config(const ModelConfig& model, DType dtype, const SpecialTokens& tokens = {}) {
   return huggingface_config(model, exporting_family(model), dtype, tokens);
 }

@@ -29,20 +29,20 @@ bool has_byte_fallback(const SentencepieceModel& model) {
   return std::ranges::any_of(model.pieces, [](const SentencePiece& piece) { return piece.type == PieceType::Byte; });
 }
 
-/// Returns true for pieces that sentencepiece matches before all others. One with a literal space never occurs in
-/// normalized text, where spaces are U+2581.
+/// Returns true for pieces that sentencepiece matches before all others. A piece with a literal space never matches,
+/// because normalized text has U+2581 instead.
 bool is_symbol(const SentencePiece& piece) {
   return piece.type == PieceType::UserDefined && piece.text.find(' ') == std::string::npos;
 }
 
-/// Returns true for pieces that text never tokenizes to.
+/// Returns true for pieces that no text is tokenized to.
 bool is_unmatchable(const SentencePiece& piece) {
   return piece.type == PieceType::Unknown || piece.type == PieceType::Control || piece.type == PieceType::Byte ||
          (piece.type == PieceType::UserDefined && !is_symbol(piece));
 }
 
-/// Returns a pattern for the beginning of a text that a space is inserted before. The symbols of a BPE model are added
-/// tokens, whose spelling is normalized like a text that consists of nothing else: those get no space.
+/// Returns a pattern for the beginning of a text to insert a space before. It excludes the symbols of a BPE model: they
+/// are added tokens, whose spelling transformers normalizes like a text, and must not get a space.
 std::string prefixed_texts(const SentencepieceModel& model) {
   std::vector<std::string> symbols;
   for (const SentencePiece& piece : model.pieces)
@@ -62,7 +62,7 @@ OrderedJson normalizer(const SentencepieceModel& model) {
     replace("Regex", str("\\A +|[ ", kSpaceMark, "]+\\z"), "");
     replace("Regex", " {2,}", " ");
   }
-  // Where Tokenizer::encode() encodes U+2581 as bytes, it is not a space.
+  // If Tokenizer::encode() encodes U+2581 as bytes, U+2581 does not stand for a space.
   if (!keeps_space_marks(model)) replace("String", kSpaceMark, " ");
   if (model.add_dummy_prefix && has_symbols && model.type == SegmentationType::Bpe)
     replace("Regex", prefixed_texts(model), " ");
@@ -77,8 +77,8 @@ OrderedJson decoder(const SentencepieceModel& model) {
   return {{"type", "Sequence"}, {"decoders", steps}};
 }
 
-/// Returns the tokens that decoding omits and those that sentencepiece matches before all others. In a unigram model
-/// the latter are pieces with a high score.
+/// Returns the tokens that decoding omits and, for a BPE model, the pieces that sentencepiece matches before all
+/// others. A unigram model gives such pieces a high score instead.
 OrderedJson added_tokens(const SentencepieceModel& model) {
   auto tokens = OrderedJson::array();
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
@@ -97,10 +97,10 @@ OrderedJson added_tokens(const SentencepieceModel& model) {
   return tokens;
 }
 
-/// Returns the merges of a BPE model. sentencepiece joins the two neighbors that make the piece of the highest score,
-/// whichever they are, the leftmost first. In transformers pairs have ranks instead: all pairs that make one piece
-/// are consecutive. Two overlapping pairs can make the same piece if it repeats itself, "ab a ba" for "aba"; then
-/// the left one has a first part after which the piece continues as it began.
+/// Returns the merges of a BPE model. sentencepiece repeatedly merges the leftmost pair of neighbors that forms the
+/// piece with the highest score. transformers ranks pairs instead, so all pairs that form one piece get consecutive
+/// ranks. If two overlapping pairs form the same piece ("ab a ba" for "aba"), the left pair must have the better rank;
+/// it is the pair after whose first part the piece repeats its beginning.
 OrderedJson merges(const SentencepieceModel& model) {
   std::set<std::string_view> normal;
   for (const SentencePiece& piece : model.pieces)
@@ -136,7 +136,7 @@ OrderedJson bpe(const SentencepieceModel& model) {
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const SentencePiece& piece = model.pieces[id];
     if (piece.type == PieceType::Unknown) unknown = piece.text;
-    // Not vocab[...], which would search all elements.
+    // vocab[...] would search all elements.
     vocab.get_ref<OrderedJson::object_t&>().emplace_back(with_spaces(piece.text), id);
   }
   return {{"type", "BPE"},
@@ -162,8 +162,9 @@ std::vector<std::string_view> characters(std::string_view text) {
   return result;
 }
 
-/// Returns a unigram model. Unigram models of transformers match every piece in the text, including those that
-/// sentencepiece never matches. A score below that of any spelling keeps the text "<eod>" from becoming that piece.
+/// Returns a unigram model. transformers matches every piece in a text, including pieces such as <eod> that
+/// sentencepiece never matches. Their scores are therefore set below the score of any other tokenization of the same
+/// text.
 OrderedJson unigram(const SentencepieceModel& model) {
   double min_score = 0;
   OrderedJson unknown;
@@ -184,21 +185,22 @@ OrderedJson unigram(const SentencepieceModel& model) {
           {"byte_fallback", has_byte_fallback(model)}};
 }
 
-/// Returns the prefix of `text` to split after, so that it never becomes one piece: the split lies between a character
-/// that is a piece and one that is not, which no piece spans. It must not lie between two that are not, which are one
-/// unknown. Empty if all characters are pieces.
+/// Returns the prefix of `text` after which to split the text so that it never becomes one piece. The split separates a
+/// character that is a piece from a character that is not, because no other piece spans both. Two characters that are
+/// not pieces form one unknown token and must not be separated. Returns an empty string if all characters are pieces.
 std::string find_split(std::string_view text, const std::set<std::string_view>& pieces) {
   const std::vector<std::string_view> parts = characters(text);
   const auto is_piece = [&](std::string_view part) { return pieces.contains(part); };
   if (parts.size() < 2 || std::ranges::all_of(parts, is_piece)) return "";
-  std::size_t last = 0;  // before the split
+  std::size_t last = 0;  // last character before the split
   while (last + 2 < parts.size() && is_piece(parts[last]) == is_piece(parts[last + 1])) ++last;
   const auto from = static_cast<std::size_t>(parts[last].data() - text.data());
   return str(last == 0 ? "" : str("(?<=", quoted_pattern(text.substr(0, from)), ")"), quoted_pattern(parts[last]),
              "(?=", quoted_pattern(text.substr(from + parts[last].size())), ")");
 }
 
-/// Returns true if normalization changes a user-defined symbol, from which sentencepiece protects it.
+/// Returns true if normalization would change a user-defined symbol. sentencepiece excludes these symbols from
+/// normalization.
 bool changes_symbols(SentencepieceModel model) {
   std::vector<std::string> symbols;
   for (const SentencePiece& piece : model.pieces)
@@ -214,8 +216,8 @@ bool changes_symbols(SentencepieceModel model) {
   });
 }
 
-/// Returns a pre-tokenizer that splits such texts. The score alone does not keep "<eod>" from becoming that piece if
-/// one of its characters is not a piece, since an unknown character is even more expensive.
+/// Returns a pre-tokenizer that splits texts such as "<eod>" where find_split() says. The score of the piece <eod> is
+/// not low enough if a character of the text is not a piece, because the score of an unknown character is even lower.
 OrderedJson pre_tokenizer(const SentencepieceModel& model) {
   if (model.type == SegmentationType::Bpe) return {};
   std::set<std::string_view> normal;
@@ -234,7 +236,8 @@ OrderedJson pre_tokenizer(const SentencepieceModel& model) {
           {"invert", false}};
 }
 
-/// Returns `json` with a template that adds bos before texts, unless it has a post-processor already.
+/// Adds to `json` a template that inserts bos before texts, unless `json` already has a post-processor. Returns the
+/// result.
 std::string with_bos_template(const std::string& json, const std::string& name, i64 id) {
   OrderedJson file = OrderedJson::parse(json);
   if (!file["post_processor"].is_null()) return json;
@@ -309,7 +312,7 @@ std::string HuggingfaceTokenizer::token_name(std::optional<i64> id) const {
 }
 
 void HuggingfaceTokenizer::write(const Path& folder, i64 longest, const SpecialTokens& tokens) const {
-  // config.json may contain ids of the model's vocabulary that the tokenizer does not have.
+  // config.json may contain ids that are in the model's vocabulary but not in the tokenizer.
   const auto is_known = [&](std::optional<i64> id) { return id && *id < tokenizer_.vocab_size(); };
   const auto name_or_null = [&](std::optional<i64> id) {
     return is_known(id) ? OrderedJson(token_name(id)) : OrderedJson();
@@ -322,7 +325,7 @@ void HuggingfaceTokenizer::write(const Path& folder, i64 longest, const SpecialT
                      {"add_prefix_space", adds_prefix_space_},
                      {"clean_up_tokenization_spaces", false},
                      {"model_max_length", longest},
-                     // With a sentencepiece model the text "<eod>" is ordinary text, as in our tokenizer.
+                     // With a sentencepiece model, "<eod>" in a text is ordinary text, as in our tokenizer.
                      {"split_special_tokens", kind_ == TokenizerKind::Sentencepiece}};
   if (!unknown_.empty()) config["unk_token"] = unknown_;
   config.update(stated_members(tokens, "tokenizer_config.json"));

@@ -1,4 +1,4 @@
-// Export of tokenizers to transformers, with identical token ids for every text.
+// Export of tokenizers to transformers. The exported tokenizer produces identical token ids for every text.
 #pragma once
 #include <string>
 
@@ -9,17 +9,20 @@
 
 namespace mcpp {
 
-/// Tokenizer as the files of a Hugging Face folder. Throws BadInput for a tokenizer that these files cannot express.
+/// Writer of a tokenizer's Hugging Face files. The constructor throws BadInput for a tokenizer that these files cannot
+/// express.
 class HuggingfaceTokenizer {
  public:
   explicit HuggingfaceTokenizer(const Path& model);
 
-  /// Writes tokenizer.json, which transformers 4.45 and later uses (a copy if the tokenizer was such a file),
-  /// tokenizer_config.json and, for a sentencepiece model, tokenizer.model for earlier versions. `longest` is the
-  /// model's maximum number of tokens. Special tokens stated in `tokens` are written as stated.
+  /// Writes three files:
+  /// - tokenizer.json, for transformers 4.45 and later; a copy if the tokenizer is such a file;
+  /// - tokenizer_config.json, with `longest`, the maximum number of tokens of the model;
+  /// - tokenizer.model, for earlier versions; only for a sentencepiece model.
+  /// Special tokens stated in `tokens` are written as stated.
   void write(const Path& folder, i64 longest, const SpecialTokens& tokens) const;
-  /// Returns the special tokens: documents end with eos, and begin with bos if the tokenizer has such a piece, else
-  /// after the eos of the previous document.
+  /// Returns the special tokens of documents. A document ends with eos. It begins with bos if the tokenizer has such a
+  /// piece, otherwise with the eos of the previous document.
   SpecialTokens special_tokens() const;
 
  private:
@@ -32,12 +35,12 @@ class HuggingfaceTokenizer {
   TokenizerKind kind_;
   std::string json_;
   SpecialTokens tokens_;
-  std::string unknown_;  // "" if there is no such piece
+  std::string unknown_;  // "" if the tokenizer has no unknown piece
   bool adds_prefix_space_ = false;
 };
 
-/// Returns tokenizer.json. Pieces are spelled with plain spaces, as in text, so that a U+2581 in text is an ordinary
-/// character. `source` is the name of the model in messages.
+/// Returns the contents of tokenizer.json. Pieces are spelled with plain spaces instead of U+2581, so that a U+2581 in
+/// a text is an ordinary character. `source` names the model in messages.
 std::string tokenizer_json(const SentencepieceModel& model, const std::string& source);
 
 }  // namespace mcpp

@@ -16,7 +16,7 @@ std::vector<bool> all_but_every(i64 interval, i64 layers) {
   return selected;
 }
 
-/// Returns which layers have Gated DeltaNet: those of layer_types, or `absent` without this key.
+/// Returns, for each layer, whether it has Gated DeltaNet, from layer_types. Returns `absent` without this key.
 std::vector<bool> parse_linear_layers(const ConfigJson& config, i64 layers, const std::vector<bool>& absent) {
   if (!config.find("layer_types")) return absent;
   std::vector<bool> linear;
@@ -30,7 +30,7 @@ std::vector<bool> parse_linear_layers(const ConfigJson& config, i64 layers, cons
   return linear;
 }
 
-/// Returns the sizes of Gated DeltaNet; those of `defaults` for absent keys.
+/// Returns the sizes of Gated DeltaNet. Absent keys have the values of `defaults`.
 RecurrentConfig parse_linear_sizes(const ConfigJson& config, const RecurrentConfig& defaults) {
   RecurrentConfig sizes = defaults;
   for (const auto& [key, size] : {std::pair{"linear_num_key_heads", &sizes.linear_num_key_heads},
@@ -54,7 +54,7 @@ void add_linear_attention(const ModelConfig& m, OrderedJson& json) {
                {"linear_conv_kernel_dim", m.recurrent.linear_conv_kernel_dim}});
 }
 
-/// Returns transformers' defaults for absent keys of olmo_hybrid.
+/// Returns the defaults of transformers for absent keys of olmo_hybrid.
 RecurrentConfig olmo_hybrid_defaults(const ConfigJson& config, const ModelConfig& model) {
   const i64 heads = model.num_attention_heads.first(), key_heads = config.integer("linear_num_key_heads", heads);
   const auto key_dim = static_cast<i64>(0.75 * static_cast<double>(model.hidden_size) / static_cast<double>(key_heads));
@@ -64,7 +64,7 @@ RecurrentConfig olmo_hybrid_defaults(const ConfigJson& config, const ModelConfig
           .linear_value_head_dim = 2 * config.integer("linear_key_head_dim", key_dim)};
 }
 
-/// Returns true if rope_theta is null, which stands for attention without RoPE.
+/// Returns true if rope_theta is null, which means attention without RoPE.
 bool has_null_rope(const ConfigJson& config) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const std::optional<ConfigJson> rope = config.object(key);
@@ -139,7 +139,7 @@ OrderedJson write_olmo_hybrid(const ModelConfig& m, const Family& family) {
   if (m.position_embedding_type == PositionEmbedding::None) json["rope_theta"] = nullptr;
   add_linear_attention(m, json);
   json["linear_allow_neg_eigval"] = m.recurrent.linear_allow_neg_eigval;
-  json["pad_token_id"] = nullptr;  // otherwise 100277, however small the vocabulary
+  json["pad_token_id"] = nullptr;  // the default is 100277, even for a smaller vocabulary
   return json;
 }
 

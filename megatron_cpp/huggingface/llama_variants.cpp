@@ -1,4 +1,4 @@
-// Model types gpt_oss, llama4_text and smollm3: llama with further keys.
+// Conversion of config.json for gpt_oss, llama4_text and smollm3, which add keys to llama.
 #include <algorithm>
 
 #include "base/strings.h"
@@ -53,7 +53,7 @@ ModelConfig parse_gpt_oss(const ConfigJson& config, const Family& family) {
 
 OrderedJson write_gpt_oss(const ModelConfig& m, const Family& family) {
   OrderedJson json = write_llama(m, family);
-  if (m.rope_scaling.type == RopeScalingType::None)  // without the key, transformers scales RoPE
+  if (m.rope_scaling.type == RopeScalingType::None)  // transformers scales RoPE if the key is absent
     json["rope_scaling"] = {{"rope_type", "default"}, {"rope_theta", m.rotary_base}};
   json.update({{"intermediate_size", m.moe_ffn()},
                {"num_local_experts", m.moe.num_experts},
@@ -95,7 +95,7 @@ void parse_llama4_experts(const ConfigJson& config, ModelConfig& model) {
   moe.layer_freq = count == layers ? std::vector<i64>{1} : sparse;
 }
 
-/// Sets attention_chunk_size. Layers with RoPE must have chunks, and the others none.
+/// Sets attention_chunk_size. Throws if layer_types does not assign chunks to exactly the layers with RoPE.
 void parse_chunks(const ConfigJson& config, ModelConfig& model) {
   const bool is_stated = config.has_key("attention_chunk_size");
   model.attention_chunk_size = is_stated ? config.count("attention_chunk_size", 0) : 8192;
@@ -152,7 +152,7 @@ OrderedJson write_llama4(const ModelConfig& m, const Family& family) {
        {"layer_types", types},
        {"attn_temperature_tuning", m.attn_temperature_tuning},
        {"attn_scale", m.attn_temperature_scale}});
-  // transformers requires an integer.
+  // transformers requires an integer here.
   const double floor_scale = m.attn_temperature_floor_scale;
   const bool is_whole = floor_scale == static_cast<double>(static_cast<i64>(floor_scale));
   json["floor_scale"] = is_whole ? OrderedJson(static_cast<i64>(floor_scale)) : OrderedJson(floor_scale);

@@ -1,4 +1,5 @@
-// Model type nemotron_h: layers with one branch each, which is Mamba-2, attention without RoPE, an MLP, or experts.
+// Conversion of config.json for nemotron_h. Each layer has one branch: Mamba-2, attention without RoPE, an MLP, or
+// experts.
 #include <algorithm>
 
 #include "base/strings.h"
@@ -10,7 +11,7 @@
 namespace mcpp {
 namespace {
 
-/// Kind of layer: its character in patterns, and its names in lists of transformers 5 and of earlier versions.
+/// Kind of layer: its character in patterns, and its name in the lists of transformers 5 and of earlier versions.
 struct LayerKind {
   char character;
   std::string_view name, former_name;
@@ -49,11 +50,11 @@ i64 integer_of(const ConfigJson& config, const char* key, const char* other, i64
   return config.integer(config.find(other) ? other : key, absent);
 }
 
-/// Throws if time steps have a limit other than [0, infinity].
+/// Throws unless the limits of time steps are [0, infinity].
 void check_time_step_limit(const ConfigJson& config) {
   if (!config.find("time_step_limit")) return;
   const Json& limit = config.array("time_step_limit");
-  const Json infinity{{"__float__", "Infinity"}};  // as transformers 5 writes it
+  const Json infinity{{"__float__", "Infinity"}};  // as written by transformers 5
   config.require(limit.size() == 2 && limit[0] == 0 && limit[1] == infinity, "time_step_limit", limit.dump(),
                  "[0, Infinity]");
 }
@@ -184,7 +185,8 @@ void add_mamba_rows(WeightRule& rule, const ScanShape& shape) {
     i64 rows, our_row;  ///< of a group
   };
   const i64 states = shape.key_dim, channels = shape.heads_per_group * shape.value_dim;
-  // Ours are C, B, x, z and dt of a group; theirs z, x, B, C and dt of all groups, or x, B and C of the convolution.
+  // Our rows are C, B, x, z and dt of each group. The foreign rows are z, x, B, C and dt of all groups or, for the
+  // convolution, x, B and C of all groups.
   const Section c{states, 0}, b{states, states}, x{channels, 2 * states}, z{channels, shape.conv_width()},
       dt{shape.heads_per_group, shape.conv_width() + channels};
   const i64 width = rule.shape[1];
@@ -196,8 +198,8 @@ void add_mamba_rows(WeightRule& rule, const ScanShape& shape) {
   }
   Shape& theirs = rule.foreign[0].shape;
   theirs = {row};
-  if (rule.shape.size() < 3) return;        // the bias of the convolution
-  if (!is_projection) theirs.push_back(1);  // its weight has one input channel
+  if (rule.shape.size() < 3) return;        // bias of the convolution
+  if (!is_projection) theirs.push_back(1);  // weight of the convolution, with one input channel
   theirs.push_back(rule.shape[2]);
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::vector<Counterpart>;
 
-/// Returns `names` with the entries of `changes` replacing those of the same parameters.
+/// Returns `names` after replacing the entries of the parameters that `changes` lists.
 Names with(Names names, const Names& changes) {
   for (const Counterpart& change : changes) {
     std::erase_if(names, [&](const Counterpart& name) { return name.ours == change.ours; });
@@ -283,8 +283,8 @@ namespace {
 
 /// Parts of the name of one of our parameters.
 struct NameParts {
-  std::string layer;   ///< its number, or empty outside of the layers
-  std::string module;  ///< as in Counterpart::ours
+  std::string layer;   ///< number of the layer, or empty outside of layers
+  std::string module;  ///< name as in Counterpart::ours
   std::string suffix;  ///< ".weight" or ".bias"; empty for a bias of experts
 };
 
@@ -312,10 +312,11 @@ Shape merged(Shape shape) {
   return shape;
 }
 
-/// Adds the row moves of queries, keys and values in three tensors. Ours has the channels that RoPE rotates together
-/// half a head apart.
+/// Adds the row moves of queries, keys and values in three tensors with adjacent rotary pairs. In our parameter, the
+/// two channels of a pair are half a head apart.
 void add_paired_heads(WeightRule& rule, i64 dim) {
-  const i64 groups = rule.shape[0], heads = rule.shape[1] / dim;  // of a group, including its key and its value
+  const i64 groups = rule.shape[0],
+            heads = rule.shape[1] / dim;  // heads of a group, including its key and its value head
   for (i64 i = 0; i < groups * heads; ++i) {
     const i64 group = i / heads, head = i % heads, row = i * dim;
     if (head == heads - 1) {
@@ -330,8 +331,9 @@ void add_paired_heads(WeightRule& rule, i64 dim) {
 }
 
 /// Adds the row moves of a parameter [groups, rows, ...] whose groups consist of sections of `sizes` rows. Foreign
-/// tensor i has `counts[i]` consecutive sections: those of the first group, then those of the second, ... if
-/// `by_group`, otherwise the first section of all groups, then the second of all, ...
+/// tensor i has `counts[i]` consecutive sections. If `by_group`, it has the sections of the first group, then the
+/// sections of the second group, ...; otherwise it has the first section of all groups, then the second section of all
+/// groups, ...
 void add_sections(WeightRule& rule, const std::vector<i64>& sizes, const std::vector<std::size_t>& counts,
                   bool by_group) {
   const i64 groups = rule.shape[0], rows = rule.shape[1];
@@ -349,7 +351,7 @@ void add_sections(WeightRule& rule, const std::vector<i64>& sizes, const std::ve
   }
 }
 
-/// Moves the rows of each query head apart to leave space for those of its output gate.
+/// Changes foreign rows so that the rows of each query head are followed by space for the rows of its output gate.
 void add_gates_to_queries(WeightRule& rule, i64 dim) {
   rule.foreign[0].shape[0] *= 2;
   for (RowMove& move : std::vector(std::exchange(rule.moves, {}))) {
@@ -368,7 +370,7 @@ void make_head_gates(WeightRule& rule, i64 dim) {
   for (i64 row = 0; row < rule.shape[0]; row += dim) rule.moves.push_back({0, 2 * row + dim, row, dim});
 }
 
-/// Adds the row moves of linear_qkv; ours is [groups, (query heads of a group + 2) * head_dim, ...].
+/// Adds the row moves of linear_qkv, [groups, (query heads of a group + 2) * head_dim, ...].
 void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
   const bool is_fused = rule.foreign.size() == 1;
   add_sections(rule, {rule.shape[1] - 2 * dim, dim, dim},
@@ -395,8 +397,8 @@ void make_mixer(WeightRule& rule, WeightConversion conversion, const ScanShape& 
   for (ForeignTensor& tensor : rule.foreign) tensor.shape.insert(tensor.shape.begin() + 1, 1);
 }
 
-/// Adds the row moves of `heads` heads of `plain` rows and then `rotary` rows. Theirs has the two channels that RoPE
-/// rotates together in adjacent rows, ours half of the rotary rows apart.
+/// Adds the row moves of `heads` heads, each with `plain` rows followed by `rotary` rows. The two channels that RoPE
+/// rotates together are adjacent in the foreign tensor, and rotary / 2 rows apart in our parameter.
 void make_interleaved(WeightRule& rule, i64 heads, i64 plain, i64 rotary) {
   rule.foreign[0].shape = rule.shape.size() == 3 ? merged(rule.shape) : rule.shape;
   for (i64 head = 0; head < heads; ++head) {
@@ -407,7 +409,7 @@ void make_interleaved(WeightRule& rule, i64 heads, i64 plain, i64 rotary) {
   }
 }
 
-/// Adds the row moves of gate and up; ours is [2, ffn, ...].
+/// Adds the row moves of gate and up, [2, ffn, ...].
 void make_stacked(WeightRule& rule) {
   const Shape half(rule.shape.begin() + 1, rule.shape.end());
   for (std::size_t i = 0; i < rule.foreign.size(); ++i) {
@@ -416,11 +418,11 @@ void make_stacked(WeightRule& rule) {
   }
 }
 
-/// Adds the row moves of experts, which are one tensor in our model. Expands the tensor names of one expert to those of
-/// all.
+/// Adds the row moves of experts that are one parameter in our model and one tensor per expert (and per gate and up) in
+/// the foreign model. Expands the tensor names of one expert to those of all experts.
 void make_experts(WeightRule& rule) {
   const std::vector<ForeignTensor> names = std::exchange(rule.foreign, {});
-  const auto axes = static_cast<std::ptrdiff_t>(names.size() > 1 ? 2 : 1);  // experts, and the tensors of each
+  const auto axes = static_cast<std::ptrdiff_t>(names.size() > 1 ? 2 : 1);  // experts, and tensors of each expert
   const Shape shape(rule.shape.begin() + axes, rule.shape.end());
   for (i64 expert = 0; expert < rule.shape[0]; ++expert) {
     for (ForeignTensor tensor : names) {
@@ -433,8 +435,8 @@ void make_experts(WeightRule& rule) {
   }
 }
 
-/// Adds the row moves of experts that are one tensor in both models. Ours is [experts, out, ...] or, with gate and up,
-/// [experts, 2, out, ...].
+/// Adds the row moves of experts that are one tensor in both models. Our parameter is [experts, out, ...] or, with gate
+/// and up, [experts, 2, out, ...].
 void make_stored_experts(WeightRule& rule, bool is_bias, bool is_gated, bool is_interleaved) {
   ForeignTensor& theirs = rule.foreign[0];
   const i64 experts = rule.shape[0], halves = is_gated ? 2 : 1, out = rule.shape[is_gated ? 2 : 1];
@@ -449,7 +451,7 @@ void make_stored_experts(WeightRule& rule, bool is_bias, bool is_gated, bool is_
   }
 }
 
-/// Adds the row moves of parameters that come from one tensor in the same order of rows.
+/// Adds the row moves of a parameter that equals one tensor with the same order of rows.
 void make_rows(WeightRule& rule, WeightConversion conversion, const ModelConfig& model) {
   ForeignTensor& theirs = rule.foreign[0];
   theirs.shape = rule.shape;
@@ -460,7 +462,7 @@ void make_rows(WeightRule& rule, WeightConversion conversion, const ModelConfig&
   if (theirs.is_transposed) theirs.shape = transposed(theirs.shape);
 }
 
-/// Adds the shapes of the foreign tensors and the row moves of a rule with names.
+/// Adds the shapes of the foreign tensors and the row moves to a rule that has only names.
 void add_moves(WeightRule& rule, WeightConversion conversion, const NameParts& name, const ModelConfig& model) {
   switch (conversion) {
     case WeightConversion::Experts:
@@ -492,7 +494,7 @@ void add_moves(WeightRule& rule, WeightConversion conversion, const NameParts& n
   }
 }
 
-/// Copies a [rows, columns] block between two strided matrices whose elements have the size of T.
+/// Copies a [rows, columns] block between two strided matrices. Elements have the size of T.
 template <class T>
 void move_block(const T* from, i64 from_row, i64 from_column, T* to, i64 to_row, i64 to_column, i64 rows, i64 columns) {
   for (i64 r = 0; r < rows; ++r) {

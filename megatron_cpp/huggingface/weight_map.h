@@ -1,5 +1,6 @@
-// Correspondence of our parameters to rows of Hugging Face tensors. The two layouts differ only in the order of entire
-// rows, after transposing where GPT-2 stores [in, out], so that one description suffices for both directions.
+// Mapping between parameters of this program ("ours") and rows of Hugging Face tensors ("foreign"). After transposing
+// tensors that are stored as [in, out], the two layouts differ only in the order of entire rows. One description
+// therefore suffices for both directions.
 #pragma once
 #include <functional>
 #include <optional>
@@ -12,50 +13,50 @@
 
 namespace mcpp {
 
-// Names of weights in the Hugging Face families, and the assembly of our parameters from foreign tensors.
-
-/// Conversion of foreign tensors to one of our parameters. Biases are vectors and never transposed.
+/// Conversion of one or more foreign tensors to one of our parameters. Biases are vectors, which are never transposed.
 enum class WeightConversion : u8 {
   AsIs,
-  Transposed,     ///< Conv1D stores its matrix as [in, out]
-  Padded,         ///< a row per token of the vocabulary, to which we add padding
-  Flat,           ///< same order of rows, with one axis for our first two: QKV by heads, or gate and up
-  Qkv,            ///< all query heads, all keys, all values, in one tensor or in three
-  QkvTransposed,  ///< Qkv in one tensor of Conv1D
+  Transposed,     ///< stored by Conv1D as [in, out]
+  Padded,         ///< one row per token of the vocabulary; ours has padding rows after them
+  Flat,           ///< same order of rows, but our first two axes are one: QKV by heads, or gate and up
+  Qkv,            ///< all query heads, then all key heads, then all value heads, in one tensor or in three
+  QkvTransposed,  ///< Qkv in one tensor, stored by Conv1D as [in, out]
   QkvGated,       ///< Qkv in three tensors; the rows of a query head are followed by those of its output gate
   HeadGates,      ///< output gates of attention, from the tensor of the queries (QkvGated)
-  // Parameters of Gated DeltaNet, which have a row per channel of a group (tensor/ops/scan/scan_shape.h).
-  MixerByGroup,  ///< channels of each group up to the output gate in one tensor, the gates of the recurrence in another
-  MixerSections,  ///< queries of all groups, then keys of all groups, ...; the first tensor has what the others lack
+  // Parameters of Gated DeltaNet, which have one row per channel of each group (tensor/ops/scan/scan_shape.h).
+  MixerByGroup,   ///< by group; one tensor has the channels up to the output gate, another the gates of the recurrence
+  MixerSections,  ///< queries of all groups, then keys of all groups, ...; the first tensor has the sections that the
+                  ///< others lack
   Stacked,        ///< the rows of the gate tensor, then those of the up tensor
   PerExpert,      ///< the tensors of expert 0, then of expert 1, ...
-  LatentQueries,  ///< queries of multi-latent attention by heads, each with interleaved rotary rows at its end
-  Latents,        ///< the latent of keys and values, then interleaved rows of the rotary key
-  /// Qkv in three tensors, where the channels of a query or key head that RoPE rotates together are adjacent.
+  LatentQueries,  ///< queries of multi-latent attention by heads, each of which ends with interleaved rotary rows
+  Latents,        ///< the compressed keys and values, then the interleaved rows of the rotary key
+  /// Qkv in three tensors, where the two channels of a query or key head that RoPE rotates together are adjacent.
   QkvPairs,
-  // One tensor with the matrices of all experts, [experts, in, out]. Its name has no ".weight"; that of biases,
-  // [experts, out], ends in "_bias" instead of ".bias".
+  // One tensor with the matrices of all experts, [experts, in, out], whose name has no ".weight". The name of the
+  // biases, [experts, out], ends in "_bias" instead of ".bias".
   Experts,             ///< gate and up, if gated, are the halves of `out`
   ExpertsInterleaved,  ///< gate and up alternate in `out`
   Mamba,               ///< channels of the input projection or convolution of Mamba-2 (add_mamba_rows)
 };
 
-/// Corresponding names, without ".weight" or ".bias" and, in a layer, without "decoder.layers.3." or its counterpart. #
-/// is the number of an expert.
+/// Corresponding names. They omit ".weight" or ".bias" and, inside a layer, "decoder.layers.3." or its counterpart. "#"
+/// stands for the number of an expert.
 struct Counterpart {
   std::string_view ours;
   WeightConversion conversion;
   std::vector<std::string_view> theirs;
 };
 
+/// Returns the names of all weights of a family.
 std::vector<Counterpart> counterparts(HuggingfaceFamily family);
 
-/// Hugging Face tensor as a matrix whose rows are output features: [rows, columns]. A tensor with a matrix per expert
-/// has the rows of expert 0, then those of expert 1, ...
+/// Hugging Face tensor as a matrix [rows, columns] whose rows are output features. A tensor with one matrix per expert
+/// has the rows of expert 0, then the rows of expert 1, ...
 struct ForeignTensor {
   std::string name;
   Shape shape;                 ///< shape as stored
-  bool is_transposed = false;  ///< stored as [columns, rows], or a matrix per expert as [experts, columns, rows]
+  bool is_transposed = false;  ///< stored as [columns, rows], or as [experts, columns, rows] with one matrix per expert
   bool is_vector = false;      ///< each element is a row
 
   i64 columns() const {
@@ -71,8 +72,8 @@ struct ForeignTensor {
   }
 };
 
-/// Range of rows: the `count` rows foreign_row, foreign_row + foreign_step, ... of foreign tensor number `foreign`,
-/// all of one expert if it is transposed, are our rows from `our_row`.
+/// Correspondence of `count` rows: our rows our_row, our_row + 1, ... are rows foreign_row, foreign_row + foreign_step,
+/// ... of foreign tensor number `foreign`. In a transposed tensor with experts, they belong to one expert.
 struct RowMove {
   std::size_t foreign = 0;
   i64 foreign_row = 0;
@@ -81,49 +82,50 @@ struct RowMove {
   i64 foreign_step = 1;
 };
 
+/// Rule that assembles one of our parameters from foreign tensors.
 struct WeightRule {
   std::string name;  ///< name of our parameter
-  Shape shape;       ///< global
+  Shape shape;       ///< shape of our unsharded parameter
   std::vector<ForeignTensor> foreign;
-  /// Rows of foreign tensors. Our other rows are padding; rows of a foreign tensor that do not occur belong to other
-  /// rules.
+  /// Correspondence of rows. Rows of our parameter without a move are padding. Rows of a foreign tensor without a move
+  /// belong to other rules.
   std::vector<RowMove> moves;
-  std::optional<DType> dtype = {};  ///< fixed type of the parameter; std::nullopt = the type of the weights
+  std::optional<DType> dtype = {};  ///< type of the parameter, if it differs from the type of the weights
 
   i64 columns() const { return foreign[0].columns(); }
 };
 
-/// Adds the shape of the foreign tensor and the row moves of a parameter of Mamba-2 whose first axes are groups and the
-/// channels of a group: the weight of its input projection, or the weight or bias of its convolution.
+/// Adds the shape of the foreign tensor and the row moves of a Mamba-2 parameter [groups, channels, ...]: the weight of
+/// the input projection, or the weight or bias of the convolution.
 void add_mamba_rows(WeightRule& rule, const ScanShape& shape);
 
-/// Returns the rules for all parameters of a model that the family can express, word embeddings first, and for the
-/// biases of its experts. `base` is prepended to the names: the family's prefix, or "" for files of GPT-2's bare model.
-/// `check` is called with each rule before the next one is created. It may throw, because the sizes in config.json may
-/// be far larger than the tensors.
+/// Returns the rules for all parameters of a model, word embeddings first. The family must be able to express the
+/// model. `base` is the prefix of the foreign names: the family's prefix, or "" for files of GPT-2's bare model.
+/// `check` is called with each rule before the next rule is created and may throw, which bounds the memory if
+/// config.json has far larger sizes than the tensors.
 std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
                                    const std::function<void(const WeightRule&)>& check = {});
 inline std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family) {
   return weight_map(model, family, family.base);
 }
 
-/// Returns our parameter, assembled from its foreign tensors (in the order of rule.foreign, all of one type).
+/// Returns our parameter, assembled from the tensors of rule.foreign in the same order. All must have one type.
 Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign);
 
-/// Foreign tensor, and every rule with rows of it.
+/// Foreign tensor and all rules that use rows of it.
 struct ForeignParts {
   struct Part {
     const WeightRule* rule = nullptr;
-    std::size_t index = 0;  ///< of the tensor in rule->foreign
+    std::size_t index = 0;  ///< position of the tensor in rule->foreign
   };
   ForeignTensor tensor;
   std::vector<Part> parts;
 };
 
-/// Returns the foreign tensors of the rules, in the order of their first occurrence. The rules must outlive the result.
+/// Returns the foreign tensors of the rules in the order of first use. `rules` must outlive the result.
 std::vector<ForeignParts> foreign_tensors(const std::vector<WeightRule>& rules);
-/// Returns the foreign tensor, extracted from our parameters. `ours` returns the parameter of a rule; all have one
-/// type.
+/// Returns the foreign tensor, assembled from our parameters. `ours` returns the parameter of a rule. All parameters
+/// must have one type.
 Tensor scatter_rows(const ForeignParts& foreign, const std::function<Tensor(const WeightRule& rule)>& ours);
 
 }  // namespace mcpp

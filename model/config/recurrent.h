@@ -1,5 +1,5 @@
-// Layers with a recurrent mixer instead of attention: Gated DeltaNet and Mamba-2 (tensor/ops/scan/scan_shape.h). Names
-// are Megatron Core's.
+// Configuration of layers with a recurrent mixer instead of attention: Gated DeltaNet and Mamba-2
+// (tensor/ops/scan/scan_shape.h). The keys have the names of Megatron Core.
 #pragma once
 #include <string>
 #include <vector>
@@ -26,7 +26,8 @@ struct RecurrentConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("linear_attention_freq", self.linear_attention_freq,
-          "layers with Gated DeltaNet instead of attention: [n] = all but every n-th, or a list of 1 (Gated DeltaNet) "
+          "layers with Gated DeltaNet instead of attention: [n] = all but every n-th layer, or a list of 1 (Gated "
+          "DeltaNet) "
           "and 0 (attention); [] = none",
           between(0, 1e5));
     visit("linear_num_key_heads", self.linear_num_key_heads, "query and key heads of Gated DeltaNet", between(1, 1e5));
@@ -37,11 +38,11 @@ struct RecurrentConfig {
     visit("linear_value_head_dim", self.linear_value_head_dim, "width of a value head of Gated DeltaNet",
           between(1, 1e4));
     visit("linear_conv_kernel_dim", self.linear_conv_kernel_dim,
-          "positions that the convolution of Gated DeltaNet or Mamba-2 reads, including its own", between(1, 8));
+          "width of the causal convolution of Gated DeltaNet and Mamba-2, in positions", between(1, 8));
     visit("linear_allow_neg_eigval", self.linear_allow_neg_eigval,
-          "Gated DeltaNet: double the steps, so that eigenvalues of a state's transition may be negative");
+          "double the step sizes (beta) of Gated DeltaNet, which allows negative eigenvalues of its state transitions");
     visit("linear_norm_epsilon", self.linear_norm_epsilon,
-          "epsilon of the norms after the scans of Gated DeltaNet; 0 = norm_epsilon", at_least(0));
+          "epsilon of the gated norm after the scan of Gated DeltaNet; 0 = norm_epsilon", at_least(0));
     visit("mamba_state_dim", self.mamba_state_dim, "width of the state of a Mamba-2 head", between(1, 1e4));
     visit("mamba_head_dim", self.mamba_head_dim, "width of a Mamba-2 head", between(1, 1e4));
     visit("mamba_num_groups", self.mamba_num_groups, "groups of Mamba-2 heads that share B and C", between(1, 1e5));
@@ -52,7 +53,7 @@ struct RecurrentConfig {
   i64 mamba_heads(i64 hidden_size) const {
     return mamba_num_heads > 0 ? mamba_num_heads : 2 * hidden_size / mamba_head_dim;
   }
-  /// Return the sizes of a layer's mixer.
+  /// Returns the sizes of the Gated DeltaNet mixer of a layer.
   ScanShape delta_net_shape() const {
     return {.rule = ScanRule::DeltaRule,
             .groups = linear_num_key_heads,
@@ -69,7 +70,7 @@ struct RecurrentConfig {
             .value_dim = mamba_head_dim};
   }
 
-  /// Appends violated rules; `pattern` is model.hybrid_layer_pattern.
+  /// Appends a message to `errors` for every violated rule. `pattern` is model.hybrid_layer_pattern.
   void add_conflicts(i64 hidden_size, const std::string& pattern, std::vector<std::string>& errors) const;
 };
 

@@ -9,8 +9,8 @@
 namespace mcpp {
 namespace {
 
-/// Splits the weight of the input projection [groups, width, h] into queries, keys, values, output gates and the gates
-/// of the recurrence.
+/// Returns the boxes of the input projection's weight [groups, width, h] that hold queries, keys, values, output gates
+/// and the gates of the recurrence.
 std::vector<Box> projection_matrices(const ScanShape& shape, i64 hidden) {
   const Shape global{shape.groups, shape.width(), hidden};
   std::vector<Box> matrices;

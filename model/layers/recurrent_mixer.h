@@ -1,4 +1,5 @@
-// Recurrent mixers: Gated DeltaNet and Mamba-2. Projection, causal convolution, scan, gated norm, output projection.
+// Recurrent mixers, Gated DeltaNet and Mamba-2: input projection, causal convolution, scan, gated norm, output
+// projection.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,11 +14,11 @@
 
 namespace mcpp {
 
-/// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> [s, b, h] or [s / tp, b, h], without the output bias. Groups of
-/// heads are sharded across the tensor-parallel ranks; with context parallelism, each rank processes all positions of
-/// an equal part of its groups, which an exchange before the convolution and one after the norm provide. Besides the
-/// tensors of the projections, saves the input projection [s, b, groups * width] and the output of the scan [s, b,
-/// heads * value_dim].
+/// Mixer of a layer, from x [s, b, h] to y of the same shape, without the output bias. With sequence parallelism, both
+/// are [s / tp, b, h]. Groups of heads are sharded across the tensor-parallel ranks. With context parallelism, an
+/// all-to-all before the convolution and one after the norm let each rank process all positions of an equal share of
+/// its groups. Saves the result of the input projection [s, b, groups * width] and of the scan [s, b, heads *
+/// value_dim], in addition to what the projections save.
 class RecurrentMixer final : public Branch {
  public:
   RecurrentMixer(const std::string& name, i64 layer, const RecurrentSpec& spec, StoredRef<ModelContext> context);
@@ -29,15 +30,16 @@ class RecurrentMixer final : public Branch {
   const Tensor* bias() const override { return out_proj_.bias(); }
 
  private:
-  /// Returns this rank's part of a parameter or of its gradient, whose first axis are groups, heads or channels.
+  /// Returns the slice of a parameter, or of its gradient, for the groups that this rank processes. The first axis must
+  /// be one of groups, heads or channels.
   Tensor own_part(const Tensor& values) const;
-  /// Calls f(part of the main gradient, beta).
+  /// Calls f(gradient, beta) with the slice of the parameter's main gradient that own_part() selects.
   template <class F>
   void add_grad(Param& param, const F& f);
   ConvParams conv_params() const;
   ScanParams scan_params() const;
   ScanPositions positions(const MicrobatchContext& microbatch) const;
-  /// Returns x, the result of the convolution.
+  /// Returns the result of the convolution [s, b, groups * conv_width]. Reads and updates `state` unless it is nullptr.
   Tensor convolve(const Tensor& p, const ScanPositions& positions, Tensor* state) const;
   Tensor scan(const Tensor& p, const ScanPositions& positions, MicrobatchContext* cached) const;
   Tensor norm_backward(const Tensor& d_out, const Tensor& y, const Tensor& p, Tensor& dp);
@@ -47,7 +49,7 @@ class RecurrentMixer final : public Branch {
   const RecurrentSpec spec_;
   const ModelContext& context_;
   SequenceExchange exchange_;
-  ScanShape shape_;  // of the groups that this rank processes
+  ScanShape shape_;  // has only the groups that this rank processes
   double norm_epsilon_;
   ColumnParallelLinear in_proj_;
   Param conv_weight_, a_log_, dt_bias_, norm_weight_;
