@@ -1,6 +1,5 @@
-// Records of one microbatch passing through a block of a model on the meta device: what the block computes, moves and
-// sends. Estimates of time, FLOPs and weights read only these records, so the modules of a block are its only
-// description.
+// Records of the computation, memory traffic and messages of one microbatch in a block on the meta device. Estimates of
+// time, FLOPs and weights read only these records, so they cannot disagree with the modules.
 #pragma once
 #include <map>
 #include <string>
@@ -14,7 +13,7 @@
 
 namespace mcpp {
 
-/// This rank's part of a parameter.
+/// Shard of a parameter on this rank.
 struct ParamTrace {
   std::string name;
   Shape shape;
@@ -23,7 +22,7 @@ struct ParamTrace {
   bool has_partial_slices = false;  ///< see Param::has_partial_slices()
 };
 
-/// Passes of one microbatch through a block, or through the output, on the first rank; and the block's parameters.
+/// Ops of one microbatch in a block or in the output layer on the first rank, and the parameters of the block.
 struct BlockTrace {
   OpTrace forward, backward;
   std::vector<ParamTrace> params;
@@ -33,8 +32,9 @@ struct BlockTrace {
 /// "decoder.layers.3.mlp.experts.linear_fc1.weight".
 std::string short_weight_name(const std::string& param);
 
-/// Returns the mixer of a block without its feed-forward part, and the reverse.
+/// Returns the block without its feed-forward part.
 BlockSpec mixer_of(const BlockSpec& block);
+/// Returns the block without its mixer.
 BlockSpec feed_forward_of(const BlockSpec& block);
 
 /// Traces of a model's blocks in many setups. A trace is recorded when it is first used. Not thread-safe.
@@ -43,8 +43,8 @@ class BlockTraces {
   /// Keeps a reference to `config`.
   explicit BlockTraces(const ModelConfig& config) : config_(config) {}
 
-  /// Setups that differ only in full recomputation or offloading share a trace. `block` may be only the mixer or only
-  /// the feed-forward part of a block.
+  /// Returns the trace of a block, or of the result of mixer_of() or feed_forward_of(). Setups that differ only in full
+  /// recomputation or offloading share a trace.
   const BlockTrace& get(const ActivationSetup& setup, const BlockSpec& block);
   /// Returns the trace of the final norm, the output matrix and the loss.
   const BlockTrace& output(const ActivationSetup& setup);

@@ -1,7 +1,7 @@
-// GPT-2 and Llama style decoders composed of common modules: a full model, or the part in one pipeline stage. A model
-// is a sequence of units in forward order: word embeddings, learned positions, layers (or groups of recomputed layers),
-// final norm, output matrix, and with multi-token prediction the output stage's copy of the word embeddings and its
-// layers. Data parallelism gathers and reduces parameters by unit.
+// Decoder-only language model: the full model, or one of its pipeline stages. Data parallelism gathers and reduces
+// parameters by unit. The units of a model, in forward order, are the word embeddings, learned positions, each layer
+// (or group of layers that are recomputed together), the final norm and the output matrix. Multi-token prediction adds
+// the output stage's copy of the word embeddings and one unit per layer.
 #pragma once
 #include <functional>
 #include <memory>
@@ -33,51 +33,54 @@ class GPTModel {
 
   const ModelContext& context() const { return context_; }
   const StageContents& stage() const { return stage_; }
-  /// Calls f on every parameter with its unit, in a fixed order. Units are numbered over the full sequence, including
-  /// those without parameters on this rank.
+  /// Calls f on every parameter with its unit, in a fixed order. Units without parameters on this rank are numbered
+  /// too.
   void visit(const std::function<void(Param&, int unit)>& f);
-  /// Router of a layer with experts in this stage, in layer order, including layers of multi-token prediction.
+  /// Router of a layer with experts.
   struct LayerRouter {
     i64 layer;
     Router* router;
   };
+  /// Returns the routers of this stage in layer order, including layers of multi-token prediction.
   std::span<const LayerRouter> routers() const { return routers_; }
   /// Throws, naming the modules, if a module does not accept the tensor-parallel placement of its input, or if a
   /// parameter's placement does not match its use. The constructor calls it.
   void check_placements();
-  /// Callback for the output of each layer in forward passes or, for a recomputed group, of its last layer. May be
-  /// null.
+  /// Callback for the output y of each layer in forward passes. For a group of layers that are recomputed together, it
+  /// is called for the last layer only. May be null.
   using LayerObserver = std::function<void(i64 layer, const Tensor& y)>;
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
   /// Sets the parameter buffers, which are notified before and after each use of a unit.
   void set_memory(ChunkParamBuffers& memory) { memory_ = &memory; }
 
-  /// Runs forward. `input`: tokens int32 [s, b] in the stage with the embedding, otherwise hidden states [s, b, h] ([s
-  /// / tp, b, h] with sequence parallelism). Returns hidden states. Saves tensors for backward(). The results of an
-  /// aborted pass are undefined, also in the functions below.
+  /// Returns the hidden states after the last layer of this stage, [s, b, h] ([s / tp, b, h] with sequence
+  /// parallelism). `input` is int32 tokens [s, b] in the stage with the embedding, otherwise hidden states. Saves
+  /// tensors for backward(). The results of an aborted pass are undefined, here and in the following functions.
   Tensor forward(const Tensor& input, MicrobatchContext& microbatch);
-  /// Tokens to predict, in the same rows as the microbatch's tokens.
+  /// Tokens to predict. Rows correspond to those of the microbatch's tokens.
   struct Targets {
-    const Tensor& next;                         ///< int32 [s, b]; negative = ignored
-    std::span<const FutureTokens> future = {};  ///< for each layer of multi-token prediction; read only in training
+    const Tensor& next;                         ///< int32 [s, b]; negative: no loss
+    std::span<const FutureTokens> future = {};  ///< one per layer of multi-token prediction; used only in training
   };
   struct Losses {
     TokenLosses next;
     std::vector<TokenLosses> future = {};  ///< losses of each layer of multi-token prediction; empty without backward
   };
-  /// Computes the losses in a stage with the output. `grad_scale` multiplies the gradient, not the returned losses.
+  /// Returns the losses of the microbatch, in the stage with the output layer. `input` is as in forward(). `grad_scale`
+  /// multiplies only the gradient.
   Losses loss(const Tensor& input, const Targets& targets, double grad_scale, MicrobatchContext& microbatch);
-  /// Returns logits [s * b, padded vocabulary / tp], for generation and tests.
+  /// Returns the logits [s * b, padded vocabulary / tp], for generation and tests.
   Tensor logits(const Tensor& input, MicrobatchContext& microbatch);
 
-  /// Accumulates the gradient of (sum of losses x grad_scale) into the main gradients. `dy`: gradient of forward's
-  /// result, undefined after loss(). Returns the gradient of the input, undefined for tokens.
+  /// Adds the gradient of grad_scale times the sum of losses to the main gradients, and returns the gradient of
+  /// `input`. `dy` is the gradient of the result of forward(), or undefined after loss(). The result is undefined if
+  /// `input` was tokens.
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch);
-  /// Starts the data-parallel reduction of units whose weight gradients were delayed. Call when all weight gradients of
-  /// the step are computed.
+  /// Starts the data-parallel reduction of units whose weight gradients were delayed. Call it after all weight
+  /// gradients of the step have been computed.
   void release_gradients();
-  /// Adds the gradient of the word embeddings from the output of this stage to the gradient in a different stage on
-  /// this rank. Call once per step, after release_gradients() of both stages and before finish() of their buffers.
+  /// Adds this stage's gradient of the word embeddings to that of the `embedding_stage` passed to the constructor. Call
+  /// it once per step, after release_gradients() of both stages and before finish() of their buffers.
   void add_shared_gradient();
 
  private:
@@ -85,13 +88,13 @@ class GPTModel {
   int output_unit() const { return norm_unit() + 1; }
   int future_embedding_unit() const { return norm_unit() + 2; }
   int units() const { return output_unit() + 1 + (future_ ? 1 + static_cast<int>(future_->layers().size()) : 0); }
-  /// Returns the last unit that a pass with the output uses. Inference does not use multi-token prediction.
+  /// Returns the last unit that a pass through the output uses. Only training uses the units of multi-token prediction.
   int last_unit(const MicrobatchContext& microbatch) const;
   bool ties_embeddings() const;
-  /// Returns true if this stage has the embedding and the output, which uses the word embeddings.
+  /// Returns true if the output of this stage uses the word embeddings and the embedding is in this stage too.
   bool output_uses_own_embedding() const;
-  /// Returns true if a different chunk, on this or another rank, contributes to the gradient of the unit after
-  /// backward. This is the case for word embeddings that are used by the embedding and the output of different stages.
+  /// Returns true if a different chunk, on this or another rank, adds to the gradient of the unit after backward. This
+  /// is the case for word embeddings that are used in two stages.
   bool has_pending_contribution(int unit) const;
 
   void make_layers();
@@ -114,11 +117,11 @@ class GPTModel {
   RotaryTable rotary_;
   std::unique_ptr<LanguageModelEmbedding> embedding_;
   std::vector<std::unique_ptr<Module>> layers_;
-  std::vector<i64> last_layer_indices_;  // global index of each layer, or of the last one of a recomputed group
+  std::vector<i64> last_layer_indices_;  // global index of the last layer in each element of layers_
   LayerObserver observer_;
   std::vector<LayerRouter> routers_;  // routers of layers_
   std::unique_ptr<OutputLayer> output_;
-  std::unique_ptr<MultiTokenPrediction> future_;  // null in stages without multi-token prediction
+  std::unique_ptr<MultiTokenPrediction> future_;  // nullptr in stages without multi-token prediction
   ChunkParamBuffers* memory_ = nullptr;
   bool are_gradients_released_ = false;  // set by backward of the step's last microbatch
 };

@@ -1,4 +1,4 @@
-// Activation memory of a layer and of the output on one rank, from a pass over the module on the meta device.
+// Activation memory of a layer and of the output layer on one rank, measured by running the module on the meta device.
 #pragma once
 #include <map>
 #include <memory>
@@ -8,17 +8,17 @@
 
 namespace mcpp {
 
-/// Returns the bytes of x [s, b, h] between tensor-parallel regions. This tensor is sent between stages, and full
-/// recomputation saves it once per group of layers. All sizes are those of one microbatch.
+/// Returns the bytes of the hidden states of one microbatch between tensor-parallel regions. This tensor is sent
+/// between pipeline stages, and full recomputation saves it once per group of layers.
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Returns the bytes of x that a rank saves as the input of recomputed layers.
+/// Returns the bytes of the hidden states of one microbatch that a rank saves as input of a group of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
-/// Returns `setup` without the settings that have no effect on the output, or on a layer that is neither fully
-/// recomputed nor offloaded.
+/// Returns `setup` after resetting the settings for full recomputation and offloading, which do not change the memory
+/// of the output layer or of a layer that is neither recomputed nor offloaded.
 ActivationSetup setup_of_layer(const ModelConfig& config, ActivationSetup setup);
 
-/// Bytes of a transformer layer, or of the output layer with the loss, including their input.
+/// Activation bytes of a transformer layer, or of the output layer with the loss, including the input.
 struct LayerBytes {
   i64 kept = 0;     ///< kept from forward to backward, excluding the result
   i64 working = 0;  ///< peak of backward in addition to `kept`
@@ -27,7 +27,7 @@ struct LayerBytes {
   i64 waiting = 0;  ///< bytes kept for delayed weight gradients after the input gradient has been computed
 };
 class MeasuredLayers;
-/// LayerBytes of a model's layers in one setup, each computed when first used.
+/// LayerBytes of a model's layers in one setup. Each is measured when first used.
 class LayerSizes {
  public:
   /// Keeps a reference to `config`.

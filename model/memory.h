@@ -12,9 +12,9 @@
 
 namespace mcpp {
 
-// Names of the groups of ranks of a model on the meta device (MessageRecord::group): tensor-parallel ranks,
-// context-parallel ranks that exchange heads or pass keys, ranks that exchange the tokens of experts, and ranks with
-// the tokens of a sample.
+// Names of the groups of ranks in MessageRecord::group: tensor-parallel ranks, context-parallel ranks that exchange
+// heads, context-parallel ranks that pass keys and values, ranks that exchange the tokens of experts, and ranks with
+// the tokens of one sample.
 inline constexpr const char *kTpGroup = "tp", *kHeadsGroup = "heads", *kRingGroup = "ring",
                             *kExchangeGroup = "exchange", *kSampleGroup = "sample";
 
@@ -53,18 +53,19 @@ struct StageActivations {
 };
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
 
-/// Part of a training run that is executed by one rank.
+/// Part of a training run that one rank executes.
 struct RankMemorySpec {
   std::vector<StageContents> stages;  ///< stages of the full pipeline
-  Schedule schedule;                  ///< schedule of one step, lowered or not lowered
+  Schedule schedule;                  ///< schedule of one step, before or after lowering
   int pipeline_rank = 0;
   Layout layout = {};
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
   /// Number of ranks that share the copy of weights and optimizer states written by an asynchronous save; 0: no copy.
   i64 save_copy_ranks = 0;
 
-  /// Return the number of ranks in a ZeRO shard group of the dense parameters, and of the parameters of experts.
+  /// Returns the number of ranks across which ZeRO shards the dense parameters.
   i64 shards() const { return layout.shard_group().ranks; }
+  /// Returns the number of ranks across which ZeRO shards the parameters of experts.
   i64 expert_shards() const { return std::max<i64>(1, layout.expert_shard_group().ranks); }
   bool offloads_states_to_disk() const { return layout.states_tier == OffloadTier::File; }
 
@@ -92,8 +93,8 @@ struct MemoryEstimate {
   double offloaded_params = 0;  ///< offloaded part of params
   double offloaded_activations = 0;  ///< offloaded part of activations
   i64 activations_on_disk = 0;       ///< disk space of offloaded activations
-  /// Sum of the peaks of all classes minus the peak of their sum. Positive if the classes peak at different times, as
-  /// when ZeRO shards gradients or weights and only a few units are unsharded at a time.
+  /// Sum of the peaks of all classes minus the peak of their sum. Positive if classes peak at different times, for
+  /// example if ZeRO shards gradients or weights and only a few units are unsharded at a time.
   double peak_excess = 0;
 
   double total() const { return params + grads + optimizer_state + activations + save_copy - peak_excess; }
@@ -110,12 +111,12 @@ struct StatesPerWeight {
   double master(DType dtype) const { return !is_low_precision(dtype) ? 0 : has_param_remainders ? 17.0 / 32 : 1; }
 };
 
-/// Number of elements of one of a rank's chunks that the rank holds, for the parameters of one grid.
+/// Sizes, in elements, of the parameters of one chunk on a rank that belong to one grid.
 struct ChunkParameters {
   std::vector<i64> buckets;  ///< sizes of the flat buckets, including padding; ZeRO 2 and 3 have one per unit
   std::vector<int> units;    ///< first unit of each bucket
   std::vector<i64> matrices_of_buckets;  ///< elements of linear layers in each bucket
-  i64 all = 0;                           ///< elements without padding
+  i64 all = 0;                           ///< elements, excluding padding
   i64 matrices = 0;                      ///< elements of linear layers
   i64 first = 0;                         ///< elements of the first unit
   i64 largest = 0;                       ///< elements of the largest parameter
@@ -138,11 +139,11 @@ class LayerSizes;  // sizes for a configuration and a setup (model/layer_memory.
 MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states, const RankMemorySpec& share,
                                const RankParameters& parameters, const PeakActivations& peak);
 
-// Offloaded segments of optimizer states, and buffers for reading and writing them on disk (nn/offload/file_states.h).
+// Optimizer states that are offloaded, and buffers for disk I/O (nn/offload/file_states.h).
 
-/// Optimizer states on a rank.
+/// Bytes of the optimizer states of a rank.
 struct StateOffloadPlan {
-  /// offloaded fraction of the bytes; only close to the requested one because segments are not split
+  /// Offloaded bytes. Their fraction is only close to the requested fraction because segments are not split.
   double offloaded = 0;
   double buffers = 0;  ///< bytes of disk I/O buffers
 };

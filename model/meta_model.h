@@ -1,6 +1,6 @@
-// Models on the meta device. They provide names, boxes, units and placements of parameters, and passes that compute
-// nothing, without memory and without other ranks. Code that lists parameters or estimates activations uses these
-// models, so that the layers are the only definition.
+// Models on the meta device, which need neither memory nor other ranks. They provide names, boxes, units and placements
+// of parameters, and run passes without computing. Code that lists parameters or estimates activations uses them, so
+// that sizes are defined only in the layers.
 #pragma once
 #include <functional>
 #include <memory>
@@ -11,8 +11,7 @@
 
 namespace mcpp {
 
-/// Provides the meta device and the groups of a model's first tensor-, context- and expert-parallel rank. Must outlive
-/// the models built with it.
+/// Meta device, and process groups of rank 0 in every parallel dimension. Must outlive the models built with it.
 class MetaModelContext {
  public:
   explicit MetaModelContext(const ActivationSetup& setup = {});
@@ -39,9 +38,9 @@ class MetaRun {
   MetaDevice& device() { return meta_.device(); }
   /// Allocates the value and the main gradient of a parameter.
   void allocate(Param& param);
-  /// Returns a tensor of the shape of the residual stream on this rank.
+  /// Returns hidden states of the shape on this rank.
   Tensor make_input();
-  /// Returns targets of the tokens on this rank.
+  /// Returns targets for the tokens on this rank, int32 [s, b].
   Tensor make_targets();
   MicrobatchContext make_microbatch() const;
 

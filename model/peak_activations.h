@@ -1,5 +1,5 @@
-// Peak activation memory of a rank, from a dry run of its schedule. The candidate moments of the peak depend only on
-// the schedule, so they can be reused for many models and setups.
+// Peak activation memory of a rank, from a simulation of its schedule. The moments at which the peak may occur depend
+// only on the schedule, so they can be reused for many models and setups.
 #pragma once
 #include <vector>
 
@@ -7,24 +7,24 @@
 
 namespace mcpp {
 
-/// Moment in a backward pass of the rank, described by the microbatches in flight.
+/// Numbers of microbatches in flight during a backward pass of the rank.
 struct PeakCandidate {
   int chunk = 0;                  ///< chunk of the pass
-  bool delays_wgrad = false;      ///< delays its weight gradients
-  bool receives = false;          ///< concurrently receives the input of the next pass
+  bool delays_wgrad = false;      ///< the pass delays its weight gradients
+  bool receives = false;          ///< the rank receives the input of the next pass at the same time
   std::vector<i64> kept = {};     ///< microbatches between forward and backward by chunk, including this one
   std::vector<i64> waiting = {};  ///< microbatches with delayed weight gradients by chunk
 };
 
-/// Candidates for the peak: the moments at which the number of microbatches in flight, by chunk, is not dominated by
-/// that of another moment.
+/// Moments at which the peak may occur: those where no other moment has at least as many microbatches in flight in
+/// every chunk.
 struct PeakCandidates {
   std::vector<PeakCandidate> in_backward;
   std::vector<std::vector<i64>> after_forward;  ///< microbatches between forward and backward by chunk
 };
 PeakCandidates find_peak_candidates(const Schedule& schedule, int rank);
 
-/// `moments` must be those of the rank in its schedule.
+/// Returns the peak for the moments of this rank's schedule.
 PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share, const PeakCandidates& moments);
 
 }  // namespace mcpp

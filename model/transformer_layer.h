@@ -18,21 +18,20 @@
 
 namespace mcpp {
 
-/// One residual branch of a layer: residual + dropout(after(branch(before(x)) + bias)), where either norm may be
-/// missing. Saves the tensors of these modules.
+/// Residual branch of a layer: y = residual + dropout(after(branch(before(x)) + bias)). Either norm may be missing.
 class ResidualBranch {
  public:
-  /// `site`: name for dropout. `before`, `after`: names of the norms, of which those at `norms` exist.
+  /// `site` names the dropout. `before` and `after` are the names of the norms; `norms` selects which of them exist.
   ResidualBranch(std::string site, StoredRef<ModelContext> context, NormPosition norms, const std::string& before,
                  std::unique_ptr<Branch> branch, const std::string& after);
 
   Tensor forward(const Tensor& x, const Tensor& residual, MicrobatchContext& microbatch);
-  /// Returns the gradient of x from dy, the gradient of the result, and may reuse dy's memory. Requires that x was also
-  /// the residual.
+  /// Returns the gradient of x from dy, the gradient of the result. May overwrite dy. Requires that x was also the
+  /// residual.
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch);
-  /// Adds the gradient of x through the branch only to dx, which must not be dy.
+  /// Adds the gradient of x through the branch, without that of the residual, to dx. dx must not alias dy.
   void backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx);
-  /// See Module::output_placement().
+  /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
 
@@ -43,23 +42,23 @@ class ResidualBranch {
 
   std::string site_;
   const ModelContext& context_;
-  std::unique_ptr<Norm> before_, after_;  // null if missing
+  std::unique_ptr<Norm> before_, after_;  // nullptr if missing
   std::unique_ptr<Branch> branch_;
 };
 
 class TransformerLayer final : public Module {
  public:
-  /// `layer` is the global index, starting at 0. Layers of multi-token prediction follow the others. The layer has the
-  /// block of the model's configuration, or `spec`.
+  /// `layer` is the global index, starting at 0. Layers of multi-token prediction follow the others. Uses `spec` or,
+  /// without it, the block that the model's configuration assigns to the layer.
   TransformerLayer(i64 layer, StoredRef<ModelContext> context, RotaryTable& rotary);
   TransformerLayer(i64 layer, const BlockSpec& spec, StoredRef<ModelContext> context, RotaryTable& rotary);
 
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
-  /// May reuse dy's memory for the result.
+  /// May overwrite dy.
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
-  /// Returns nullptr in a layer without experts.
+  /// Returns the router of the experts, or nullptr without experts.
   Router* router() { return router_; }
 
  private:
@@ -67,7 +66,7 @@ class TransformerLayer final : public Module {
 
   const ModelContext& context_;
   Router* router_ = nullptr;
-  std::unique_ptr<ResidualBranch> attention_, mlp_;  // null if the block has no such part
+  std::unique_ptr<ResidualBranch> attention_, mlp_;  // nullptr if the block does not have this part
 };
 
 }  // namespace mcpp

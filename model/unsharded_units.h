@@ -1,11 +1,11 @@
-// Units of a chunk that are unsharded at the same time if ZeRO shards gradients (stage 2) or also weights (stage 3).
-// Follows the allocations of ShardedParams and ShardedGrads (parallel/dp).
+// Memory of the units of a chunk that are unsharded at the same time with ZeRO stage 2 (gradients) or 3 (gradients and
+// weights). Models the allocations of ShardedParams and ShardedGrads (parallel/dp).
 #pragma once
 #include "model/layer_memory.h"
 
 namespace mcpp {
 
-/// Bytes of unsharded units.
+/// Bytes of units that are unsharded at the same time.
 struct UnshardedBytes {
   double params = 0, grads = 0;
 };
@@ -17,8 +17,8 @@ struct UnitRange {
 
 class UnshardedUnits {
  public:
-  /// `keeps_embedding`: the output layer uses the weight of this chunk's word embeddings, which stay unsharded during
-  /// all of the backward pass. Keeps references to `dense` and `experts`.
+  /// `keeps_embedding`: the output layer uses the word embeddings of this chunk, which remain unsharded during the
+  /// entire backward pass. Keeps references to `dense` and `experts`.
   UnshardedUnits(const ChunkParameters& dense, const ChunkParameters* experts, const RankMemorySpec& share, DType dtype,
                  bool keeps_embedding);
 
@@ -32,19 +32,20 @@ class UnshardedUnits {
   /// Returns true for tied embeddings, which are counted separately.
   bool is_kept(const ChunkParameters& chunk, std::size_t bucket) const;
   double bytes(const ChunkParameters& chunk, std::size_t bucket, i64 width) const;
-  /// Returns the bytes of weights in flight: packed size if they are packed, otherwise the full size.
+  /// Returns the bytes of a weight message: the packed size if weights are gathered in packed form, otherwise the full
+  /// size.
   double message_bytes(const ChunkParameters& chunk, std::size_t bucket) const;
-  /// Returns the additional bytes of the bucket before `end` while it is unpacked.
+  /// Returns the additional bytes while the bucket before `end` is being unpacked.
   double unpack_bytes(const ChunkParameters& chunk, std::size_t end) const;
 
   std::vector<const ChunkParameters*> grids_;  // parameters of each grid, the dense grid first
-  i64 param_width_, grad_width_;               // shard width; 0 = not sharded
+  i64 param_width_, grad_width_;               // bytes per unsharded element; 0: not sharded by ZeRO
   bool overlaps_gather_, overlaps_reduce_, keeps_embedding_;
-  bool has_several_microbatches_;  // a step has several microbatches
+  bool has_several_microbatches_;  // a step consists of several microbatches
   bool is_packed_;                 // format in which weights are gathered
 };
 
-/// Units that a pass over a stage uses at the same time, from first to last, with their layers; the embedding and the
+/// Units that a pass over a stage uses at the same time, from first to last, and their layers. The embedding and the
 /// output have no layers.
 struct UsedUnits {
   UnitRange units;
@@ -61,7 +62,7 @@ struct UnitActivations {
 };
 std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std::vector<UsedUnits>& used);
 
-/// Returns the peak over both passes, separately for each class.
+/// Returns the peak over forward and backward, separately for each class.
 UnshardedBytes max_unsharded_bytes(const std::vector<UsedUnits>& used, const UnshardedUnits& units);
 
 /// Returns the sum over grids of the elements of the largest bucket.
@@ -74,18 +75,20 @@ class GradientMessages {
   GradientMessages(const ActivationSetup& setup, const RankMemorySpec& share, const RankParameters& parameters)
       : setup_(setup), share_(share), parameters_(parameters) {}
 
-  /// Returns the peak in bytes: the largest message as sent and received, and with ZeRO 1 also the previous bucket's.
+  /// Returns the peak in bytes: the largest message as sent and received and, with ZeRO 1, also the message of the
+  /// previous bucket.
   double max_bytes() const;
-  /// ZeRO 1 with messages: returns the peak of messages and activations together, for the rank's first chunk with these
-  /// units. A bucket's messages exist from the end of backward of its units to the end of backward of the next
-  /// bucket's.
+  /// Returns the peak of messages and activations together with ZeRO 1, for the rank's first chunk with these units.
+  /// The messages of a bucket exist from the end of backward of its units to the end of backward of the next bucket's
+  /// units.
   double peak_bytes_with(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations) const;
 
  private:
   bool has_node_groups() const { return share_.layout.node_ranks > 1; }
   double bytes(i64 elements) const;
-  /// Return the bytes for a bucket of `elements` until its reduction starts, and while it is in flight.
+  /// Returns the bytes for a bucket of `elements` until its reduction starts.
   double packing_bytes(i64 elements) const;
+  /// Returns the bytes for a bucket of `elements` while its reduction is in flight.
   double in_flight_bytes(i64 elements) const;
 
   ActivationSetup setup_;

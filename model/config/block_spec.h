@@ -22,8 +22,8 @@ enum class RotaryKind : u8 { None, Global, Local };
 /// Causal self-attention of a block.
 struct AttentionSpec {
   i64 num_heads = 0, num_query_groups = 0, head_dim = 0;
-  i64 window = 0;  ///< keys that a query attends to, including its own; 0: all
-  i64 chunk = 0;   ///< a query attends to keys of its own chunk of this many positions; 0: all
+  i64 window = 0;  ///< number of most recent keys that a query attends to, including its own; 0: all
+  i64 chunk = 0;   ///< attention is limited to chunks of this many positions; 0: no chunks
   RotaryKind rope = RotaryKind::None;
   bool has_l2_norm = false;      ///< queries and keys are divided by their root mean square after rotation
   bool has_temperature = false;  ///< queries are multiplied by a factor that grows with the position
@@ -37,8 +37,8 @@ struct AttentionSpec {
 
 /// Recurrent mixer of a block: Gated DeltaNet (ScanRule::DeltaRule) or Mamba-2 (ScanRule::StateSpace).
 struct RecurrentSpec {
-  ScanShape shape;    ///< of the full model
-  i64 conv_taps = 0;  ///< positions that the convolution reads
+  ScanShape shape;    ///< sizes of the unsharded mixer
+  i64 conv_taps = 0;  ///< width of the convolution in positions
 
   bool is_mamba() const { return shape.rule == ScanRule::StateSpace; }
   auto operator<=>(const RecurrentSpec&) const = default;
@@ -47,19 +47,20 @@ struct RecurrentSpec {
 /// Multi-latent attention of a block (MultiLatentConfig).
 struct MultiLatentAttentionSpec {
   i64 num_heads = 0;
-  i64 q_lora_rank = 0;  ///< width of the latent of queries; 0: queries are projected directly
+  i64 q_lora_rank = 0;  ///< rank of the query projection; 0: full rank
   i64 kv_lora_rank = 0;
   i64 qk_head_dim = 0, qk_pos_emb_head_dim = 0, v_head_dim = 0;
-  i64 window = 0;  ///< as in AttentionSpec
+  i64 window = 0;  ///< see AttentionSpec
   RotaryKind rope = RotaryKind::None;
 
-  /// Width of a head's queries and keys.
+  /// Returns the width of a query or key head.
   i64 query_dim() const { return qk_head_dim + qk_pos_emb_head_dim; }
-  /// Width of a token's latent and rotary key, from which the keys and values of all heads are computed.
+  /// Returns the width of a token's latent and rotary key together.
   i64 latent_width() const { return kv_lora_rank + qk_pos_emb_head_dim; }
-  /// Width of the values of all heads.
+  /// Returns the total width of the values of all heads.
   i64 value_width() const { return num_heads * v_head_dim; }
-  /// Returns the attention between the projections: one key and value per head, stored in equal widths.
+  /// Returns the equivalent attention after the projections. It has one key head and one value head per query head, and
+  /// all heads have the larger of both widths.
   AttentionSpec core() const;
   auto operator<=>(const MultiLatentAttentionSpec&) const = default;
 };
@@ -74,26 +75,28 @@ struct MlpSpec {
 /// Mixture of experts of a block. Routing and balancing are identical in all blocks (MoeConfig).
 struct MoeSpec {
   i64 num_experts = 0;
-  i64 ffn_hidden_size = 0;                  ///< width of one expert
-  i64 latent_size = 0;                      ///< width of its input and output; 0: hidden_size, without projections
-  i64 shared_expert_intermediate_size = 0;  ///< 0: no shared expert
+  i64 ffn_hidden_size = 0;  ///< width of one expert
+  i64 latent_size = 0;      ///< width of the input and output of an expert; 0: hidden_size, without projections
+  i64 shared_expert_intermediate_size = 0;  ///< width of the shared expert; 0: none
 
   auto operator<=>(const MoeSpec&) const = default;
 };
 
-/// One block: a mixer of positions, a feed-forward part, or both. Each part is a residual branch with its norms.
+/// Transformer block with a mixer (attention or recurrence), a feed-forward part, or both. Each part is a residual
+/// branch with its norms.
 struct BlockSpec {
   std::variant<std::monostate, AttentionSpec, MultiLatentAttentionSpec, RecurrentSpec> mixer;
   std::variant<std::monostate, MlpSpec, MoeSpec> feed_forward;
   NormPosition norm_position = NormPosition::Pre;
 
-  /// Return the part of the block, or nullptr if the block has no such part.
+  /// These functions return a part of the block, or nullptr if the block does not have it.
   const AttentionSpec* attention() const { return std::get_if<AttentionSpec>(&mixer); }
   const RecurrentSpec* recurrent() const { return std::get_if<RecurrentSpec>(&mixer); }
   const MultiLatentAttentionSpec* latent_attention() const { return std::get_if<MultiLatentAttentionSpec>(&mixer); }
   const MlpSpec* mlp() const { return std::get_if<MlpSpec>(&feed_forward); }
   const MoeSpec* moe() const { return std::get_if<MoeSpec>(&feed_forward); }
-  /// Returns the heads, positions and window of the attention between the projections of either kind of attention.
+  /// Returns the attention after the projections, also for multi-latent attention. Returns std::nullopt without
+  /// attention.
   std::optional<AttentionSpec> core_attention() const;
   bool has_mixer() const { return mixer.index() != 0; }
   bool has_feed_forward() const { return feed_forward.index() != 0; }
@@ -101,8 +104,8 @@ struct BlockSpec {
   auto operator<=>(const BlockSpec&) const = default;
 };
 
-/// Returns the block of a layer, counted from 0. Layers of multi-token prediction, which follow the others, have the
-/// block of the last layer.
+/// Returns the block of layer 0, 1, ... The layers of multi-token prediction follow the others and equal the last of
+/// them.
 BlockSpec block_spec(const ModelConfig& config, i64 layer);
 /// Returns the number of residual branches of the model.
 i64 count_branches(const ModelConfig& config);
@@ -117,15 +120,15 @@ struct BlockKinds {
 
   explicit BlockKinds(const ModelConfig& config);
   const BlockSpec& of_layer(i64 layer) const { return kinds[kind_of_layer.at(static_cast<std::size_t>(layer))]; }
-  /// Returns the number of layers in [first, end) of each kind.
+  /// Returns, for each kind, the number of layers in [first, end) that have it.
   std::vector<i64> count(i64 first, i64 end) const;
 };
 
-/// Returns the sizes that the layout of this model divides.
+/// Returns the sizes of this model that a layout must divide.
 ModelSizes model_sizes(const ModelConfig& config);
 
-/// Returns text such as "28 x [attention gqa 16/8 rope | swiglu 4864]", with runs and repeated patterns of equal blocks
-/// joined.
+/// Returns a text such as "28 x [attention gqa 16/8 rope | swiglu 4864]". Combines repeated blocks and repeated
+/// sequences of blocks.
 std::string describe_blocks(const ModelConfig& config);
 
 /// Returns the layers in [first, end) that have experts.

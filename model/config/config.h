@@ -1,4 +1,4 @@
-// Model configuration. Names are Megatron-LM's.
+// Model configuration. The keys have the names of Megatron-LM.
 #pragma once
 #include <array>
 #include <string>
@@ -16,8 +16,8 @@ namespace mcpp {
 
 enum class PositionEmbedding { LearnedAbsolute, Rope, None };
 enum class Normalization { LayerNorm, RMSNorm };
-/// Placement of the norms around attention and MLP: before (pre), after (OLMo 2), or both (Gemma 2); always inside the
-/// residual branch.
+/// Placement of the norms within a residual branch: before attention or MLP (pre-norm), after it (OLMo 2), or both
+/// (Gemma 2).
 enum class NormPosition { Pre, Post, Both };
 /// Gelu is the tanh approximation (GPT-2's gelu_new), GeluErf the exact one; SwiGLU is silu(gate) * up, GeGLU is
 /// Gelu(gate) * up, QuickGeGLU is gate * sigmoid(1.702 gate) * up.
@@ -227,17 +227,17 @@ struct ModelConfig {
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
   }
 
-  /// Returns the number of layers, including those of multi-token prediction, which follow the others.
+  /// Returns the number of layers, including the layers of multi-token prediction.
   i64 num_blocks() const { return num_layers + mtp_num_layers; }
   /// Removes multi-token prediction, which only training uses.
   void remove_mtp() {
     mtp_num_layers = 0;
     mtp_loss_scaling_factor = ModelConfig().mtp_loss_scaling_factor;
   }
-  /// Returns true if the stage with the output uses the word embeddings: as the output matrix, or as the input of
+  /// Returns true if the pipeline stage with the output layer uses the word embeddings, as output matrix or for
   /// multi-token prediction.
   bool output_uses_embeddings() const { return !untie_embeddings_and_output_weights || mtp_num_layers > 0; }
-  // Return sizes with defaults applied.
+  // These functions return sizes after applying defaults.
   i64 ffn(i64 layer) const {
     return ffn_hidden_size.of_layer(layer) > 0 ? ffn_hidden_size.of_layer(layer) : 4 * hidden_size;
   }
@@ -262,7 +262,7 @@ struct ModelConfig {
   bool qkv_bias() const { return add_bias_linear || add_qkv_bias; }
   bool attention_output_bias() const { return add_bias_linear || add_attention_output_bias; }
   bool mlp_bias() const { return add_bias_linear || add_mlp_bias; }
-  /// Returns the number of a head's dimensions that RoPE rotates; even.
+  /// Returns the number of channels of a head that RoPE rotates, which is even.
   i64 rotary_dim() const {
     const i64 dim = mla.is_used ? mla.qk_pos_emb_head_dim : head_dim();
     return static_cast<i64>(static_cast<double>(dim) * rotary_percent) / 2 * 2;

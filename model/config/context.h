@@ -1,4 +1,4 @@
-// Context for the construction of a model's modules.
+// Arguments that the constructors of all modules of a model share.
 #pragma once
 #include <compare>
 #include <optional>
@@ -21,13 +21,13 @@ struct LayerGroup {
   i64 layers = 1;
   bool is_recomputed = false;
 };
-/// Returns the groups of all `layers` of one stage, in order. Grouping and counting restart in each stage.
+/// Returns the groups of the `layers` layers of one stage, in order. Each stage is grouped separately.
 std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers);
 
-/// Layers whose linear layers use fp8, and its format. Routers, experts, embeddings and the output layer stay in the
+/// Range of layers whose linear layers compute in fp8. Routers, experts, embeddings and the output layer use the
 /// model's dtype.
 struct Fp8Layers {
-  Fp8Format gradients = Fp8Format::E4M3;  ///< inputs and weights are in E4M3
+  Fp8Format gradients = Fp8Format::E4M3;  ///< format of gradients; inputs and weights always use E4M3
   i64 first = 0, end = 0;                 ///< global layer indices [first, end); empty if equal
 
   bool has(i64 layer) const { return first <= layer && layer < end; }
@@ -51,12 +51,12 @@ struct ModelContext {
   Fp8Layers fp8 = {};
   /// Fuses the GELU of an MLP into its GEMMs (tensor/ops/fused/gelu_epilogue.h).
   bool gelu_epilogue = false;
-  /// Store for offloaded activations; nullptr: they stay on the device.
+  /// Store for offloaded activations; nullptr: activations are not offloaded.
   ActivationStore* activations = nullptr;
   Profiler* profiler = nullptr;  ///< profiler of this rank; may be null
 
-  /// Returns the standard deviation of weights that write to the residual stream. It is divided by the square root of
-  /// the number of such weights (GPT-2), which is two per layer unless hybrid_layer_pattern is set.
+  /// Returns the initial standard deviation of projections that add to the residual stream: init_method_std divided by
+  /// the square root of their number (GPT-2). There are two per layer unless hybrid_layer_pattern is set.
   double output_init_std() const;
   /// Pipeline rank with the output layer; the embedding is on the first rank. Tied embeddings are one parameter on both
   /// ranks.
@@ -70,7 +70,7 @@ struct ModelContext {
   ActivationPlacement stream() const {
     return splits_sequence() ? ActivationPlacement::SequenceSharded : ActivationPlacement::Replicated;
   }
-  /// Returns the ranks along pp that hold the word embeddings. Each rank has a part of the gradient.
+  /// Returns the pipeline ranks that hold the word embeddings, between which their gradient must be summed.
   AxisPlacement word_embedding_ranks() const;
   /// Returns the positions of the rows of x [s or s / tp, b, h] outside the parallel regions, for learned positions and
   /// dropout.

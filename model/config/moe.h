@@ -1,4 +1,5 @@
-// Mixture of experts: in some layers, a router selects a few of several MLPs for each token. Names are Megatron Core's.
+// Configuration of mixtures of experts, in which a router selects a few of the MLPs of a layer for each token. The keys
+// have the names of Megatron Core.
 #pragma once
 #include <array>
 #include <string>
@@ -31,7 +32,7 @@ struct EnumNames<RouterDType> {
   static constexpr std::array<std::string_view, 2> value{"fp32", "fp64"};
 };
 
-/// Tokens that an overloaded expert drops: the least probable ones, or the last ones of the microbatch.
+/// Tokens that an expert over capacity drops: the least probable tokens, or the last tokens of the microbatch.
 enum class TokenDropPolicy { Probs, Position };
 template <>
 struct EnumNames<TokenDropPolicy> {
@@ -127,10 +128,10 @@ struct MoeConfig {
 
   /// Returns the sum of the weights of the balancing losses.
   double total_aux_loss_coeff() const;
-  /// Returns the weight of the balancing loss of this type, 0 without it.
+  /// Returns the weight of the balancing loss of this type; 0 if it is not used.
   double aux_loss_coeff_of(LoadBalancing type) const;
   RoutingRule routing() const;
-  /// Appends every violated rule, and every key that is set but not read, as "model.key: ..".
+  /// Appends a message "model.key: ..." to `errors` for every violated rule and for every key that is set but not used.
   void add_conflicts(i64 num_layers, std::vector<std::string>& errors) const;
 };
 

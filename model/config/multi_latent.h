@@ -1,5 +1,6 @@
 // Multi-latent attention (DeepSeek-V2, 2024): keys and values are projections of one low-rank vector per token, the
-// latent; each head adds a rotary part to its keys, which all heads share. Names are Megatron-LM's.
+// latent. A rotary key, which all heads share, is appended to the key of each head. The keys have the names of
+// Megatron-LM.
 #pragma once
 #include <string>
 #include <vector>
@@ -37,11 +38,11 @@ struct MultiLatentConfig {
 
   bool operator==(const MultiLatentConfig&) const = default;
 
-  /// Returns the width of a head's queries and keys.
+  /// Returns the width of a query or key head.
   i64 query_dim() const { return qk_head_dim + qk_pos_emb_head_dim; }
-  /// Returns the width of a head in which keys and values are stored: the larger of both.
+  /// Returns the width in which key and value heads are stored, which is the larger of both.
   i64 head_dim() const { return query_dim() > v_head_dim ? query_dim() : v_head_dim; }
-  /// Appends a conflict for each key that is set although multi-latent attention is off.
+  /// Appends a message to `errors` for each key that is set although multi-latent attention is off.
   void add_unread_keys(std::vector<std::string>& errors) const;
 };
 

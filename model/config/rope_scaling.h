@@ -1,5 +1,5 @@
-// Scaling of RoPE's wavelengths for contexts longer than those of the initial training. Keys are those of Hugging
-// Face's rope_scaling (rope_parameters in transformers 5), prefixed with "rope_scaling_".
+// Scaling of RoPE's wavelengths for longer contexts than the model was first trained with. The keys are "rope_scaling_"
+// followed by the names in Hugging Face's rope_scaling (rope_parameters in transformers 5).
 #pragma once
 #include <array>
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace mcpp {
 
-/// Linear divides every frequency by the factor (Chen et al. 2023). Yarn and Llama3 divide low frequencies, keep high
-/// frequencies and interpolate between them: Yarn by the number of rotations within the original context (Peng et al.,
-/// "YaRN", 2023), Llama3 by wavelength (Llama 3.1). Yarn also sharpens attention.
+/// Method of scaling. Linear divides every frequency by the factor (Chen et al. 2023). Yarn and Llama3 divide low
+/// frequencies, keep high frequencies and interpolate between them: Yarn by the number of rotations within the original
+/// context (Peng et al., "YaRN", 2023), Llama3 by wavelength (Llama 3.1). Yarn also scales attention scores.
 enum class RopeScalingType { None, Linear, Yarn, Llama3 };
 
 template <>
@@ -62,20 +62,20 @@ struct RopeScaling {
 
   bool operator==(const RopeScaling&) const = default;
 
-  /// Appends every violated rule, and every key that is set but not read, as "model.key: ..". `has_rope`: the model
-  /// uses RoPE.
+  /// Appends a message "model.key: ..." to `errors` for every violated rule and for every key that is set but not used.
+  /// `has_rope`: the model uses RoPE.
   void add_conflicts(bool has_rope, std::vector<std::string>& errors) const;
-  /// Returns the angles [dim / 2] by which channels rotate per position; base^(-2 i / dim) without scaling. `longest`:
-  /// context length that replaces original_max_position_embeddings = 0.
+  /// Returns the rotation angle per position of each channel pair, [dim / 2]: base^(-2 i / dim) before scaling.
+  /// `longest` is the context length to use if original_max_position_embeddings is 0.
   std::vector<double> frequencies(double base, i64 dim, i64 longest) const;
   /// Returns the context length in tokens before scaling.
   i64 original_context(i64 longest) const {
     return original_max_position_embeddings > 0 ? original_max_position_embeddings : longest;
   }
-  /// Returns the factor of cosines and sines.
+  /// Returns the factor that multiplies the cosines and sines.
   double magnitude() const;
-  /// Returns the factor of the attention scores in DeepSeek's models, where YaRN sharpens the part of queries and keys
-  /// without RoPE, too: the square of mscale_all_dim's factor.
+  /// Returns the factor of the attention scores in DeepSeek's models, where YaRN scales all channels of queries and
+  /// keys: the square of the factor that mscale_all_dim determines.
   double score_factor() const;
 };
 

@@ -16,28 +16,29 @@ namespace mcpp {
 
 // Projection to queries, keys, values and the output gate, sharded by query group across the tensor-parallel group.
 
-/// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> Qkv. The weight is a box of [groups, (q + 2) * head_dim, h] with
-/// complete groups. With fewer groups than ranks it is two boxes: the rows of this rank's query heads, and the key and
-/// value rows of their group, which are replicated on the ranks that share it. On each of these ranks, the gradient of
-/// the keys and values is the part from its own queries. The gate has its own weight [query_width, h], sharded by query
-/// head, and no bias; it shares the gathering of x and the sum of dx.
+/// Maps x [s, b, h] (sequence parallel: [s / tp, b, h]) to Output. The weight is a box of [groups, (q + 2) * head_dim,
+/// h] with complete groups. With fewer groups than ranks, it is two boxes: the rows of this rank's query heads, and the
+/// key and value rows of their group, which are replicated on the ranks that share the group. Each of these ranks
+/// computes the part of the key and value gradients from its own queries. The gate has a separate weight [query_width,
+/// h], which is sharded by query head, and no bias. It shares the all-gather of x and the reduction of dx with the
+/// projection.
 class QkvProjection {
  public:
-  /// `layer`: global index, starting at 0.
+  /// `layer` is the global index, starting at 0.
   QkvProjection(const std::string& name, i64 layer, const AttentionSpec& spec, StoredRef<ModelContext> context);
 
-  /// Result, and its gradient.
+  /// Result of forward(), or its gradient.
   struct Output {
     Qkv qkv;
     Tensor gate;  ///< [s, b, heads / tp * head_dim], before the sigmoid; undefined without an output gate
   };
 
   Output forward(const Tensor& x, MicrobatchContext& microbatch);
-  /// Returns uninitialized tensors of the shapes of the qkv that forward returns for s positions of b samples.
+  /// Returns uninitialized tensors with the shapes of Output::qkv for s positions of b samples.
   Qkv make_empty(i64 s, i64 b) const;
-  /// Returns dx.
+  /// Returns the gradient of x.
   Tensor backward(const Output& gradient, MicrobatchContext& microbatch);
-  /// See Module::output_placement().
+  /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
   bool shares_groups() const { return keys_values_ != nullptr; }
@@ -51,19 +52,18 @@ class QkvProjection {
   const ModelContext& context_;
   TensorParallelRegion region_;
   Fp8Scaling fp8_;
-  std::unique_ptr<LinearSlice> queries_;      // or queries, keys and values
-  std::unique_ptr<LinearSlice> keys_values_;  // null unless ranks share groups
-  std::unique_ptr<LinearSlice> gate_;         // null without an output gate
+  std::unique_ptr<LinearSlice> queries_;      // weight of the queries, or of queries, keys and values
+  std::unique_ptr<LinearSlice> keys_values_;  // nullptr unless several ranks share a group
+  std::unique_ptr<LinearSlice> gate_;         // nullptr without an output gate
 };
 
-/// Rotary position tables, shared by all layers of a model. Allocated on first use, so that a model on the meta device
-/// needs no memory.
+/// Tables of the rotary position embedding, shared by all layers of a model. They are allocated when first used, so
+/// that a model on the meta device needs no memory.
 class RotaryTable {
  public:
   explicit RotaryTable(StoredRef<ModelContext> context) : context_(context) {}
 
-  /// Rotates the heads of x in place to the positions of its tokens, or back if `is_inverse`; does nothing if `kind` is
-  /// None.
+  /// Rotates the heads of x in place by the positions of the tokens, or back if `is_inverse`. No-op if `kind` is None.
   void rotate(Heads& x, const Positions& positions, bool is_inverse, RotaryKind kind);
   /// Multiplies the queries x, or their gradient, by the factors of attn_temperature_tuning, in place.
   void scale_queries(Heads& x, const Positions& positions);
@@ -79,11 +79,11 @@ class RotaryTable {
   Table global_, local_, temperature_;
 };
 
-/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
-/// caller adds with the residual. Heads are sharded across the tensor-parallel group; with context parallelism s are
-/// this rank's positions. Besides the tensors of projections and head norms, saves queries, keys and values, the
-/// attention's output and its log-sum-exp [b, heads / tp, s], all in the layout after the head exchange. With an output
-/// gate, also saves the gate and the output before it, in the layout before the head exchange.
+/// Maps x to y, both [s, b, h] (sequence parallel: [s / tp, b, h]), without the output bias, which the caller adds
+/// together with the residual. Heads are sharded across the tensor-parallel group. With context parallelism, s is the
+/// number of positions on this rank. In addition to what the projections and head norms save, saves queries, keys,
+/// values, the output of core attention and its log-sum-exp [b, heads / tp, s], all in the layout after the head
+/// exchange. With an output gate, also saves the gate and its input in the layout before the head exchange.
 class SelfAttention final : public Branch {
  public:
   SelfAttention(const std::string& name, i64 layer, const AttentionSpec& spec, StoredRef<ModelContext> context,
@@ -102,13 +102,13 @@ class SelfAttention final : public Branch {
   void limit_to_chunks(CoreAttentionOptions& options, i64 s, i64 b) const;
   /// Normalizes, rotates and scales queries and keys, in place.
   void transform(QkvHeads heads, MicrobatchContext& microbatch) const;
-  /// Replaces the gradient of the result of transform() by that of its input.
+  /// Replaces, in place, the gradient of the result of transform() by the gradient of its input.
   void transform_backward(QkvHeads gradient, MicrobatchContext& microbatch) const;
   Tensor attend_cached(const QkvHeads& heads, MicrobatchContext& microbatch);
-  /// Returns sigmoid(gate) * output, or the output if the gate is undefined, and saves both.
+  /// Returns sigmoid(gate) * output and saves both. Returns `output` if the gate is undefined.
   Tensor apply_gate(const Tensor& output, const Tensor& gate, MicrobatchContext& microbatch) const;
-  /// Returns the gradient of the gate, undefined without one, and replaces the gradient of the result of apply_gate()
-  /// by that of its `output`.
+  /// Replaces the gradient of the result of apply_gate() by the gradient of its `output`. Returns the gradient of the
+  /// gate, which is undefined without a gate.
   Tensor gate_backward(Tensor& d_output, MicrobatchContext& microbatch) const;
   void save(const ContextAttention::SavedAttention& saved, MicrobatchContext& microbatch) const;
   ContextAttention::SavedAttention take(MicrobatchContext& microbatch) const;
@@ -121,7 +121,7 @@ class SelfAttention final : public Branch {
   QkvProjection linear_qkv_;
   std::unique_ptr<HeadNorm> q_layernorm_, k_layernorm_;  // null if there are none
   std::unique_ptr<HeadL2Norm> q_l2_norm_, k_l2_norm_;    // null if there are none
-  std::unique_ptr<Param> softmax_offset_;                // sinks [heads / tp]; null unless they are learned
+  std::unique_ptr<Param> softmax_offset_;  // attention sinks [heads / tp]; nullptr unless they are learned
   ContextAttention core_attention_;
   RowParallelLinear linear_proj_;
 };

@@ -6,7 +6,7 @@ namespace mcpp {
 
 class Branch : public Module {
  public:
-  /// Returns the output bias, which the caller adds with the residual; nullptr without one.
+  /// Returns the output bias, which the caller adds together with the residual, or nullptr.
   virtual const Tensor* bias() const = 0;
 };
 

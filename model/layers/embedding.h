@@ -1,4 +1,5 @@
-// Word embeddings, times embedding_multiplier, plus learned positions if the model has them; then dropout.
+// Embedding layer: word embeddings times embedding_multiplier(), plus learned positions if the model has them, followed
+// by dropout.
 #pragma once
 #include <memory>
 
@@ -8,10 +9,10 @@
 
 namespace mcpp {
 
-/// Returns the factor of the word embeddings, rounded to the model's dtype as in the training of Gemma.
+/// Returns the factor of the word embeddings, rounded to the dtype of the model as in Gemma.
 double embedding_multiplier(const ModelContext& context);
 
-/// tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's shard of it, [s / tp, b, h]).
+/// Maps tokens, int32 [s, b], to hidden states [s, b, h] (sequence parallel: this rank's shard [s / tp, b, h]).
 class LanguageModelEmbedding final : public Module {
  public:
   explicit LanguageModelEmbedding(StoredRef<ModelContext> context);

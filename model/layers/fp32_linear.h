@@ -1,5 +1,5 @@
-// Linear map to a few outputs, computed in fp32 or fp64 regardless of the model's dtype because discrete choices depend
-// on its outputs.
+// Linear map with few outputs, such as router logits. It computes in fp32 or fp64 regardless of the model's dtype,
+// because discrete choices depend on the outputs.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace mcpp {
 
-/// x [T, h] -> [T, n] fp32, or fp64 if the model has this dtype or `is_fp64` is set. The weight [n, h] and the bias
-/// [n], if there is one, have the model's dtype and are replicated on every rank.
+/// Maps x [T, h] to [T, n] in fp32, or in fp64 if the model is fp64 or `is_fp64` is set. The weight [n, h] and the
+/// optional bias [n] have the model's dtype and are replicated on every rank.
 class Fp32Linear {
  public:
   Fp32Linear(const std::string& name, const ModelContext& context, i64 outputs, bool has_bias = false,
@@ -21,12 +21,13 @@ class Fp32Linear {
   DType dtype() const { return dtype_; }
   /// x may have the model's dtype, its accumulate dtype or the dtype of the outputs.
   Tensor forward(const Tensor& x) const;
-  /// Returns the gradient of x, [T, h] of the dtype of the outputs, which dy has, too.
+  /// Returns the gradient of x, [T, h]. Both dy and the result have the dtype of the outputs.
   Tensor input_gradient(const Tensor& dy) const;
-  /// Accumulates the weight gradient, now or later if weight gradients are delayed. `x` returns forward()'s argument.
+  /// Adds to the weight gradient, immediately or when delayed weight gradients run. `x` returns the argument of
+  /// forward().
   void weight_gradient(const Tensor& dy, std::function<Tensor()> x, MicrobatchContext& microbatch);
 
-  /// Accumulates the bias gradient, the column sums of dy, if there is a bias.
+  /// Adds the column sums of dy to the gradient of the bias, if there is a bias.
   void bias_gradient(const Tensor& dy);
   void visit(const ParamVisitor& f);
 

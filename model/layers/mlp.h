@@ -11,15 +11,16 @@
 namespace mcpp {
 
 Activation activation_of(ActivationFunction f);
-/// Returns the activation of MLPs and experts with its limits.
+/// Returns the activation of MLPs and experts, with its clamp.
 ActivationRule activation_rule(const ModelConfig& config);
 
-/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
-/// caller adds with the residual. Besides the tensors of the projections (the activation's output is linear_fc2's
-/// input), saves the up projection [s, b, f] (gated: [s, b, 2 f]) before its bias, or after it with gelu_epilogue.
+/// Maps x to y, both [s, b, h] (sequence parallel: [s / tp, b, h]), without the output bias, which the caller adds
+/// together with the residual. In addition to what the projections save, which includes the output of the activation,
+/// saves the result of the up projection [s, b, f] (gated: [s, b, 2 f]), before the bias or, with gelu_epilogue, after
+/// it.
 class Mlp final : public Branch {
  public:
-  /// `layer`: global index, starting at 0. `ffn`: the width f.
+  /// `layer` is the global index, starting at 0, and `ffn` the width f.
   Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i64 ffn);
 
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;

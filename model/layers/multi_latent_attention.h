@@ -16,16 +16,16 @@
 
 namespace mcpp {
 
-/// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> queries [s, b, heads / tp * query_dim] without RoPE, through a
-/// latent unless q_lora_rank is 0.
+/// Maps x [s, b, h] (sequence parallel: [s / tp, b, h]) to queries [s, b, heads / tp * query_dim] before RoPE, through
+/// a latent unless q_lora_rank is 0.
 class LatentQueries {
  public:
   LatentQueries(const std::string& name, i64 layer, const MultiLatentAttentionSpec& spec, const ModelContext& context);
 
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch);
-  /// Returns dx.
+  /// Returns the gradient of x.
   Tensor backward(const Tensor& gradient, MicrobatchContext& microbatch);
-  /// See Module::output_placement().
+  /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
 
@@ -35,8 +35,8 @@ class LatentQueries {
   ColumnParallelLinear linear_up_;
 };
 
-/// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> what the keys and values of a token consist of: the normalized
-/// latent, of this rank's rows, and the rotary key, which all heads share, of all rows and before rotation.
+/// Maps x [s, b, h] (sequence parallel: [s / tp, b, h]) to the normalized latents of this rank's rows and the rotary
+/// keys of all rows. Rotary keys are shared by all heads and not rotated yet.
 class LatentKeysValues {
  public:
   LatentKeysValues(const std::string& name, i64 layer, const MultiLatentAttentionSpec& spec,
@@ -48,9 +48,9 @@ class LatentKeysValues {
   };
 
   Latents forward(const Tensor& x, MicrobatchContext& microbatch);
-  /// Returns dx. The gradient of the rotary key is the part from this rank's heads, of the accumulate dtype.
+  /// Returns the gradient of x. gradient.rotary_key is the part from this rank's heads, in the accumulate dtype.
   Tensor backward(const Latents& gradient, MicrobatchContext& microbatch);
-  /// Returns keys without RoPE and values of this rank's heads, [s, b, heads / tp * (qk_head_dim + v_head_dim)].
+  /// Returns the non-rotary keys and the values of this rank's heads, [s, b, heads / tp * (qk_head_dim + v_head_dim)].
   Tensor project_up(const Tensor& latent, MicrobatchContext& microbatch) {
     return linear_up_.forward(latent, microbatch);
   }
@@ -60,7 +60,7 @@ class LatentKeysValues {
   }
   /// Returns the weight of project_up(), [heads / tp, qk_head_dim + v_head_dim, kv_lora_rank].
   const Tensor& up_weight() const { return linear_up_.weight(); }
-  /// See Module::output_placement().
+  /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
 
@@ -72,14 +72,15 @@ class LatentKeysValues {
   ColumnParallelLinear linear_up_;
 };
 
-/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]) without the output bias, which the
-/// caller adds with the residual. Down-projections and norms are replicated across the tensor-parallel group, heads are
-/// sharded. Besides the tensors of projections and norms, saves queries, keys and values of core attention, its output
-/// and its log-sum-exp [b, heads / tp, s], all in the layout after the head exchange.
+/// Maps x to y, both [s, b, h] (sequence parallel: [s / tp, b, h]), without the output bias, which the caller adds
+/// together with the residual. Down-projections and norms are replicated across the tensor-parallel group; heads are
+/// sharded. In addition to what the projections and norms save, saves queries, keys, values and output of core
+/// attention and its log-sum-exp [b, heads / tp, s], all in the layout after the head exchange.
 ///
-/// For generation, the cache holds latents and rotated rotary keys if KvCache::holds_latents(). A text's first tokens
-/// are computed as in training. Later ones use the absorbed form: with key k = W_k c of latent c, q k = (W_k^T q) c, so
-/// that queries are projected to the latent space, all heads attend to the latents, and outputs are projected by W_v.
+/// In generation, the cache holds latents and rotated rotary keys if KvCache::holds_latents(). The first tokens of a
+/// text are computed as in training. Later tokens use the absorbed form: since q . (W_k c) = (W_k^T q) . c for the
+/// latent c of a key, queries are projected to the latent space, all heads attend to the latents, and outputs are
+/// projected by W_v.
 class MultiLatentAttention final : public Branch {
  public:
   MultiLatentAttention(const std::string& name, i64 layer, const MultiLatentAttentionSpec& spec,
@@ -97,18 +98,19 @@ class MultiLatentAttention final : public Branch {
   AttentionOptions make_options(const MicrobatchContext& microbatch) const;
   void rotate(Heads x, const MicrobatchContext& microbatch, bool is_inverse) const;
   i64 local_heads() const { return spec_.num_heads / context_.tp.size(); }
-  /// Returns the operands of core attention: queries with RoPE, keys of which each ends with the rotary key, and
-  /// values, in heads of equal width of which either may use only a part.
+  /// Returns the operands of core attention: rotated queries, keys that end with the rotary key, and values. All heads
+  /// have the same width; unused channels of keys or values are padding.
   Qkv assemble(const Tensor& queries, const Tensor& keys_values, const Tensor& rotary_key,
                const MicrobatchContext& microbatch) const;
-  /// Returns the gradients of assemble()'s arguments from the gradient of its result, which it overwrites.
+  /// Gradients of the arguments of assemble().
   struct Parts {
     Tensor queries, keys_values, rotary_key;
   };
+  /// Computes these gradients from the gradient of the result of assemble(), which is overwritten.
   Parts assemble_backward(const Qkv& gradient, const MicrobatchContext& microbatch) const;
-  /// Returns core attention's output after the output projection.
+  /// Returns the output of core attention after the output projection.
   Tensor attend(const Qkv& qkv, MicrobatchContext& microbatch);
-  /// Returns the outputs [s, b, heads / tp * v_head_dim] of new tokens, and adds them to the cache.
+  /// Adds new tokens to the cache and returns their attention outputs [s, b, heads / tp * v_head_dim].
   Tensor attend_cached(const Tensor& queries, const Latents& latents, MicrobatchContext& microbatch);
   Tensor attend_to_latents(const Tensor& queries, const Heads& latents, const AttentionOptions& options,
                            const MicrobatchContext& microbatch) const;

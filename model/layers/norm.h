@@ -13,9 +13,8 @@ namespace mcpp {
 /// Columns of a norm inside the tensor-parallel region.
 struct NormColumns {
   Box box;           ///< box of the weight: this rank's columns
-  AxisPlacement tp;  ///< ranks with the same columns
-  /// Ranks that share rows, with an equal number of columns on each rank; nullptr: each row is on one rank. RMSNorm
-  /// only.
+  AxisPlacement tp;  ///< placement of the weight on tensor-parallel ranks
+  /// Ranks across which the columns of a row are sharded evenly; nullptr: each row is on one rank. RMSNorm only.
   Communicator* ranks = nullptr;
 };
 
@@ -23,17 +22,17 @@ struct NormColumns {
 /// of squares are reduced over these ranks. Saves x [.., h], rstd [T] and, for LayerNorm, mean [T].
 class Norm final : public Module {
  public:
-  /// Norm over the hidden axis of the residual stream.
+  /// Creates a norm over the hidden axis of the residual stream.
   Norm(const std::string& name, const ModelContext& context);
-  /// Norm over `width` columns of activations that are placed like the residual stream.
+  /// Creates a norm over `width` columns of activations that have the placement of the residual stream.
   Norm(const std::string& name, const ModelContext& context, i64 width, double epsilon);
-  /// Norm inside the tensor-parallel region.
+  /// Creates a norm inside the tensor-parallel region.
   Norm(const std::string& name, const ModelContext& context, const NormColumns& columns);
 
   Tensor forward(const Tensor& x, MicrobatchContext& microbatch) override;
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch) override;
   ActivationPlacement output_placement(ActivationPlacement x) const override;
-  /// Adds the gradient to dx, which already holds the gradient of the residual branch.
+  /// Adds the gradient of x to dx, which already holds the gradient of the residual branch.
   void backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx);
   void visit(const ParamVisitor& f) override;
 
@@ -50,25 +49,25 @@ class Norm final : public Module {
 
   bool is_in_stream_;
   NormRule rule_;
-  Communicator* ranks_ = nullptr;  // null if rows are not sharded
+  Communicator* ranks_ = nullptr;  // nullptr if rows are not sharded
   Param weight_;
   std::unique_ptr<Param> bias_;  // LayerNorm only
 };
 
 /// Norm of queries or keys before rotation (Henry et al., "Query-Key Normalization for Transformers", 2020). Normalizes
-/// each head with one shared weight [head_dim] or, with qk_layernorm_all_heads, all heads of a token together with a
-/// weight [heads * head_dim] that is sharded across tensor-parallel ranks like the heads; then ranks all-reduce one
-/// value per token in forward and in backward. Saves a dense copy of the input and the norm's statistics.
+/// each head, with one shared weight [head_dim]. With qk_layernorm_all_heads, normalizes all heads of a token together,
+/// with a weight [heads * head_dim] that is sharded like the heads; tensor-parallel ranks then all-reduce one value per
+/// token in forward and in backward. Saves a dense copy of the input and the norm's statistics.
 class HeadNorm {
  public:
-  /// heads: query heads, or query groups, of the full model.
+  /// `heads` is the number of query heads, or of query groups, of the full model.
   HeadNorm(const std::string& name, StoredRef<ModelContext> context, i64 heads);
 
   /// Normalizes x in place.
   void forward(Heads x, MicrobatchContext& microbatch);
   /// Replaces the gradient of forward's result by the gradient of its input, in place.
   void backward(Heads gradient, MicrobatchContext& microbatch);
-  /// Checks the placement like Module::output_placement(); the norm does not change it.
+  /// Throws like Module::output_placement(). The norm does not change the placement.
   void check_placement(ActivationPlacement heads) const { norm_.output_placement(heads); }
   void visit(const ParamVisitor& f) { norm_.visit(f); }
 
@@ -79,8 +78,8 @@ class HeadNorm {
   Norm norm_;
 };
 
-/// Division of each query head or key head by its root mean square, without a weight (Llama 4). Saves a dense copy of
-/// the input and 1 / root mean square.
+/// Divides each query head or key head by its root mean square, without a weight (Llama 4). Saves a dense copy of the
+/// input and the inverse of its root mean squares.
 class HeadL2Norm {
  public:
   explicit HeadL2Norm(const ModelContext& context) : eps_(context.config.norm_epsilon) {}

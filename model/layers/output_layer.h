@@ -1,4 +1,4 @@
-// End of the model: final norm, logits over the vocabulary, with a soft cap if the model has one, and the loss.
+// Output layer: final norm, logits over the vocabulary with an optional soft cap, and the loss.
 #pragma once
 #include <string>
 
@@ -9,33 +9,35 @@
 
 namespace mcpp {
 
-/// Matrix [padded vocabulary, h] used by the stage with the output, sharded by vocabulary rows. It is one of three
-/// parameters: one of its own; the word embeddings' weight, shared with the embedding on the same rank; or the word
-/// embeddings' weight while the embedding is in a different pipeline stage, a separate parameter with the same name,
-/// box and initial values. The gradients of the last two are summed between the stages.
+/// Matrix [padded vocabulary, h] used by the stage with the output, sharded by vocabulary rows. There are three cases:
+/// - untied: a separate parameter;
+/// - tied, with the embedding on the same rank: the weight of the word embeddings itself;
+/// - tied, with the embedding on a different rank: a copy of that weight with the same name, box and initial values. In
+///   the last two cases, the gradients of both stages are summed.
 class VocabMatrix {
  public:
-  /// `shared`: the word embeddings' weight if this matrix is that one and both are on this rank, otherwise nullptr.
+  /// `shared` is the weight of the word embeddings if this matrix is that weight and the embedding is on this rank,
+  /// otherwise nullptr.
   VocabMatrix(const std::string& name, StoredRef<ModelContext> context, Param* shared);
 
   const Tensor& value() const { return shared_ ? shared_->value : weight_.value; }
   /// Returns this rank's rows of the matrix.
   const Box& box() const { return weight_.box; }
   const std::string& name() const { return weight_.name; }
-  /// Accumulates a gradient like Param::add_grad(). That of a shared weight is kept separately until
+  /// Accumulates a gradient like Param::add_grad(). For a shared weight, stores it separately until
   /// add_shared_gradient().
   template <class F>
   void add_grad(F&& f) {
     if (shared_ && !weight_.main_grad.defined()) allocate_gradient();
     weight_.add_grad(std::forward<F>(f));
   }
-  /// Adds the separate gradient to that of the shared weight. The sum over microbatches is therefore (the embedding's)
-  /// + (the output stage's), bitwise identical to weights in different pipeline stages. No-op if the weight is not
-  /// shared.
+  /// Adds the separate gradient to the gradient of the shared weight. The order of summation is thus bitwise identical
+  /// to that of stages on different ranks: first over microbatches within each stage, then over stages. No-op if the
+  /// weight is not shared.
   void add_shared_gradient();
   /// Calls f on the parameter unless it is shared.
   void visit(const ParamVisitor& f);
-  /// Returns nullptr if the weight is shared.
+  /// Returns the parameter of this matrix, or nullptr if it is shared.
   Param* own_weight() { return shared_ ? nullptr : &weight_; }
 
  private:
@@ -48,25 +50,24 @@ class VocabMatrix {
 /// Final norm, output matrix and loss.
 class OutputLayer {
  public:
-  /// `shared`: the word embeddings' weight if embeddings are tied and both are on this rank, otherwise nullptr.
+  /// `shared` is as in VocabMatrix.
   OutputLayer(StoredRef<ModelContext> context, Param* shared);
 
-  /// Maps hidden [s, b, h] (sequence parallel: [s / tp, b, h]) to logits [s * b, padded vocabulary / tp].
+  /// Returns the logits [s * b, padded vocabulary / tp] of hidden [s, b, h] (sequence parallel: [s / tp, b, h]).
   Tensor logits(const Tensor& hidden, MicrobatchContext& microbatch);
-  /// Returns the loss of the microbatch. targets: int32 [s, b]; negative targets are ignored. If backward will follow,
-  /// saves the gradient of (sum of the losses x grad_scale) with respect to the logits, which overwrites the
-  /// logits.
+  /// Returns the loss of the microbatch. `targets` is int32 [s, b]; negative targets have no loss. In training, saves
+  /// the gradient of grad_scale times the sum of losses with respect to the logits.
   TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, MicrobatchContext& microbatch);
-  /// Returns the gradient with respect to hidden.
+  /// Returns the gradient of `hidden`.
   Tensor backward(MicrobatchContext& microbatch);
 
-  // The two parts of loss() and backward(). Multi-token prediction reads the result of the norm, and has losses of its
-  // own with the same output matrix.
+  // Parts of loss() and backward(). Multi-token prediction reads the result of the norm and uses the output matrix for
+  // its own losses.
 
   Tensor normalize(const Tensor& hidden, MicrobatchContext& microbatch);
   TokenLosses loss_of_normalized(const Tensor& normalized, const Tensor& targets, double grad_scale,
                                  MicrobatchContext& microbatch);
-  /// Returns the gradient with respect to `normalized`.
+  /// Returns the gradient of `normalized`.
   Tensor backward_to_normalized(MicrobatchContext& microbatch);
   Tensor normalize_backward(const Tensor& d_normalized, MicrobatchContext& microbatch);
 

@@ -15,7 +15,7 @@ namespace mcpp {
 
 class RecomputedLayers final : public Module {
  public:
-  /// `holders`: ranks that each save a shard of the input; nullptr: this rank saves the full input.
+  /// `holders` are the ranks that each save a shard of the input; nullptr: this rank saves the full input.
   explicit RecomputedLayers(std::vector<std::unique_ptr<Module>> layers, Communicator* holders = nullptr)
       : layers_(std::move(layers)), holders_(holders) {}
 
@@ -48,7 +48,7 @@ class RecomputedLayers final : public Module {
   }
 
  private:
-  /// Returns a copy, so that the full tensor can be freed.
+  /// Returns a copy of this rank's shard, so that the full tensor can be freed.
   Tensor shard_input(const Tensor& x) const {
     const i64 count = x.numel() / holders_->size();
     MCPP_CHECK(count * holders_->size() == x.numel(), x.shape(), " is not evenly sharded across ", holders_->size(),

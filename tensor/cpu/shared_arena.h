@@ -12,7 +12,7 @@ namespace mcpp {
 
 constexpr i64 kHugePage = 2 << 20;
 
-/// Identification of an arena for other processes: the file descriptor in the owner process, and a unique id.
+/// Identifies an arena to other processes by its file descriptor in the owner process and a unique id.
 struct ArenaName {
   u64 id = 0;  ///< 0: none
   i64 bytes = 0;
@@ -23,7 +23,7 @@ struct ArenaName {
 /// Mapping of a complete anonymous memory file, aligned to huge pages. Pages are allocated on first access.
 class ArenaMapping {
  public:
-  /// base() is null if the mapping fails.
+  /// Maps the file. base() is nullptr if this fails.
   ArenaMapping(int fd, i64 bytes) noexcept;
   ~ArenaMapping();
   ArenaMapping(const ArenaMapping&) = delete;
@@ -75,8 +75,8 @@ class SharedArena {
   std::map<i64, i64> used_;
 };
 
-/// Maps the arena of a different process of this host. Returns null if the arena is not accessible (different container
-/// or user).
+/// Maps the arena of a different process of this host. Returns nullptr if the arena is not accessible, for example from
+/// a different container or user.
 std::unique_ptr<ArenaMapping> map_arena(const ArenaName& name);
 
 }  // namespace mcpp

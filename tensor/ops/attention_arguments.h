@@ -8,7 +8,7 @@
 
 namespace mcpp {
 
-/// Heads view with a static element type.
+/// Rows of heads in memory, like Heads but with a static element type.
 template <class E>
 struct HeadRows {
   E* data = nullptr;
@@ -19,7 +19,7 @@ struct HeadRows {
   }
 };
 
-/// Converts a Heads view. E is the device's name of element type T.
+/// Converts a Heads view. E is the device type that corresponds to T.
 template <class T, class E = T>
 HeadRows<E> head_rows(const Heads& x) {
   return {.data = reinterpret_cast<E*>(x.base.data<T>() + x.offset),
@@ -30,7 +30,7 @@ HeadRows<E> head_rows(const Heads& x) {
           .group_stride = x.group_stride};
 }
 
-/// Output rows, in the operands' type or in the accumulate type, which avoids rounding in sums over several calls.
+/// Output rows in the type of the operands, or in the accumulate type to avoid rounding in sums over several calls.
 template <class E, class W>
 struct ResultRows {
   HeadRows<E> low_precision;
@@ -49,7 +49,7 @@ ResultRows<E, AccumulateType<T>> result_rows(const Heads& x) {
   return {{}, head_rows<AccumulateType<T>>(x)};
 }
 
-/// Arguments of the attention kernels. E: the device's element type; W: the accumulate type.
+/// Arguments of the attention kernels. E is the element type on the device, and W the accumulate type.
 template <class E, class W>
 struct AttentionArguments {
   HeadRows<E> q, k, v;
@@ -62,7 +62,7 @@ struct AttentionArguments {
   const i32* starts = nullptr;  ///< [queries, batch]: start position of each query's document; null = 0
   i64 window = 0;               ///< number of positions a query sees; 0 = all
 
-  /// Reads the arguments common to both passes. T is the host's name of E.
+  /// Sets the arguments common to both passes. T is the host type that corresponds to E.
   template <class T>
   void read(const QkvHeads& x, const AttentionOptions& options, const AttentionResult& result) {
     q = head_rows<T, E>(x.q), k = head_rows<T, E>(x.k), v = head_rows<T, E>(x.v);
@@ -84,15 +84,15 @@ struct AttentionArguments {
   }
 
   constexpr i64 group() const { return heads / kv_heads; }
-  // A query sees keys [first_key, end_of_keys); the range is empty if reversed. Both bounds are non-decreasing in the
-  // query.
+  // A query sees keys [first_key, end_of_keys), or no keys if first_key >= end_of_keys. Both bounds are non-decreasing
+  // in the query.
   constexpr i64 first_key(i64 b, i64 query) const {
     i64 first = starts ? starts[query * batch + b] : 0;
     if (window > 0) first = std::max(first, query_at.at(query) - window + 1);
     return first > 0 ? key_at.rows_before(first) : 0;
   }
   constexpr i64 end_of_keys(i64 query) const { return std::min(keys, key_at.rows_before(query_at.at(query) + 1)); }
-  /// Offset of the first query of a head in lse.
+  /// Returns the offset of a head's first query in lse.
   constexpr i64 lse_row(i64 b, i64 head) const { return (b * heads + head) * queries; }
 };
 

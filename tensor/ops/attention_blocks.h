@@ -16,9 +16,9 @@ using BlockBackward = std::function<bool(const Tensor& dout, const QkvHeads& x, 
 
 /// Computes ops::attention_backward() by calling `backward` with at most `rows` queries and `rows` keys. Each call
 /// receives the log-sum-exp over all keys, so that the gradients add up. Blocks whose keys are all in the future of
-/// their queries are skipped. In addition to the memory of the calls it needs fp32 (fp64) memory for the gradients of
-/// all keys and values and of a few blocks. Sums are in block order, so results are deterministic. Returns false, with
-/// dx unspecified, if `backward` does.
+/// their queries are skipped. Allocates fp32 (fp64) memory for the gradients of all keys and values and of a few
+/// blocks, in addition to the memory of the calls. Gradients are summed in block order, so results are deterministic.
+/// Returns false, with dx unspecified, if `backward` returns false.
 bool attention_backward_by_blocks(const Tensor& dout, const QkvHeads& x, const AttentionResult& y,
                                   const AttentionOptions& options, QkvHeads& dx, i64 rows,
                                   const BlockBackward& backward);

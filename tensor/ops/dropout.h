@@ -12,7 +12,7 @@ inline u32 dropout_threshold(float p) {
   return static_cast<u32>(std::ceil(static_cast<double>(p) * 0x1p32));
 }
 
-/// Returns the factor for kept values, which preserves the mean.
+/// Returns 1 / (1 - p), the factor of elements that are kept.
 inline double dropout_scale(float p) {
   return 1 / (1 - static_cast<double>(p));
 }
@@ -25,7 +25,7 @@ inline double jitter_step(float p) {
   return 2 * static_cast<double>(p) * 0x1p-24;
 }
 
-/// Returns the counter of elements 4 * block .. 4 * block + 3 of the token at `position` of `sample`.
+/// Returns the Philox counter of elements [4 * block, 4 * block + 4) of the token at `position` of `sample`.
 constexpr Philox4 dropout_counter(i64 sample, i64 position, i64 block) {
   const u64 bits = static_cast<u64>(sample);
   return {static_cast<u32>(bits), static_cast<u32>(bits >> 32), static_cast<u32>(position), static_cast<u32>(block)};

@@ -1,4 +1,4 @@
-// Backend interface of ops.h: each op as a static member with the same signature, specialized per device in
+// Backend interface of ops.h: each op is a static member with the same signature that is specialized per device in
 // tensor/cpu/<op>.cpp and tensor/cuda/<op>.cu. Arguments are already checked. There is no generic definition, so a
 // build does not link if a backend lacks an op.
 #pragma once

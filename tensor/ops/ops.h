@@ -215,7 +215,7 @@ void scale(Tensor& x, double factor);
 void soft_cap(Tensor& x, double cap);
 /// Computes y += x, of the same dtype.
 void add_to(const Tensor& x, Tensor& y);
-/// Returns the sum of squares, in fp64 and in a fixed order. Infinite or NaN if x contains such a value or the sum
+/// Returns the sum of squares in fp64, computed in a fixed order. Infinite or NaN if x has such an element or the sum
 /// overflows.
 double sum_of_squares(const Tensor& x);
 /// Adds the sum of squares of x to `sum`, fp64 [1], without synchronizing with the host.

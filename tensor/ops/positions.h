@@ -22,7 +22,7 @@ struct PositionRanges {
   i64 more = 0;                   ///< number of runs after the second
   i64 begins[kMaxRuns - 2] = {};  ///< first positions of the runs after the second
 
-  /// Returns runs of `rows` rows each that begin at the positions `at`.
+  /// Returns runs of `rows` rows each, which begin at the positions `at`.
   static constexpr PositionRanges runs(std::span<const i64> at, i64 rows) {
     if (at.size() == 1) return {.first = at[0]};
     PositionRanges result{.first = at[0], .split = rows, .second = at[1]};

@@ -4,7 +4,7 @@
 
 namespace mcpp {
 
-/// Experts [first, first + count); all other values, including negative ones, are ignored.
+/// Range [first, first + count) of experts. Ops ignore all other values, including negative ones.
 struct ExpertRange {
   i64 first = 0, count = 0;
 };
@@ -31,9 +31,9 @@ struct Capacity {
 void drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order, const Capacity& capacity,
                    i64 first, Tensor& kept);
 
-/// Builds a permutation from runs. runs: int32 [R, 3]: source row, destination row and number of rows of each run;
-/// together they cover all rows [0, M) once. order: int32 [M], the source row of each destination; inverse: int32 [M],
-/// the inverse permutation.
+/// Builds a permutation from runs of rows. `runs`, int32 [R, 3], holds the source row, destination row and number of
+/// rows of each run; together the runs cover rows [0, M) exactly once. `order`, int32 [M], receives the source row of
+/// each destination row, and `inverse`, int32 [M], the inverse permutation.
 void permutation_from_runs(const Tensor& runs, Tensor& order, Tensor& inverse);
 
 }  // namespace ops

@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Fills `scalars` as described at StepScalars. constexpr only so that device code can call it.
+/// Sets `scalars` as documented in StepScalars. constexpr only so that device code can call it.
 inline constexpr void compute_step_scalars(double loss_sum, double targets, double squares, const StepRule& rule,
                                            double* scalars) {
   const double loss = loss_sum / targets, scale = rule.grad_scale / targets;
@@ -29,8 +29,7 @@ inline constexpr void compute_step_scalars(double loss_sum, double targets, doub
                                                                  : StepStatus::Fine);
 }
 
-/// Calls f.template operator()<T, M>() with the types of the master weights and of the model's; M is T if `model` is
-/// null.
+/// Calls f.template operator()<T, M>() with the element types of `master` and `model`. M is T if `model` is null.
 template <class F>
 void on_weight_dtypes(const Tensor& master, const Tensor* model, F&& f) {
   on_float(master.dtype(), [&]<class T>() {

@@ -1,5 +1,5 @@
-// Mixture of experts instead of the MLP (Shazeer et al., "Outrageously Large Neural Networks", 2017): each token is
-// sent to the few experts that the router selects, and their outputs are summed with the router's weights.
+// Mixture of experts instead of the MLP (Shazeer et al., "Outrageously Large Neural Networks", 2017): the router
+// selects a few experts for each token, and their outputs are summed with the weights of the router.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,14 +13,15 @@
 
 namespace mcpp {
 
-/// y = x W^T + b for the tokens x [T, in] of this rank, to or from the latent of experts (moe_latent_size). Replicated
-/// over tensor-parallel ranks, which have different tokens; in the model's dtype, like the experts. Saves nothing.
+/// Projection y = x W^T + b of this rank's tokens x [T, in] to or from the latent of the experts (moe_latent_size).
+/// Parameters have the model's dtype and are replicated on the tensor-parallel ranks, which process different tokens.
+/// Saves nothing.
 class LatentProjection {
  public:
   LatentProjection(const std::string& name, i64 in, i64 out, double init_std, const ModelContext& context);
 
   Tensor forward(const Tensor& x) const { return slice_.multiply_add(x, {}); }
-  /// Returns dx, given the argument of forward().
+  /// Returns the gradient of x, the argument of forward().
   Tensor backward(const Tensor& dy, const Tensor& x, MicrobatchContext& microbatch);
   void visit(const ParamVisitor& f) { slice_.visit(f); }
 
@@ -28,10 +29,10 @@ class LatentProjection {
   LinearSlice slice_;
 };
 
-/// x [s, b, h] -> [s, b, h] (sequence parallel: [s / tp, b, h] -> [s / tp, b, h]). Each tensor-parallel rank routes its
-/// part of the tokens, even without sequence parallelism. With a latent (moe_latent_size), experts process a projection
-/// of each token, which the ranks exchange; the router and the shared expert read the token itself. Saves x, the
-/// tensors of router and experts, the experts of each token, and their outputs.
+/// Maps x to y, both [s, b, h] (sequence parallel: [s / tp, b, h]). Each tensor-parallel rank routes its share of the
+/// tokens, even without sequence parallelism. With a latent (moe_latent_size), ranks exchange, and experts process, a
+/// projection of each token; the router and the shared expert read the token itself. Saves x, the experts of each token
+/// and their outputs, in addition to what the router and the experts save.
 class MoELayer final : public Branch {
  public:
   MoELayer(const std::string& name, i64 layer, const MoeSpec& spec, StoredRef<ModelContext> context);
@@ -51,9 +52,10 @@ class MoELayer final : public Branch {
   const ModelContext& context_;
   SequenceShard shard_;
   Router router_;
-  std::unique_ptr<LatentProjection> fc1_latent_proj_, fc2_latent_proj_;  // to and from the latent; null without one
+  std::unique_ptr<LatentProjection> fc1_latent_proj_,
+      fc2_latent_proj_;  // projections to and from the latent; nullptr without a latent
   Experts experts_;
-  std::unique_ptr<SharedExpert> shared_;  // null without one
+  std::unique_ptr<SharedExpert> shared_;  // nullptr without a shared expert
 };
 
 }  // namespace mcpp

@@ -1,6 +1,6 @@
-// Router of a mixture of experts: selects the experts of each token and their weights. Logits, scores, weights and
-// losses are fp32 or fp64 (moe_router_dtype) regardless of the model's dtype, and counts are integers, because discrete
-// choices depend on them.
+// Router of a mixture of experts: selects the experts of each token and computes their weights. Logits, scores, weights
+// and losses are fp32 or fp64 (moe_router_dtype) regardless of the model's dtype, because discrete choices depend on
+// them.
 #pragma once
 #include <functional>
 #include <span>
@@ -12,30 +12,30 @@
 
 namespace mcpp {
 
-/// Routing statistics of the microbatches of a step. Additive over ranks.
+/// Routing statistics of the microbatches of a step. Statistics of different ranks are added.
 struct RoutingCounts {
   std::vector<double> tokens;  ///< [num_experts]: number of choices of each expert, including dropped ones
-  double dropped = 0;          ///< choices dropped because their expert was full
-  /// Mean of the balancing losses, weighted by their coefficients and summed over tokens: 1 per token if experts are
-  /// perfectly balanced.
+  double dropped = 0;          ///< choices dropped because the expert was over capacity
+  /// Mean of the balancing losses, weighted by their coefficients, summed over tokens. It is 1 per token if the experts
+  /// are perfectly balanced.
   double balance_loss = 0;
-  double z_loss = 0;  ///< loss without its coefficient, summed over tokens
+  double z_loss = 0;  ///< z-loss before multiplying by its coefficient, summed over tokens
 
   static i64 count(i64 num_experts) { return num_experts + 3; }
   std::vector<double> values() const;
   static RoutingCounts from_values(std::span<const double> values);
 };
 
-/// Returns the name of the expert bias of the router with this weight name; empty for names of other parameters.
+/// Returns the name of the expert bias that belongs to a router's weight. Empty if `weight` is not a router's weight.
 std::string expert_bias_name(const std::string& weight);
 
-/// Tokens of a router's rows: `count` tokens of `batch` samples, sequence first, starting at token `first`. Additional
-/// rows are padding.
+/// Tokens of the rows of x on one rank: `count` tokens, starting at token `first`, of the tokens [s, b] of `batch`
+/// samples. Further rows are padding.
 struct TokenRows {
   i64 first = 0, count = 0, batch = 1;
   PositionRanges positions = {};  ///< positions of all rows of the sequence
 
-  /// Returns the index of a row's token in the microbatch, which is independent of the layout.
+  /// Returns the index within the microbatch of a row's token, which does not depend on the layout.
   i64 token_index(i64 row) const { return positions.at((first + row) / batch) * batch + (first + row) % batch; }
 };
 
@@ -44,19 +44,19 @@ class Router {
   Router(const std::string& name, StoredRef<ModelContext> context);
 
   struct Output {
-    Tensor experts;  ///< int32 [T, k]; -1 = dropped
-    Tensor weights;  ///< [T, k] of the model's accumulate dtype
+    Tensor experts;  ///< int32 [T, k]; -1: dropped
+    Tensor weights;  ///< [T, k] in the model's accumulate dtype
   };
-  /// Routes x [T, h]. In training it updates the statistics, except when recomputing. Saves its logits [T, num_experts]
-  /// and its decisions.
+  /// Routes x [T, h]. Updates the statistics in training, except when recomputing. Saves the logits [T, num_experts]
+  /// and the decisions.
   Output forward(const Tensor& x, const TokenRows& rows, MicrobatchContext& microbatch);
-  /// Adds to dx [T, h] the gradient that follows from d_weights [T, k] and from the balancing losses. x and rows are
-  /// the arguments of forward().
+  /// Adds the gradient through the weights, given d_weights [T, k], and the gradient of the balancing losses to dx [T,
+  /// h]. `x` and `rows` are the arguments of forward().
   void backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx,
                 MicrobatchContext& microbatch);
   void visit(const ParamVisitor& f) { linear_.visit(f); }
-  /// Returns the maximum number of tokens per expert for a microbatch of `batch` samples; 0 = unlimited. Capacity is
-  /// unlimited outside of training, where the result of a token must not depend on other tokens of the batch.
+  /// Returns the maximum number of tokens per expert for a microbatch of `batch` samples; 0: unlimited. Evaluation has
+  /// no limit, so that the result of a token does not depend on other tokens of the batch.
   i64 capacity(i64 batch, const MicrobatchContext& microbatch) const;
   const Param& weight() const { return linear_.weight(); }
 
@@ -64,26 +64,26 @@ class Router {
   RoutingCounts& tally() { return tally_; }
   void clear_counts();
 
-  /// Return state that steps update without gradients, fp32 [num_experts]; nullptr if the configuration does not use
-  /// it. The bias is part of the model; the token counts of the previous step are not.
+  /// These functions return state that is updated per step without gradients, fp32 [num_experts], or nullptr if the
+  /// configuration does not use it. The bias is part of the model. The token counts of the previous step are not.
   Tensor* expert_bias() { return expert_bias_.defined() ? &expert_bias_ : nullptr; }
   Tensor* global_tokens() { return global_tokens_.defined() ? &global_tokens_ : nullptr; }
   std::string bias_name() const { return expert_bias_name(weight().name); }
-  /// Allocates the state, zero-initialized. A model on the meta device has none.
+  /// Allocates this state and sets it to zero. Not called on the meta device.
   void allocate_state();
-  /// Updates the state after a successful step in which the experts were chosen `tokens` times, summed over all ranks.
+  /// Updates this state after a successful step. `tokens` are the choices of each expert, summed over all ranks.
   void end_step(std::span<const double> tokens);
 
  private:
-  /// Returns the chosen experts, the experts that remain after dropping, and the factors of the balancing loss if there
-  /// is one.
+  /// Returns the chosen experts, the experts that remain after dropping, and the factors of the balancing loss, if
+  /// used.
   MicrobatchContext::Decisions decide(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch);
-  /// Returns p = 0 in evaluation or without jitter.
+  /// Returns the jitter of the router's input; p = 0 in evaluation or if the configuration has no jitter.
   Dropout make_jitter(const TokenRows& rows, const MicrobatchContext& microbatch) const;
-  /// Returns the router's input for x: with jitter, in the dtype of the logits.
+  /// Returns x after jitter, in the dtype of the logits.
   Tensor router_input(const Tensor& x, const Dropout& jitter) const;
-  /// Returns the scores that determine the choice of experts: logits, or random values in training if the configuration
-  /// forces balance.
+  /// Returns the scores that determine the choice of experts: the logits, or random values in training with
+  /// moe_router_force_load_balancing.
   Tensor routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch) const;
   Tensor routing_weights(const Tensor& logits, const Tensor& chosen) const;
   Tensor drop_padding(const Tensor& chosen, const TokenRows& rows) const;
@@ -102,7 +102,7 @@ class Router {
   const MoeConfig& config_;
   RoutingRule rule_;
   Fp32Linear linear_;
-  Tensor expert_bias_, global_tokens_;  // undefined if the configuration does not use them
+  Tensor expert_bias_, global_tokens_;  // undefined if not used
   RoutingCounts tally_;
 };
 

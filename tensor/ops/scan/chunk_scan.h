@@ -1,5 +1,5 @@
-// Chunked algorithm of gated_scan() and its backward pass for the heads of one group, shared by the backends. A `Team`,
-// one thread of a CPU or one block of a GPU, provides loops and products of small matrices.
+// Chunked algorithm of gated_scan() and gated_scan_backward() for the heads of one group, shared by all backends. A
+// `Team`, which is one CPU thread or one GPU thread block, provides loops and small GEMMs.
 //
 // Within a chunk, with G the sums of g from its first position on, D_ij = exp(G_i - G_j) for i >= j, and the state S
 // before the chunk (Yang et al., "Parallelizing Linear Transformers with the Delta Rule", 2024):
@@ -21,7 +21,7 @@
 
 namespace mcpp {
 
-/// Operands of a scan over elements of type T with arithmetic in R. Members of the backward pass are null in forward.
+/// Operands of a scan over elements of type T with arithmetic in R. Members for the backward pass are null in forward.
 template <class T, class R>
 struct ScanOperands {
   ScanShape shape;
@@ -38,7 +38,7 @@ struct ScanOperands {
   R* states = nullptr;
 };
 
-/// Bump allocator of the matrices of a scan; only counts if it has no memory.
+/// Bump allocator for the matrices of a scan. Without memory, it only counts elements.
 template <class R>
 struct ScanArena {
   R* memory = nullptr;
@@ -54,7 +54,7 @@ struct ScanArena {
 template <class Team, class T, class R>
 class ChunkScan {
  public:
-  /// Takes `workspace` elements from `memory`, which is on the device; all elements are overwritten before use.
+  /// Uses workspace() elements of device memory at `memory`, which need not be initialized.
   MCPP_SCAN_HOST_FUNCTION ChunkScan(const Team& team, const ScanOperands<T, R>& operands, i64 task, R* memory)
       : team_(team),
         o_(operands),
@@ -67,7 +67,7 @@ class ChunkScan {
     take_matrices();
   }
 
-  /// Returns the elements of memory that a task needs.
+  /// Returns the number of elements of memory that a task needs.
   static i64 workspace(const ScanShape& shape) {
     ScanOperands<T, R> operands;
     operands.shape = shape;
@@ -121,7 +121,7 @@ class ChunkScan {
   MCPP_SCAN_FUNCTION i64 x_stride() const { return o_.batch * o_.shape.groups * o_.shape.conv_width(); }
   MCPP_SCAN_FUNCTION i64 y_at(i64 t, i64 head) const { return (row(t) * heads_ + head) * value_; }
   MCPP_SCAN_FUNCTION i64 y_stride() const { return o_.batch * o_.shape.heads() * value_; }
-  /// Returns the index in p of the gate that decays the state: alpha, or dt. The gate beta is heads_ before alpha.
+  /// Returns the index in p of the decay gate of a head: alpha or dt. The gate beta is heads_ elements before alpha.
   MCPP_SCAN_FUNCTION i64 decay_at(i64 t, i64 head) const {
     return row(t) * o_.shape.width() + o_.shape.width() - heads_ + head;
   }
@@ -129,7 +129,7 @@ class ChunkScan {
   MCPP_SCAN_FUNCTION R* state(i64 head) const { return state_ + head * key_ld_ * value_ld_; }
   MCPP_SCAN_FUNCTION R* d_state(i64 head) const { return d_state_ + head * key_ld_ * value_ld_; }
 
-  /// Returns the first position of the document of row t, as a row; negative if it begins before row 0.
+  /// Returns the first row of the document of row t. Negative if the document begins before row 0.
   MCPP_SCAN_FUNCTION i64 document(i64 t) const {
     return (o_.starts ? o_.starts[t * o_.batch + sample_] : 0) - o_.first;
   }
@@ -163,7 +163,7 @@ class ChunkScan {
   MCPP_SCAN_FUNCTION void clear(R* x, i64 count) {
     team_.each(1, count, [=](i64, i64 j) { x[j] = 0; });
   }
-  /// Copies a state between dense and padded storage.
+  /// Copies the state from dense to padded storage.
   MCPP_SCAN_FUNCTION void load_state() {
     clear(state_, heads_ * key_ld_ * value_ld_);
     if (!o_.state) return;
@@ -188,7 +188,7 @@ class ChunkScan {
     team_.each(1, heads_ * key_ld_ * value_ld_, [=, this](i64, i64 j) { state_[j] = from[j]; });
   }
 
-  /// Loads the queries and keys of the chunk, normalized by the delta rule, and computes their products.
+  /// Loads the queries and keys of the chunk, normalizes them with DeltaRule, and computes Q K^T and K K^T.
   MCPP_SCAN_FUNCTION void load_keys() {
     const i64 stride = x_stride();
     team_.load(x_row(t_), stride, rows_, key_, q_, key_ld_, c_);
@@ -201,15 +201,14 @@ class ChunkScan {
     team_.template multiply<false>(q_, key_ld_, k_transposed_, kC, qk_, kC, c_, c_, key_ld_, false);
     if (is_delta()) team_.template multiply<false>(k_, key_ld_, k_transposed_, kC, kk_, kC, c_, c_, key_ld_, false);
   }
-  /// Multiplies the rows of x by norms = factor / their length.
+  /// Normalizes each row of x to length `factor`, and stores the row factors in `norms`.
   MCPP_SCAN_FUNCTION void normalize(R* x, R* norms, R factor) {
     team_.row_dots(x, x, key_ld_, c_, norms);
     team_.each(1, c_, [=, this](i64, i64 i) { norms[i] = R{1} / team_.sqrt(norms[i] + static_cast<R>(1e-6)); });
     team_.each(c_, key_ld_, [=, this](i64 i, i64 j) { x[i * key_ld_ + j] *= norms[i] * factor; });
   }
 
-  /// Computes g, b, the slope of softplus, and from the sums G, each with its rounding error, exp(G) and exp(G_last -
-  /// G).
+  /// Computes g, b, the slope of softplus, the sums G with their rounding errors, exp(G) and exp(G_last - G).
   MCPP_SCAN_FUNCTION void load_gates(i64 head) {
     const R a = team_.exp(team_.widen(o_.a_log[param(head)])), bias = team_.widen(o_.dt_bias[param(head)]);
     const bool delta = is_delta();
@@ -240,7 +239,7 @@ class ChunkScan {
     team_.decay(sum_, sum_low_, c_, decay_, kC);
   }
 
-  /// Computes everything that depends on one head in the chunk up to U and the decayed keys.
+  /// Computes the per-head values of the chunk, up to U and the decayed keys.
   MCPP_SCAN_FUNCTION void prepare_head(i64 head) {
     load_gates(head);
     team_.load(x_row(t_) + 2 * key_ + head * value_, x_stride(), rows_, value_, v_, value_ld_, c_);
@@ -262,7 +261,7 @@ class ChunkScan {
     team_.each(c_, key_ld_, [=, this](i64 i, i64 j) { decayed_k_[i * key_ld_ + j] = rest_[i] * k_[i * key_ld_ + j]; });
   }
 
-  /// Solves (I + A) x = r in place, in blocks of rows; a_ is -A.
+  /// Solves (I + A) x = r in place, in blocks of rows. a_ holds -A.
   MCPP_SCAN_FUNCTION void solve(R* x) {
     constexpr i64 kRows = 8;
     for (i64 begin = 0; begin < c_; begin += kRows) {
@@ -307,7 +306,7 @@ class ChunkScan {
     team_.template multiply<true>(decayed_k_, key_ld_, u_, value_ld_, s, value_ld_, key_ld_, value_ld_, c_, true);
   }
 
-  /// Stores the state before each chunk that does not begin a document. Returns the number of these chunks.
+  /// Stores the state before each chunk that does not begin a document. Returns the number of stored states.
   MCPP_SCAN_FUNCTION i64 recompute_states() {
     i64 slot = 0;
     for (i64 t = 0; t < o_.seq; t += rows_) {
@@ -352,8 +351,8 @@ class ChunkScan {
                 x_stride());
   }
 
-  /// Adds to dk through the update of the state. Begins the terms of the gradient of g: update_[i] through exp(G_last -
-  /// G_i), carry_ through exp(G_last), and outer_[i] through exp(G_i).
+  /// Adds the gradient through the update of the state to dk. Initializes the terms of the gradient of g: update_[i] is
+  /// the gradient through exp(G_last - G_i), carry_ through exp(G_last), and outer_[i] through exp(G_i).
   MCPP_SCAN_FUNCTION void backward_of_update(i64 head) {
     team_.transpose(d_state(head), value_ld_, key_ld_, value_ld_, state_transposed_, key_ld_);
     team_.template multiply<false>(u_, value_ld_, state_transposed_, key_ld_, xk_, key_ld_, c_, key_ld_, value_ld_,
@@ -369,7 +368,7 @@ class ChunkScan {
     clear(outer_, c_);
   }
 
-  /// Replaces the gradient of U by that of R; computes dv, d_beta and n = b dA D, and replaces K S by its gradient.
+  /// Replaces the gradient of U by the gradient of R, and K S by its gradient. Computes dv, d_beta and n = b dA D.
   MCPP_SCAN_FUNCTION void backward_of_delta() {
     solve_transposed(du_);
     team_.template multiply<false>(du_, value_ld_, u_transposed_, kC, n_, kC, c_, c_, value_ld_, false);
@@ -406,8 +405,8 @@ class ChunkScan {
     });
   }
 
-  /// Adds the gradients through the products within the chunk to dq and dk, and computes that of g; makes y_ the
-  /// gradient of Q S.
+  /// Adds the gradients through the products within the chunk to dq and dk, computes the gradient of g, and stores the
+  /// gradient of Q S in y_.
   MCPP_SCAN_FUNCTION void backward_of_output() {
     team_.each(c_, value_ld_, [=, this](i64 i, i64 j) { y_[i * value_ld_ + j] *= growth_[i]; });
     team_.row_dots(y_, qs_, value_ld_, c_, dots_);
@@ -424,8 +423,9 @@ class ChunkScan {
     team_.template multiply<true>(n_, kC, k_, key_ld_, dk_, key_ld_, c_, key_ld_, c_, true);
   }
 
-  /// g_t is a term of G_i - G_j for i >= t > j, so its gradient is the sum of the gradients of these differences, which
-  /// are m_ for positions within the chunk. Sums over rows and columns would cancel.
+  /// Computes the gradient of g. g_t is a term of G_i - G_j for i >= t > j, so its gradient is the sum of the gradients
+  /// of these differences, which are in m_ for positions within the chunk. The difference of row sums and column sums
+  /// would suffer from cancellation.
   MCPP_SCAN_FUNCTION void gradient_of_g() {
     team_.each(1, c_, [=, this](i64, i64 i) {
       outer_[i] += dots_[i];
@@ -477,7 +477,7 @@ class ChunkScan {
     });
   }
 
-  /// Writes the gradients of the queries and keys before their normalization.
+  /// Writes the gradients of the queries and keys before normalization to dx.
   MCPP_SCAN_FUNCTION void write_key_gradients() {
     T* to = o_.dx + row(t_) * o_.shape.conv_width();
     if (is_delta()) {
@@ -487,7 +487,7 @@ class ChunkScan {
     team_.store(dq_, key_ld_, rows_, key_, to, x_stride());
     team_.store(dk_, key_ld_, rows_, key_, to + key_, x_stride());
   }
-  /// Replaces the gradient of x, rows multiplied by factor / their length, by that of the rows; norms: 1 / length.
+  /// Replaces dx, the gradient of the result of normalize(), by the gradient of its input. `norms` holds 1 / length.
   MCPP_SCAN_FUNCTION void denormalize(const R* x, const R* norms, R factor, R* dx) {
     team_.row_dots(x, dx, key_ld_, c_, dots_);
     team_.each(c_, key_ld_, [=, this](i64 i, i64 j) {
@@ -509,7 +509,7 @@ class ChunkScan {
   const ScanOperands<T, R>& o_;
   i64 sample_, group_, key_, value_, heads_;
   ScanArena<R> arena_;
-  i64 t_ = 0, rows_ = 0, c_ = 0;   // the chunk: its first row, its rows, and its padded rows
+  i64 t_ = 0, rows_ = 0, c_ = 0;   // first row, number of rows, and padded number of rows of the chunk
   i64 key_ld_ = 0, value_ld_ = 0;  // padded key_dim and value_dim
   // [kC]
   R *g_, *sum_, *sum_low_, *beta_, *growth_, *rest_, *slope_, *q_norm_, *k_norm_, *d_g_, *d_beta_, *dots_, *outer_,
