@@ -1,13 +1,15 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/scan/gated_scan.cpp"
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "hwy/foreach_target.h"
 #include "tensor/cpu/simd/math-inl.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/tile_gemm-inl.h"
-#include "tensor/ops/scan/chunk_scan.h"
+#include "tensor/ops/scan/channel_decays.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
@@ -28,6 +30,11 @@ struct CpuTeam {
     for (i64 i = 0; i < rows; ++i) {
       for (i64 j = 0; j < columns; ++j) f(i, j);
     }
+  }
+  /// Calls f(i, j) for the rows i of each column j in order.
+  template <class F>
+  void each_column(i64 rows, i64 columns, F&& f) const {
+    each(rows, columns, f);
   }
   template <class F>
   HWY_NOINLINE void serial(F&& f) const {
@@ -100,8 +107,105 @@ struct CpuTeam {
       }
     }
   }
+  /// Computes to = exp(x), which may alias x; `count` is a multiple of kScanPadding.
+  HWY_NOINLINE void exps(const R* x, i64 count, R* to) const {
+    const LaneTag<T> d;
+    const i64 lanes = static_cast<i64>(hn::Lanes(d));
+    for (i64 i = 0; i < count; i += lanes) hn::StoreU(exp_of(d, hn::LoadU(d, x + i)), d, to + i);
+  }
+  /// Computes g = -a softplus(gates + bias) for rows of `columns` gates, and fills the rest of g [padded_rows, ld] with
+  /// 0.
+  HWY_NOINLINE void channel_gates(const T* gates, i64 stride, i64 rows, i64 columns, const T* bias, R a, R* g, i64 ld,
+                                  i64 padded_rows) const {
+    const LaneTag<T> d;
+    for (i64 i = 0; i < rows; ++i) {
+      sweep(d, 0, columns, [=](i64 j, auto lanes) HWY_ATTR {
+        const auto raw = hn::Add(load_lanes(d, gates + i * stride + j, lanes), load_lanes(d, bias + j, lanes));
+        mcpp::HWY_NAMESPACE::store(hn::Mul(hn::Set(d, -a), softplus(d, raw)), d, g + i * ld + j, lanes);
+      });
+      std::fill(g + i * ld + columns, g + (i + 1) * ld, R{0});
+    }
+    std::fill(g + rows * ld, g + padded_rows * ld, R{0});
+  }
+  /// Replaces the gradient of g by that of the gates, and writes it to d_gates.
+  HWY_NOINLINE void channel_gates_backward(const T* gates, i64 stride, i64 rows, i64 columns, const T* bias, R a, R* dg,
+                                           i64 ld, T* d_gates) const {
+    const LaneTag<T> d;
+    for (i64 i = 0; i < rows; ++i) {
+      sweep(d, 0, columns, [=](i64 j, auto lanes) HWY_ATTR {
+        const auto raw = hn::Add(load_lanes(d, gates + i * stride + j, lanes), load_lanes(d, bias + j, lanes));
+        const auto slope = hn::Mul(hn::Set(d, -a), logistic(d, raw));
+        const auto gradient = hn::Mul(slope, load_lanes(d, dg + i * ld + j, lanes));
+        mcpp::HWY_NAMESPACE::store(gradient, d, dg + i * ld + j, lanes);
+        mcpp::HWY_NAMESPACE::store(gradient, d, d_gates + i * stride + j, lanes);
+      });
+    }
+  }
+  /// Computes the products of the rows of a block on and below the diagonal. `decayed`: workspace [ld].
+  HWY_NOINLINE void decayed_products(const R* q, const R* k, const R* decay, i64 ld, R* qk, R* kk, i64 ld_products,
+                                     R* decayed) const {
+    const LaneTag<T> d;
+    for (i64 j = 0; j < kScanPadding; ++j) {
+      std::copy(k + j * ld, k + (j + 1) * ld, decayed);
+      for (i64 i = j; i < kScanPadding; ++i) {
+        Sum<LaneTag<T>> with_q, with_k;
+        sweep_slots(d, 0, ld, [&](i64 c, auto lanes, int slot) HWY_ATTR {
+          auto key = load_lanes(d, decayed + c, lanes);
+          if (i > j) {
+            key = without_subnormals(d, hn::Mul(key, load_lanes(d, decay + i * ld + c, lanes)));
+            mcpp::HWY_NAMESPACE::store(key, d, decayed + c, lanes);
+          }
+          with_q.add_product(key, load_lanes(d, q + i * ld + c, lanes), slot);
+          with_k.add_product(key, load_lanes(d, k + i * ld + c, lanes), slot);
+        });
+        qk[i * ld_products + j] = with_q.total();
+        kk[i * ld_products + j] = with_k.total();
+      }
+    }
+  }
+  /// Adds the gradients of these products to dq, dk and dg, the gradient of the logarithms of the decays.
+  HWY_NOINLINE void decayed_products_backward(const BlockProducts<R>& x, i64 ld, R* dq, R* dk, R* dg) const {
+    const LaneTag<T> d;
+    const i64 lanes = static_cast<i64>(hn::Lanes(d));
+    for (i64 c = 0; c < ld; c += lanes) {
+      for (i64 j = 0; j < kScanPadding; ++j) products_with_row_backward(x, ld, j, c, dq, dk, dg);
+    }
+  }
 
  private:
+  /// Avoids slow arithmetic with products of many decays.
+  template <class D>
+  static HWY_INLINE hn::Vec<D> without_subnormals(D d, hn::Vec<D> x) {
+    return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), hn::Set(d, std::numeric_limits<R>::min())), x);
+  }
+  /// Adds the gradients of the products of row j with rows from j on, in the channels of one vector.
+  static HWY_INLINE void products_with_row_backward(const BlockProducts<R>& x, i64 ld, i64 j, i64 c, R* dq, R* dk,
+                                                    R* dg) {
+    const LaneTag<T> d;
+    const i64 at_j = j * ld + c;
+    const auto key = hn::LoadU(d, x.k + at_j), diagonal = hn::Set(d, x.d_qk[j * x.ld + j]);
+    hn::StoreU(hn::MulAdd(diagonal, key, hn::LoadU(d, dq + at_j)), d, dq + at_j);
+    auto d_key = hn::MulAdd(diagonal, hn::LoadU(d, x.q + at_j), hn::LoadU(d, dk + at_j));
+    auto decay = hn::Set(d, R{1});
+    R terms[kScanPadding * hn::MaxLanes(d)];
+    for (i64 i = j + 1; i < kScanPadding; ++i) {
+      const i64 at = i * ld + c;
+      decay = without_subnormals(d, hn::Mul(decay, hn::LoadU(d, x.decay + at)));
+      const auto d_qk = hn::Set(d, x.d_qk[i * x.ld + j]), d_kk = hn::Set(d, x.d_kk[i * x.ld + j]);
+      const auto decayed = hn::Mul(decay, key);
+      hn::StoreU(hn::MulAdd(d_qk, decayed, hn::LoadU(d, dq + at)), d, dq + at);
+      hn::StoreU(hn::MulAdd(d_kk, decayed, hn::LoadU(d, dk + at)), d, dk + at);
+      const auto d_decayed = hn::MulAdd(d_qk, hn::LoadU(d, x.q + at), hn::Mul(d_kk, hn::LoadU(d, x.k + at)));
+      d_key = hn::MulAdd(decay, d_decayed, d_key);
+      hn::StoreU(hn::Mul(d_decayed, decayed), d, terms + i * static_cast<i64>(hn::Lanes(d)));
+    }
+    hn::StoreU(d_key, d, dk + at_j);
+    auto sum = hn::Zero(d);
+    for (i64 i = kScanPadding - 1; i > j; --i) {  // the decay of row i is part of the products with rows from i on
+      sum = hn::Add(sum, hn::LoadU(d, terms + i * static_cast<i64>(hn::Lanes(d))));
+      hn::StoreU(hn::Add(sum, hn::LoadU(d, dg + i * ld + c)), d, dg + i * ld + c);
+    }
+  }
   template <class D, class E, class L>
   static HWY_INLINE hn::Vec<D> load_lanes(D d, const E* from, L lanes) {
     return mcpp::HWY_NAMESPACE::load(d, from, lanes);

@@ -1,11 +1,13 @@
-// Vectorized exp, logistic function, tanh and normal distribution in fp32 and fp64. The coefficients of exp and of the
-// normal distribution are our Chebyshev fits, computed with 40 digits.
+// Vectorized exp, logistic function, softplus, tanh and normal distribution in fp32 and fp64. The coefficients of exp
+// and of the normal distribution are our Chebyshev fits, computed with 40 digits.
 #if defined(MCPP_TENSOR_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MCPP_TENSOR_CPU_MATH_INL_H_
 #undef MCPP_TENSOR_CPU_MATH_INL_H_
 #else
 #define MCPP_TENSOR_CPU_MATH_INL_H_
 #endif
+
+#include <array>
 
 #include "tensor/cpu/simd/simd-inl.h"
 
@@ -65,6 +67,31 @@ template <class D>
 HWY_INLINE hn::Vec<D> logistic(D d, hn::Vec<D> x) {
   const auto one = hn::Set(d, hn::TFromD<D>{1});
   return hn::Div(one, hn::Add(one, exp_of(d, hn::Neg(x))));
+}
+
+/// Returns 1 / (2 n - 1), ..., 1 / 3, 1.
+template <class T, std::size_t n>
+constexpr std::array<T, n> inverse_odd_numbers() {
+  std::array<T, n> values{};
+  for (std::size_t i = 0; i < n; ++i) values[n - 1 - i] = T{1} / static_cast<T>(2 * i + 1);
+  return values;
+}
+
+/// Computes log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)) to a few units in the last place, where log(1 + e) is 2
+/// artanh(e / (2 + e)). NaN is preserved.
+template <class D>
+HWY_INLINE hn::Vec<D> softplus(D d, hn::Vec<D> x) {
+  using T = hn::TFromD<D>;
+  // Series of artanh(z) / z in z^2 <= 1 / 9, highest power first. The first omitted term is below 3e-9 (2e-17).
+  constexpr std::size_t kTerms = sizeof(T) == 4 ? 8 : 16;
+  static constexpr auto kSeries = inverse_odd_numbers<T, kTerms>();
+  const auto e = exp_of(d, hn::Neg(hn::Abs(x)));
+  const auto z = hn::Div(e, hn::Add(hn::Set(d, T{2}), e));
+  auto sum = hn::Set(d, kSeries[0]);
+  const auto square = hn::Mul(z, z);
+  for (std::size_t i = 1; i < kTerms; ++i) sum = hn::MulAdd(sum, square, hn::Set(d, kSeries[i]));
+  const auto positive = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Zero(d), x);
+  return hn::MulAdd(hn::Add(z, z), sum, positive);
 }
 
 /// Computes tanh to a few units in the last place from exp(-2 |x|), or near 0 from its series to avoid cancellation.

@@ -10,6 +10,7 @@ constexpr int kThreads = 128;
 template <class E>
 struct NormOperands {
   bool gate_first;  ///< the gate multiplies the input of the norm
+  bool is_sigmoid;  ///< the gate is sigmoid(z), otherwise silu(z)
   i64 rows, size, per_group, groups, width, gate_offset;
   double eps;
   const E *y, *p, *w;
@@ -20,12 +21,20 @@ struct NormOperands {
     return (row * groups + segment / per_group) * width + gate_offset + segment % per_group * size;
   }
   __device__ i64 weight_at(i64 segment) const { return gate_first ? segment * size : 0; }
+  template <class W>
+  __device__ W gate_of(W z) const {
+    return (is_sigmoid ? W{1} : z) / (1 + exp(-z));
+  }
+  template <class W>
+  __device__ W slope_of_gate(W z) const {
+    const W s = 1 / (1 + exp(-z));
+    return s * (is_sigmoid ? 1 - s : 1 + z * (1 - s));
+  }
   /// Returns the input of the norm at element i of a segment.
   __device__ auto input(i64 row, i64 segment, i64 i) const {
     const auto value = widen(y[y_at(row, segment) + i]);
     if (!gate_first) return value;
-    const auto z = widen(p[gate_at(row, segment) + i]);
-    return value * (z / (1 + exp(-z)));
+    return value * gate_of(widen(p[gate_at(row, segment) + i]));
   }
   /// Returns 1 / sqrt(mean of squares + eps) on every thread of the block.
   __device__ auto inverse_length(i64 row, i64 segment) const {
@@ -46,10 +55,7 @@ __global__ void __launch_bounds__(kThreads) norm_forward(NormOperands<E> o, E* o
   const auto scale = o.inverse_length(row, segment);
   for (i64 i = threadIdx.x; i < o.size; i += kThreads) {
     auto value = o.input(row, segment, i) * scale * widen(o.w[o.weight_at(segment) + i]);
-    if (!o.gate_first) {
-      const auto z = widen(o.p[o.gate_at(row, segment) + i]);
-      value *= z / (1 + exp(-z));
-    }
+    if (!o.gate_first) value *= o.gate_of(widen(o.p[o.gate_at(row, segment) + i]));
     out[o.y_at(row, segment) + i] = narrow<E>(value);
   }
 }
@@ -61,22 +67,22 @@ __device__ void segment_backward(const NormOperands<E>& o, i64 row, i64 segment,
   const i64 at = o.y_at(row, segment), gate_at = o.gate_at(row, segment), weight_at = o.weight_at(segment);
   W products = 0;
   for (i64 i = threadIdx.x; i < o.size; i += kThreads) {
-    const W z = widen(o.p[gate_at + i]), value = widen(o.y[at + i]) * (z / (1 + exp(-z))) * scale;
+    const W gate = o.gate_of(widen(o.p[gate_at + i])), value = widen(o.y[at + i]) * gate * scale;
     const W gradient = widen(d_out[at + i]);
     products += gradient * widen(o.w[weight_at + i]) * value;
     dw[weight_at + i] += gradient * value;
   }
   const W mean = block_sum(products) / static_cast<W>(o.size);
   for (i64 i = threadIdx.x; i < o.size; i += kThreads) {
-    const W z = widen(o.p[gate_at + i]), s = 1 / (1 + exp(-z)), silu = z * s, slope = s * (1 + z * (1 - s));
+    const W z = widen(o.p[gate_at + i]), gate = o.gate_of(z), slope = o.slope_of_gate(z);
     const W value = widen(o.y[at + i]), e = widen(d_out[at + i]) * widen(o.w[weight_at + i]);
     if (o.gate_first) {
-      const W d_input = scale * (e - value * silu * scale * mean);
-      dy[at + i] = narrow<E>(d_input * silu);
+      const W d_input = scale * (e - value * gate * scale * mean);
+      dy[at + i] = narrow<E>(d_input * gate);
       dp[gate_at + i] = narrow<E>(d_input * value * slope);
     } else {
       const W normalized = value * scale;
-      dy[at + i] = narrow<E>(scale * (e * silu - normalized * mean));
+      dy[at + i] = narrow<E>(scale * (e * gate - normalized * mean));
       dp[gate_at + i] = narrow<E>(e * normalized * slope);
     }
   }
@@ -97,8 +103,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 NormOperands<Element<T>> norm_operands(const ScanShape& shape, const Tensor& y, const Tensor& p, const Tensor& w,
                                        double eps) {
-  const bool gate_first = shape.rule == ScanRule::StateSpace;
+  const bool gate_first = !shape.is_delta();
   return {.gate_first = gate_first,
+          .is_sigmoid = shape.decays_channels(),
           .rows = p.dim(0) * p.dim(1),
           .size = gate_first ? shape.gate_width() : shape.value_dim,
           .per_group = gate_first ? 1 : shape.heads_per_group,

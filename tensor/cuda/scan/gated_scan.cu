@@ -1,5 +1,5 @@
 #include "tensor/cuda/launch.cuh"
-#include "tensor/ops/scan/chunk_scan.h"
+#include "tensor/ops/scan/channel_decays.h"
 
 namespace mcpp {
 namespace {
@@ -19,6 +19,13 @@ struct CudaTeam {
   __device__ void each(i64 rows, i64 columns, const F& f) const {
     for (i64 at = threadIdx.x; at < rows * columns; at += kThreads) f(at / columns, at % columns);
     __syncthreads();
+  }
+  /// Calls f(i, j) for the rows i of each column j in order.
+  template <class F>
+  __device__ void each_column(i64 rows, i64 columns, const F& f) const {
+    each(1, columns, [&](i64, i64 j) {
+      for (i64 i = 0; i < rows; ++i) f(i, j);
+    });
   }
   template <class F>
   __device__ void serial(const F& f) const {
@@ -54,6 +61,72 @@ struct CudaTeam {
   __device__ void decay(const W* sums, const W* low, i64 rows, W* to, i64 ld) const {
     each(rows, rows,
          [=](i64 i, i64 j) { to[i * ld + j] = i < j ? W{0} : ::exp(sums[i] - sums[j] + (low[i] - low[j])); });
+  }
+
+  // Decays of key channels; see the same functions of the CPU's team.
+  __device__ void exps(const W* x, i64 count, W* to) const {
+    each(1, count, [=](i64, i64 i) { to[i] = ::exp(x[i]); });
+  }
+  __device__ void channel_gates(const E* gates, i64 stride, i64 rows, i64 columns, const E* bias, W a, W* g, i64 ld,
+                                i64 padded_rows) const {
+    each(padded_rows, ld, [=](i64 i, i64 j) {
+      W value = 0;
+      if (i < rows && j < columns) {
+        const W raw = mcpp::widen(gates[i * stride + j]) + mcpp::widen(bias[j]);
+        value = -a * ((raw > 0 ? raw : W{0}) + ::log1p(::exp(-fabs(raw))));
+      }
+      g[i * ld + j] = value;
+    });
+  }
+  __device__ void channel_gates_backward(const E* gates, i64 stride, i64 rows, i64 columns, const E* bias, W a, W* dg,
+                                         i64 ld, E* d_gates) const {
+    each(rows, columns, [=](i64 i, i64 j) {
+      const W raw = mcpp::widen(gates[i * stride + j]) + mcpp::widen(bias[j]);
+      const W gradient = -a * dg[i * ld + j] / (1 + ::exp(-raw));
+      dg[i * ld + j] = gradient;
+      d_gates[i * stride + j] = mcpp::narrow<E>(gradient);
+    });
+  }
+  __device__ void decayed_products(const W* q, const W* k, const W* decay, i64 ld, W* qk, W* kk, i64 ld_products,
+                                   W*) const {
+    each(kScanPadding, kScanPadding, [=](i64 i, i64 j) {
+      if (i < j) return;
+      W with_q = 0, with_k = 0;
+      for (i64 c = 0; c < ld; ++c) {
+        W key = k[j * ld + c];
+        for (i64 t = j + 1; t <= i; ++t) key *= decay[t * ld + c];
+        with_q += q[i * ld + c] * key;
+        with_k += k[i * ld + c] * key;
+      }
+      qk[i * ld_products + j] = with_q;
+      kk[i * ld_products + j] = with_k;
+    });
+  }
+  /// Each thread computes some channels.
+  __device__ void decayed_products_backward(const BlockProducts<W>& x, i64 ld, W* dq, W* dk, W* dg) const {
+    each(1, ld, [&](i64, i64 c) {
+      for (i64 j = 0; j < kScanPadding; ++j) {
+        const W key = x.k[j * ld + c], diagonal = x.d_qk[j * x.ld + j];
+        W d_key = diagonal * x.q[j * ld + c], decay = 1, terms[kScanPadding];
+        dq[j * ld + c] += diagonal * key;
+        for (i64 i = j + 1; i < kScanPadding; ++i) {
+          const i64 at = i * ld + c;
+          const W d_qk = x.d_qk[i * x.ld + j], d_kk = x.d_kk[i * x.ld + j];
+          decay *= x.decay[at];
+          dq[at] += d_qk * decay * key;
+          dk[at] += d_kk * decay * key;
+          const W d_decayed = d_qk * x.q[at] + d_kk * x.k[at];
+          d_key += decay * d_decayed;
+          terms[i] = d_decayed * decay * key;
+        }
+        dk[j * ld + c] += d_key;
+        W sum = 0;
+        for (i64 i = kScanPadding - 1; i > j; --i) {
+          sum += terms[i];
+          dg[i * ld + c] += sum;
+        }
+      }
+    });
   }
 };
 

@@ -7,7 +7,9 @@
 //   U = b V
 //   Y = exp(G) (Q S) + ((Q K^T) D) U
 //   S <- exp(G_last) S + (exp(G_last - G) K)^T U
-// Chunks begin where documents begin, so that a document is computed as if it were alone.
+// With a decay per key channel (Kimi Team, "Kimi Linear", 2025), G has a column per channel, and D becomes a part of
+// the products (channel_decays.h). Chunks begin where documents begin, so that a document is computed as if it were
+// alone.
 #pragma once
 #include "tensor/ops/scan/gated_scan.h"
 
@@ -36,6 +38,14 @@ struct ScanOperands {
   T *dx = nullptr, *dp = nullptr;
   R *d_a_log = nullptr, *d_dt_bias = nullptr, *d_skip = nullptr;
   R* states = nullptr;
+};
+
+/// Operands of the gradients of the products of one block with itself: rows of queries, keys and decays [kScanPadding,
+/// channels], and the gradients of QK and KK with row stride `ld`, which are 0 above the diagonal.
+template <class R>
+struct BlockProducts {
+  const R *q, *k, *decay, *d_qk, *d_kk;
+  i64 ld;
 };
 
 /// Bump allocator for the matrices of a scan. Without memory, it only counts elements.
@@ -93,6 +103,7 @@ class ChunkScan {
     i64 slot = recompute_states();
     clear(d_state_, heads_ * key_ld_ * value_ld_);
     clear(d_params_, 3 * heads_);
+    clear(d_bias_, bias_size());
     for (i64 end = o_.seq; end > 0;) {
       const i64 begin = chunk_begin(end);
       begin_chunk(begin, end - begin);
@@ -114,17 +125,23 @@ class ChunkScan {
 
  private:
   static constexpr i64 kC = kScanChunk;
+  static constexpr i64 kB = kScanPadding;  // rows of a block of a chunk (channel_decays.h)
 
-  MCPP_SCAN_FUNCTION bool is_delta() const { return o_.shape.rule == ScanRule::DeltaRule; }
+  MCPP_SCAN_FUNCTION bool is_delta() const { return o_.shape.is_delta(); }
+  MCPP_SCAN_FUNCTION bool decays_channels() const { return o_.shape.decays_channels(); }
   MCPP_SCAN_FUNCTION i64 row(i64 t) const { return (t * o_.batch + sample_) * o_.shape.groups + group_; }
   MCPP_SCAN_FUNCTION const T* x_row(i64 t) const { return o_.x + row(t) * o_.shape.conv_width(); }
   MCPP_SCAN_FUNCTION i64 x_stride() const { return o_.batch * o_.shape.groups * o_.shape.conv_width(); }
   MCPP_SCAN_FUNCTION i64 y_at(i64 t, i64 head) const { return (row(t) * heads_ + head) * value_; }
   MCPP_SCAN_FUNCTION i64 y_stride() const { return o_.batch * o_.shape.heads() * value_; }
-  /// Returns the index in p of the decay gate of a head: alpha or dt. The gate beta is heads_ elements before alpha.
+  /// Return the index in p of the first gate that decays the state of a head, alpha or dt, and of its gate beta.
   MCPP_SCAN_FUNCTION i64 decay_at(i64 t, i64 head) const {
-    return row(t) * o_.shape.width() + o_.shape.width() - heads_ + head;
+    return (row(t) + 1) * o_.shape.width() - (heads_ - head) * o_.shape.decays_per_head();
   }
+  MCPP_SCAN_FUNCTION i64 beta_at(i64 t, i64 head) const {
+    return (row(t) + 1) * o_.shape.width() - o_.shape.decay_width() + head;
+  }
+  MCPP_SCAN_FUNCTION i64 p_stride() const { return o_.batch * o_.shape.groups * o_.shape.width(); }
   MCPP_SCAN_FUNCTION i64 param(i64 head) const { return group_ * heads_ + head; }
   MCPP_SCAN_FUNCTION R* state(i64 head) const { return state_ + head * key_ld_ * value_ld_; }
   MCPP_SCAN_FUNCTION R* d_state(i64 head) const { return d_state_ + head * key_ld_ * value_ld_; }
@@ -158,7 +175,13 @@ class ChunkScan {
     state_transposed_ = arena_.take(key_ld_ * value_ld_), row_sums_ = arena_.take(key_ld_);
     state_ = arena_.take(heads_ * key_ld_ * value_ld_), d_state_ = arena_.take(heads_ * key_ld_ * value_ld_);
     d_params_ = arena_.take(3 * heads_);
+    const i64 channels = o_.shape.decays_channels() ? kC * key_ld_ : 0;
+    for (R** matrix : {&channel_g_, &channel_decay_, &channel_growth_, &from_begin_, &to_end_, &weights_, &state_q_,
+                       &state_k_, &block_q_, &block_k_, &channel_dg_, &channel_terms_})
+      *matrix = arena_.take(channels);
+    block_sums_ = arena_.take(channels / kB), prefix_ = arena_.take(channels / kC), d_bias_ = arena_.take(bias_size());
   }
+  MCPP_SCAN_HOST_FUNCTION i64 bias_size() const { return o_.shape.decays_channels() ? heads_ * key_ld_ : 0; }
 
   MCPP_SCAN_FUNCTION void clear(R* x, i64 count) {
     team_.each(1, count, [=](i64, i64 j) { x[j] = 0; });
@@ -197,6 +220,7 @@ class ChunkScan {
       normalize(q_, q_norm_, R{1} / team_.sqrt(static_cast<R>(key_)));
       normalize(k_, k_norm_, R{1});
     }
+    if (decays_channels()) return;
     team_.transpose(k_, key_ld_, c_, key_ld_, k_transposed_, kC);
     team_.template multiply<false>(q_, key_ld_, k_transposed_, kC, qk_, kC, c_, c_, key_ld_, false);
     if (is_delta()) team_.template multiply<false>(k_, key_ld_, k_transposed_, kC, kk_, kC, c_, c_, key_ld_, false);
@@ -218,11 +242,11 @@ class ChunkScan {
         g_[i] = beta_[i] = slope_[i] = 0;
         return;
       }
-      const i64 at = decay_at(t_ + i, head);
-      const R raw = team_.widen(o_.p[at]) + bias, step = raw > R{20} ? raw : team_.log1p(team_.exp(raw));
+      const R raw = team_.widen(o_.p[decay_at(t_ + i, head)]) + bias,
+              step = raw > R{20} ? raw : team_.log1p(team_.exp(raw));
       slope_[i] = R{1} / (R{1} + team_.exp(-raw));
       g_[i] = -a * step;
-      beta_[i] = delta ? scale / (R{1} + team_.exp(-team_.widen(o_.p[at - heads_]))) : step;
+      beta_[i] = delta ? scale / (R{1} + team_.exp(-team_.widen(o_.p[beta_at(t_ + i, head)]))) : step;
     });
     team_.serial([=, this] {
       double sum = 0;
@@ -241,8 +265,9 @@ class ChunkScan {
 
   /// Computes the per-head values of the chunk, up to U and the decayed keys.
   MCPP_SCAN_FUNCTION void prepare_head(i64 head) {
-    load_gates(head);
     team_.load(x_row(t_) + 2 * key_ + head * value_, x_stride(), rows_, value_, v_, value_ld_, c_);
+    if (decays_channels()) return prepare_channels(head);
+    load_gates(head);
     if (is_delta()) {
       team_.template multiply<false>(k_, key_ld_, state(head), value_ld_, ks_, value_ld_, c_, value_ld_, key_ld_,
                                      false);
@@ -288,6 +313,7 @@ class ChunkScan {
   }
 
   MCPP_SCAN_FUNCTION void write_output(i64 head) {
+    if (decays_channels()) return write_channels(head);
     team_.template multiply<false>(q_, key_ld_, state(head), value_ld_, y_, value_ld_, c_, value_ld_, key_ld_, false);
     const R skip = o_.skip ? team_.widen(o_.skip[param(head)]) : R{0};
     team_.each(c_, value_ld_, [=, this](i64 i, i64 j) {
@@ -301,8 +327,12 @@ class ChunkScan {
 
   MCPP_SCAN_FUNCTION void update_state(i64 head) {
     R* s = state(head);
-    const R growth = growth_[c_ - 1];
-    team_.each(1, key_ld_ * value_ld_, [=](i64, i64 j) { s[j] *= growth; });
+    if (decays_channels()) {
+      decay_rows(s);
+    } else {
+      const R growth = growth_[c_ - 1];
+      team_.each(1, key_ld_ * value_ld_, [=](i64, i64 j) { s[j] *= growth; });
+    }
     team_.template multiply<true>(decayed_k_, key_ld_, u_, value_ld_, s, value_ld_, key_ld_, value_ld_, c_, true);
   }
 
@@ -328,6 +358,7 @@ class ChunkScan {
 
   MCPP_SCAN_FUNCTION void backward_of_head(i64 head) {
     team_.load(o_.dy + y_at(t_, head), y_stride(), rows_, value_, y_, value_ld_, c_);
+    if (decays_channels()) return backward_of_channels(head);
     team_.each(c_, c_, [=, this](i64 i, i64 j) { m_[i * kC + j] = qk_[i * kC + j] * decay_[i * kC + j]; });
     team_.template multiply<true>(m_, kC, y_, value_ld_, du_, value_ld_, c_, value_ld_, c_, false);
     team_.template multiply<false>(decayed_k_, key_ld_, d_state(head), value_ld_, du_, value_ld_, c_, value_ld_,
@@ -347,6 +378,9 @@ class ChunkScan {
     backward_of_output();
     backward_of_state(head);
     write_gate_gradients(head);
+    write_value_gradients(head);
+  }
+  MCPP_SCAN_FUNCTION void write_value_gradients(i64 head) {
     team_.store(dv_, value_ld_, rows_, value_, o_.dx + row(t_) * o_.shape.conv_width() + 2 * key_ + head * value_,
                 x_stride());
   }
@@ -462,7 +496,6 @@ class ChunkScan {
   MCPP_SCAN_FUNCTION void write_gate_gradients(i64 head) {
     const R a = team_.exp(team_.widen(o_.a_log[param(head)]));
     const bool delta = is_delta();
-    const R inverse_scale = R{1} / static_cast<R>(o_.shape.step_scale());
     team_.serial([=, this] {
       for (i64 i = 0; i < rows_; ++i) {
         d_params_[3 * head] += d_g_[i] * g_[i];
@@ -470,10 +503,13 @@ class ChunkScan {
         d_params_[3 * head + 1] += dots_[i];
       }
     });
+    team_.each(1, rows_, [=, this](i64, i64 i) { team_.narrow(dots_[i], o_.dp + decay_at(t_ + i, head)); });
+    if (delta) write_beta_gradients(head);
+  }
+  MCPP_SCAN_FUNCTION void write_beta_gradients(i64 head) {
+    const R inverse_scale = R{1} / static_cast<R>(o_.shape.step_scale());
     team_.each(1, rows_, [=, this](i64, i64 i) {
-      const i64 at = decay_at(t_ + i, head);
-      team_.narrow(dots_[i], o_.dp + at);
-      if (delta) team_.narrow(d_beta_[i] * beta_[i] * (R{1} - beta_[i] * inverse_scale), o_.dp + at - heads_);
+      team_.narrow(d_beta_[i] * beta_[i] * (R{1} - beta_[i] * inverse_scale), o_.dp + beta_at(t_ + i, head));
     });
   }
 
@@ -500,10 +536,29 @@ class ChunkScan {
     team_.each(1, heads_, [=, this](i64, i64 head) {
       const i64 at = sample_ * o_.shape.heads() + param(head);
       o_.d_a_log[at] = d_params_[3 * head];
-      o_.d_dt_bias[at] = d_params_[3 * head + 1];
+      if (!decays_channels()) o_.d_dt_bias[at] = d_params_[3 * head + 1];
       if (o_.d_skip) o_.d_skip[at] = d_params_[3 * head + 2];
     });
+    if (!decays_channels()) return;
+    R* to = o_.d_dt_bias + (sample_ * o_.shape.heads() + group_ * heads_) * key_;
+    team_.each(heads_, key_, [=, this](i64 i, i64 j) { to[i * key_ + j] = d_bias_[i * key_ld_ + j]; });
   }
+
+  // Decays of key channels (channel_decays.h).
+  MCPP_SCAN_FUNCTION void load_channel_gates(i64 head);
+  MCPP_SCAN_FUNCTION void load_decays();
+  MCPP_SCAN_FUNCTION void weigh_keys(i64 end);
+  MCPP_SCAN_FUNCTION void decay_rows(R* s);
+  MCPP_SCAN_FUNCTION void multiply_with_decays();
+  MCPP_SCAN_FUNCTION void prepare_channels(i64 head);
+  MCPP_SCAN_FUNCTION void write_channels(i64 head);
+  MCPP_SCAN_FUNCTION void backward_of_channels(i64 head);
+  MCPP_SCAN_FUNCTION void backward_of_channel_update(i64 head);
+  MCPP_SCAN_FUNCTION void backward_of_corrections();
+  MCPP_SCAN_FUNCTION void backward_of_channel_state(i64 head);
+  MCPP_SCAN_FUNCTION void backward_of_products();
+  MCPP_SCAN_FUNCTION void backward_of_earlier_blocks(i64 begin);
+  MCPP_SCAN_FUNCTION void write_channel_gradients(i64 head);
 
   const Team& team_;
   const ScanOperands<T, R>& o_;
@@ -521,6 +576,11 @@ class ChunkScan {
   R *state_transposed_, *row_sums_;            // [value_ld_, key_ld_], [key_ld_]
   R *state_, *d_state_;                        // [heads_, key_ld_, value_ld_]
   R* d_params_;                                // [heads_, 3]: a_log, dt_bias, skip
+  // Decays of key channels: [kC, key_ld_]. state_q_ and state_k_ are exp(G) Q and exp(G) K, block_q_ and block_k_ the
+  // same with sums that begin with the block.
+  R *channel_g_, *channel_decay_, *channel_growth_, *from_begin_, *to_end_, *weights_, *state_q_, *state_k_, *block_q_,
+      *block_k_, *channel_dg_, *channel_terms_;
+  R *block_sums_, *prefix_, *d_bias_;  // [kC / kB, key_ld_], [key_ld_], [heads_, key_ld_]
 };
 
 }  // namespace mcpp

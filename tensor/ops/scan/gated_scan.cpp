@@ -9,7 +9,7 @@ namespace {
 
 /// Returns the record of a scan over the positions of p that takes as long as `passes` scans forward. Per position and
 /// head, a chunk of C positions multiplies queries with keys and scores with values, and reads and updates the state.
-/// The delta rule also multiplies keys with keys, solves for C corrections of keys and values, and reads the state for
+/// A delta rule also multiplies keys with keys, solves for C corrections of keys and values, and reads the state for
 /// them.
 OpRecord scan_record(const ScanShape& shape, std::initializer_list<const Tensor*> tensors, const Tensor& p,
                      double passes) {
@@ -17,7 +17,7 @@ OpRecord scan_record(const ScanShape& shape, std::initializer_list<const Tensor*
   const auto keys = static_cast<double>(shape.key_dim), values = static_cast<double>(shape.value_dim),
              chunk = static_cast<double>(kScanChunk);
   double flops = 2 * chunk * (keys + values) + 4 * keys * values;
-  if (shape.rule == ScanRule::DeltaRule) flops += 2 * chunk * keys + chunk * (keys + values) + 2 * keys * values;
+  if (shape.is_delta()) flops += 2 * chunk * keys + chunk * (keys + values) + 2 * keys * values;
   record.flops = passes * flops * static_cast<double>(p.dim(0) * p.dim(1) * shape.heads());
   return record;
 }
@@ -57,12 +57,12 @@ void check_conv(const char* op, const ScanShape& shape, const Tensor& p, const C
 
 void check_params(const char* op, const ScanShape& shape, const ScanParams& params, const Tensor& p) {
   check_vector(op, "a_log", params.a_log, p, shape.heads());
-  check_vector(op, "dt_bias", params.dt_bias, p, shape.heads());
+  check_vector(op, "dt_bias", params.dt_bias, p, shape.decays());
   if (shape.rule == ScanRule::StateSpace) check_vector(op, "skip", params.skip, p, shape.heads());
 }
 
 i64 norm_weight_size(const ScanShape& shape) {
-  return shape.rule == ScanRule::DeltaRule ? shape.value_dim : shape.heads() * shape.value_dim;
+  return shape.is_delta() ? shape.value_dim : shape.heads() * shape.value_dim;
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ void gated_scan_backward(const ScanShape& shape, const Tensor& dy, const Tensor&
   check_same("gated_scan_backward", "dp", dp, p);
   const i64 batch = p.dim(1);
   check_accumulate_dtype("gated_scan_backward", "d_a_log", gradients.a_log, p, batch * shape.heads());
-  check_accumulate_dtype("gated_scan_backward", "d_dt_bias", gradients.dt_bias, p, batch * shape.heads());
+  check_accumulate_dtype("gated_scan_backward", "d_dt_bias", gradients.dt_bias, p, batch * shape.decays());
   if (shape.rule == ScanRule::StateSpace)
     check_accumulate_dtype("gated_scan_backward", "d_skip", gradients.skip, p, batch * shape.heads());
   Tensor states = Tensor::empty({batch, shape.groups, p.dim(0) / kScanChunk, shape.heads_per_group,

@@ -7,10 +7,11 @@
 
 namespace mcpp {
 
-/// Parameters of the recurrence. Each is [heads].
+/// Parameters of the recurrence.
 struct ScanParams {
-  Tensor a_log, dt_bias;
-  Tensor skip;  ///< StateSpace only
+  Tensor a_log;    ///< [heads]
+  Tensor dt_bias;  ///< [decays]
+  Tensor skip;     ///< StateSpace only, [heads]
 };
 
 /// Positions and documents of the rows of a scan. The state is reset at the first token of each document.
@@ -19,7 +20,7 @@ struct ScanPositions {
   Tensor starts;  ///< int32 [s, b], see Positions::starts; undefined = 0
 };
 
-/// Gradients of ScanParams, separate for each sample: [b, heads], fp32 (fp64).
+/// Gradients of ScanParams, separate for each sample: [b, size of the parameter], fp32 (fp64).
 struct ScanParamGradients {
   Tensor a_log, dt_bias;
   Tensor skip;  ///< StateSpace only
@@ -58,8 +59,9 @@ void gated_scan_backward(const ScanShape& shape, const Tensor& dy, const Tensor&
                          const ScanParams& params, const ScanPositions& positions, Tensor& dx, Tensor& dp,
                          ScanParamGradients& gradients);
 
-/// Computes out = w rms_norm(y) silu(z) for each head with w [value_dim] (DeltaRule), or out = w rms_norm(y silu(z))
-/// for each group with w [heads * value_dim] (StateSpace), where z is the output gate in p.
+/// Computes out = w rms_norm(y) silu(z) for each head with w [value_dim] (DeltaRule), out = w rms_norm(y) sigmoid(z)
+/// (ChannelDeltaRule), or out = w rms_norm(y silu(z)) for each group with w [heads * value_dim] (StateSpace), where z
+/// are the channels of the output gate in p.
 void gated_norm(const ScanShape& shape, const Tensor& y, const Tensor& p, const Tensor& w, double eps, Tensor& out);
 /// Computes the gradients of gated_norm(). Overwrites dy, which may alias d_out, and the output gate in dp. dw, fp32
 /// (fp64) [ceil(s * b / kGatedNormRows), size of w], receives one partial sum per block of kGatedNormRows rows.

@@ -14,13 +14,13 @@ struct NormCase {
   i64 seq, batch;
 
   i64 outputs() const { return shape.heads() * shape.value_dim; }
-  i64 weights() const { return shape.rule == ScanRule::DeltaRule ? shape.value_dim : outputs(); }
+  i64 weights() const { return shape.is_delta() ? shape.value_dim : outputs(); }
   i64 blocks() const { return ceil_div(seq * batch, ops::kGatedNormRows); }
 };
 
 std::vector<NormCase> cases() {
   std::vector<NormCase> result;
-  for (const ScanRule rule : {ScanRule::DeltaRule, ScanRule::StateSpace}) {
+  for (const ScanRule rule : {ScanRule::DeltaRule, ScanRule::StateSpace, ScanRule::ChannelDeltaRule}) {
     result.push_back({{.rule = rule, .groups = 2, .heads_per_group = 3, .key_dim = 2, .value_dim = 5}, 7, 2});
     result.push_back({{.rule = rule, .groups = 1, .heads_per_group = 1, .key_dim = 1, .value_dim = 64}, 40, 1});
   }
@@ -48,7 +48,7 @@ Numbers normalized(const NormCase& c, const Inputs& in) {
     for (i64 i = 0; i < size; ++i) {
       const i64 at = segment * size + i, group = at / s.gate_width();
       const double z = in.p[static_cast<std::size_t>(group * s.width() + s.conv_width() + at % s.gate_width())];
-      gates.push_back(z / (1 + std::exp(-z)));
+      gates.push_back((s.rule == ScanRule::ChannelDeltaRule ? 1 : z) / (1 + std::exp(-z)));
       const double value = in.y[static_cast<std::size_t>(at)] * (gate_first ? gates.back() : 1);
       squares += value * value;
     }

@@ -12,6 +12,7 @@ struct ScanCase {
   ScanShape shape;
   i64 seq, batch;
   std::vector<i32> starts = {};  ///< [seq, batch]; empty = one document
+  double gate_scale = 1;         ///< standard deviation of the gates; decays are exp(-20) and stronger if it is 20
 };
 
 /// Returns starts of documents of these lengths in one sample, repeated for the whole batch.
@@ -25,21 +26,28 @@ std::vector<i32> documents(const std::vector<i64>& lengths, i64 batch) {
   return starts;
 }
 
+const char* rule_name(ScanRule rule) {
+  return rule == ScanRule::DeltaRule ? "DeltaRule" : rule == ScanRule::StateSpace ? "StateSpace" : "ChannelDeltaRule";
+}
+
 constexpr ScanShape shape_of(ScanRule rule, i64 groups, i64 heads, i64 key_dim, i64 value_dim) {
   return {.rule = rule, .groups = groups, .heads_per_group = heads, .key_dim = key_dim, .value_dim = value_dim};
 }
 
 std::vector<ScanCase> cases() {
   std::vector<ScanCase> result;
-  for (const ScanRule rule : {ScanRule::DeltaRule, ScanRule::StateSpace}) {
+  for (const ScanRule rule : {ScanRule::DeltaRule, ScanRule::StateSpace, ScanRule::ChannelDeltaRule}) {
     result.push_back({shape_of(rule, 1, 1, 1, 1), 3, 1});
     result.push_back({shape_of(rule, 2, 2, 8, 12), 150, 2});
     result.push_back({shape_of(rule, 1, 3, 20, 16), 64, 1});
     result.push_back({shape_of(rule, 2, 1, 32, 40), 140, 2, documents({1, 5, 70, 64}, 2)});
   }
-  ScanShape large_steps = shape_of(ScanRule::DeltaRule, 2, 2, 8, 12);
-  large_steps.allows_neg_eigval = true;
-  result.push_back({large_steps, 150, 2});
+  for (const ScanRule rule : {ScanRule::DeltaRule, ScanRule::ChannelDeltaRule}) {
+    ScanShape large_steps = shape_of(rule, 2, 2, 8, 12);
+    large_steps.allows_neg_eigval = true;
+    result.push_back({large_steps, 150, 2});
+    result.push_back({shape_of(rule, 1, 2, 24, 16), 150, 1, {}, 20});
+  }
   return result;
 }
 
@@ -49,9 +57,9 @@ struct Inputs {
 
   Inputs(const ScanCase& c, DType type)
       : x(normals(c.seq * c.batch * c.shape.groups * c.shape.conv_width(), 1, type)),
-        p(normals(c.seq * c.batch * c.shape.groups * c.shape.width(), 2, type)),
+        p(normals(c.seq * c.batch * c.shape.groups * c.shape.width(), 2, type, c.gate_scale)),
         a_log(normals(c.shape.heads(), 3, type, 0.5)),
-        dt_bias(normals(c.shape.heads(), 4, type)),
+        dt_bias(normals(c.shape.decays(), 4, type)),
         skip(normals(c.shape.heads(), 5, type)) {}
 };
 
@@ -91,16 +99,22 @@ class PlainScan {
     const double* gates = in_.p.data() + (row + 1) * s.width() - s.decay_width();
     Numbers q(x, x + s.key_dim), k(x + s.key_dim, x + 2 * s.key_dim);
     const double* v = x + 2 * s.key_dim + h * s.value_dim;
-    const bool delta = s.rule == ScanRule::DeltaRule;
+    const bool delta = s.is_delta();
     const auto at = static_cast<std::size_t>(head);
-    const double dt = softplus(gates[delta ? s.heads_per_group + h : h] + in_.dt_bias[at]);
-    const double decay = std::exp(-std::exp(in_.a_log[at]) * dt),
-                 beta = delta ? s.step_scale() * sigmoid(gates[h]) : dt;
+    const i64 decays = s.decays_per_head();
+    const auto dt = [&](i64 channel) {
+      const i64 gate = (delta ? s.heads_per_group : 0) + h * decays + channel;
+      return softplus(gates[gate] + in_.dt_bias[static_cast<std::size_t>(head * decays + channel)]);
+    };
+    const double beta = delta ? s.step_scale() * sigmoid(gates[h]) : dt(0);
     if (delta) {
       normalize(q, 1 / std::sqrt(static_cast<double>(s.key_dim)));
       normalize(k, 1);
     }
-    for (double& element : state) element *= decay;
+    for (i64 i = 0; i < s.key_dim; ++i) {
+      const double decay = std::exp(-std::exp(in_.a_log[at]) * dt(decays == 1 ? 0 : i));
+      for (i64 j = 0; j < s.value_dim; ++j) state[static_cast<std::size_t>(i * s.value_dim + j)] *= decay;
+    }
     for (i64 j = 0; j < s.value_dim; ++j) {
       double old = 0;
       for (i64 i = 0; i < s.key_dim && delta; ++i)
@@ -133,7 +147,7 @@ struct Operands {
   Operands(const ScanCase& c, const Inputs& in, Device& device, const MakeTensor& make)
       : x(make(in.x, Shape{c.seq, c.batch, c.shape.groups * c.shape.conv_width()})),
         p(make(in.p, Shape{c.seq, c.batch, c.shape.groups * c.shape.width()})),
-        params{make(in.a_log, Shape{c.shape.heads()}), make(in.dt_bias, Shape{c.shape.heads()}), Tensor()} {
+        params{make(in.a_log, Shape{c.shape.heads()}), make(in.dt_bias, Shape{c.shape.decays()}), Tensor()} {
     if (c.shape.rule == ScanRule::StateSpace) params.skip = make(in.skip, Shape{c.shape.heads()});
     if (!c.starts.empty()) positions.starts = integers_of(c.starts, device).view({c.seq, c.batch});
   }
@@ -191,7 +205,8 @@ TEST_P(GatedScanOpsTest, BackwardMatchesFp64) {
       const Operands o(c, in, device, make);
       Tensor dx = garbage(o.x.shape(), type, device), dp = make(in.p, o.p.shape());
       const Shape per_head{c.batch, c.shape.heads()};
-      ScanParamGradients d{garbage(per_head, accumulate, device), garbage(per_head, accumulate, device), {}};
+      ScanParamGradients d{
+          garbage(per_head, accumulate, device), garbage({c.batch, c.shape.decays()}, accumulate, device), {}};
       if (c.shape.rule == ScanRule::StateSpace) d.skip = garbage(per_head, accumulate, device);
       ops::gated_scan_backward(c.shape, make(d_out, {c.seq, c.batch, c.shape.heads() * c.shape.value_dim}), o.x, o.p,
                                o.params, o.positions, dx, dp, d);
@@ -232,7 +247,8 @@ TEST(GatedScanGradientTest, MatchesFiniteDifferences) {
     };
     Tensor dx = Tensor::like(o.x), dp = Tensor::zeros(o.p.shape(), DType::F64, device);
     const Shape per_head{c.batch, c.shape.heads()};
-    ScanParamGradients d{Tensor::like(o.x, per_head), Tensor::like(o.x, per_head), Tensor::like(o.x, per_head)};
+    ScanParamGradients d{Tensor::like(o.x, per_head), Tensor::like(o.x, {c.batch, c.shape.decays()}),
+                         Tensor::like(o.x, per_head)};
     ops::gated_scan_backward(c.shape, dy, o.x, o.p, o.params, o.positions, dx, dp, d);
     const auto check_param = [&](const Tensor& param, const Tensor& per_sample, const char* name) {
       Tensor sum = Tensor::zeros(param.shape(), DType::F64, device);
@@ -247,9 +263,14 @@ TEST(GatedScanGradientTest, MatchesFiniteDifferences) {
   }
 }
 
-TEST(GatedScanDocumentsTest, EqualDocumentsAlone) {
+class GatedScanDocumentsTest : public testing::TestWithParam<ScanRule> {};
+INSTANTIATE_TEST_SUITE_P(Rules, GatedScanDocumentsTest,
+                         testing::Values(ScanRule::DeltaRule, ScanRule::StateSpace, ScanRule::ChannelDeltaRule),
+                         [](const auto& p) { return std::string(rule_name(p.param)); });
+
+TEST_P(GatedScanDocumentsTest, EqualDocumentsAlone) {
   CpuDevice device;
-  const ScanShape shape = shape_of(ScanRule::DeltaRule, 2, 2, 8, 12);
+  const ScanShape shape = shape_of(GetParam(), 2, 2, 8, 12);
   const std::vector<i64> lengths{70, 1, 129};
   const ScanCase packed{shape, 200, 1, documents(lengths, 1)};
   const Inputs in(packed, DType::F32);
