@@ -20,7 +20,6 @@ struct CpuTeam {
   using R = Lane<T>;
 
   static R exp(R x) { return std::exp(x); }
-  static R log1p(R x) { return std::log1p(x); }
   static R sqrt(R x) { return std::sqrt(x); }
   static R widen(T x) { return static_cast<R>(x); }
   static void narrow(R x, T* to) { *to = static_cast<T>(x); }
@@ -107,11 +106,15 @@ struct CpuTeam {
       }
     }
   }
-  /// Computes to = exp(x), which may alias x; `count` is a multiple of kScanPadding.
+  /// Compute functions of `count` elements, a multiple of kScanPadding; `to` may alias x.
   HWY_NOINLINE void exps(const R* x, i64 count, R* to) const {
-    const LaneTag<T> d;
-    const i64 lanes = static_cast<i64>(hn::Lanes(d));
-    for (i64 i = 0; i < count; i += lanes) hn::StoreU(exp_of(d, hn::LoadU(d, x + i)), d, to + i);
+    map(x, count, to, [](auto d, auto v) HWY_ATTR { return exp_of(d, v); });
+  }
+  HWY_NOINLINE void softplus(const R* x, i64 count, R* to) const {
+    map(x, count, to, [](auto d, auto v) HWY_ATTR { return mcpp::HWY_NAMESPACE::softplus(d, v); });
+  }
+  HWY_NOINLINE void logistic(const R* x, i64 count, R* to) const {
+    map(x, count, to, [](auto d, auto v) HWY_ATTR { return mcpp::HWY_NAMESPACE::logistic(d, v); });
   }
   /// Computes g = -a softplus(gates + bias) for rows of `columns` gates, and fills the rest of g [padded_rows, ld] with
   /// 0.
@@ -121,7 +124,8 @@ struct CpuTeam {
     for (i64 i = 0; i < rows; ++i) {
       sweep(d, 0, columns, [=](i64 j, auto lanes) HWY_ATTR {
         const auto raw = hn::Add(load_lanes(d, gates + i * stride + j, lanes), load_lanes(d, bias + j, lanes));
-        mcpp::HWY_NAMESPACE::store(hn::Mul(hn::Set(d, -a), softplus(d, raw)), d, g + i * ld + j, lanes);
+        mcpp::HWY_NAMESPACE::store(hn::Mul(hn::Set(d, -a), mcpp::HWY_NAMESPACE::softplus(d, raw)), d, g + i * ld + j,
+                                   lanes);
       });
       std::fill(g + i * ld + columns, g + (i + 1) * ld, R{0});
     }
@@ -134,7 +138,7 @@ struct CpuTeam {
     for (i64 i = 0; i < rows; ++i) {
       sweep(d, 0, columns, [=](i64 j, auto lanes) HWY_ATTR {
         const auto raw = hn::Add(load_lanes(d, gates + i * stride + j, lanes), load_lanes(d, bias + j, lanes));
-        const auto slope = hn::Mul(hn::Set(d, -a), logistic(d, raw));
+        const auto slope = hn::Mul(hn::Set(d, -a), mcpp::HWY_NAMESPACE::logistic(d, raw));
         const auto gradient = hn::Mul(slope, load_lanes(d, dg + i * ld + j, lanes));
         mcpp::HWY_NAMESPACE::store(gradient, d, dg + i * ld + j, lanes);
         mcpp::HWY_NAMESPACE::store(gradient, d, d_gates + i * stride + j, lanes);
@@ -205,6 +209,12 @@ struct CpuTeam {
       sum = hn::Add(sum, hn::LoadU(d, terms + i * static_cast<i64>(hn::Lanes(d))));
       hn::StoreU(hn::Add(sum, hn::LoadU(d, dg + i * ld + c)), d, dg + i * ld + c);
     }
+  }
+  template <class F>
+  static HWY_INLINE void map(const R* x, i64 count, R* to, F f) {
+    const LaneTag<T> d;
+    const i64 lanes = static_cast<i64>(hn::Lanes(d));
+    for (i64 i = 0; i < count; i += lanes) hn::StoreU(f(d, hn::LoadU(d, x + i)), d, to + i);
   }
   template <class D, class E, class L>
   static HWY_INLINE hn::Vec<D> load_lanes(D d, const E* from, L lanes) {

@@ -10,7 +10,7 @@ constexpr int kThreads = 128;
 template <class E, class W>
 struct CudaTeam {
   static __device__ W exp(W x) { return ::exp(x); }
-  static __device__ W log1p(W x) { return ::log1p(x); }
+  static __device__ W softplus_of(W x) { return (x > 0 ? x : W{0}) + ::log1p(::exp(-fabs(x))); }
   static __device__ W sqrt(W x) { return ::sqrt(x); }
   static __device__ W widen(E x) { return mcpp::widen(x); }
   static __device__ void narrow(W x, E* to) { *to = mcpp::narrow<E>(x); }
@@ -63,17 +63,24 @@ struct CudaTeam {
          [=](i64 i, i64 j) { to[i * ld + j] = i < j ? W{0} : ::exp(sums[i] - sums[j] + (low[i] - low[j])); });
   }
 
-  // Decays of key channels; see the same functions of the CPU's team.
   __device__ void exps(const W* x, i64 count, W* to) const {
     each(1, count, [=](i64, i64 i) { to[i] = ::exp(x[i]); });
   }
+  __device__ void softplus(const W* x, i64 count, W* to) const {
+    each(1, count, [=](i64, i64 i) { to[i] = softplus_of(x[i]); });
+  }
+  __device__ void logistic(const W* x, i64 count, W* to) const {
+    each(1, count, [=](i64, i64 i) { to[i] = W{1} / (W{1} + ::exp(-x[i])); });
+  }
+
+  // Decays of key channels; see the same functions of the CPU's team.
   __device__ void channel_gates(const E* gates, i64 stride, i64 rows, i64 columns, const E* bias, W a, W* g, i64 ld,
                                 i64 padded_rows) const {
     each(padded_rows, ld, [=](i64 i, i64 j) {
       W value = 0;
       if (i < rows && j < columns) {
         const W raw = mcpp::widen(gates[i * stride + j]) + mcpp::widen(bias[j]);
-        value = -a * ((raw > 0 ? raw : W{0}) + ::log1p(::exp(-fabs(raw))));
+        value = -a * softplus_of(raw);
       }
       g[i * ld + j] = value;
     });

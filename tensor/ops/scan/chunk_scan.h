@@ -90,6 +90,7 @@ class ChunkScan {
       begin_chunk(t, chunk_rows(t));
       if (resets_at(t)) clear(state_, heads_ * key_ld_ * value_ld_);
       load_keys();
+      load_queries();
       for (i64 head = 0; head < heads_; ++head) {
         prepare_head(head);
         write_output(head);
@@ -110,12 +111,16 @@ class ChunkScan {
       const bool resets = begin == 0 || resets_at(begin);
       resets ? clear(state_, heads_ * key_ld_ * value_ld_) : load_slot(--slot);
       load_keys();
+      load_queries();
       clear(dq_, c_ * key_ld_);
       clear(dk_, c_ * key_ld_);
+      clear(d_qk_, kC * kC);
+      clear(d_kk_, kC * kC);
       for (i64 head = 0; head < heads_; ++head) {
         prepare_head(head);
         backward_of_head(head);
       }
+      if (!decays_channels()) backward_of_shared_products();
       write_key_gradients();
       if (resets) clear(d_state_, heads_ * key_ld_ * value_ld_);
       end = begin;
@@ -165,12 +170,12 @@ class ChunkScan {
 
   MCPP_SCAN_HOST_FUNCTION void take_matrices() {
     key_ld_ = scan_padded(key_), value_ld_ = scan_padded(value_);
-    for (R** vector : {&g_, &sum_, &sum_low_, &beta_, &growth_, &rest_, &slope_, &q_norm_, &k_norm_, &d_g_, &d_beta_,
-                       &dots_, &outer_, &update_, &carry_})
+    for (R** vector : {&raw_, &g_, &sum_, &sum_low_, &beta_, &growth_, &rest_, &slope_, &q_norm_, &k_norm_, &d_g_,
+                       &d_beta_, &dots_, &outer_, &update_, &carry_})
       *vector = arena_.take(kC);
     for (R** keys : {&q_, &k_, &decayed_k_, &dq_, &dk_, &xk_}) *keys = arena_.take(kC * key_ld_);
-    for (R** values : {&v_, &u_, &ks_, &qs_, &y_, &du_, &dv_}) *values = arena_.take(kC * value_ld_);
-    for (R** squares : {&decay_, &a_, &qk_, &kk_, &m_, &dm_, &n_}) *squares = arena_.take(kC * kC);
+    for (R** values : {&v_, &u_, &ks_, &y_, &du_, &dv_}) *values = arena_.take(kC * value_ld_);
+    for (R** squares : {&decay_, &a_, &qk_, &kk_, &m_, &dm_, &n_, &d_qk_, &d_kk_}) *squares = arena_.take(kC * kC);
     k_transposed_ = arena_.take(key_ld_ * kC), u_transposed_ = arena_.take(value_ld_ * kC);
     state_transposed_ = arena_.take(key_ld_ * value_ld_), row_sums_ = arena_.take(key_ld_);
     state_ = arena_.take(heads_ * key_ld_ * value_ld_), d_state_ = arena_.take(heads_ * key_ld_ * value_ld_);
@@ -211,19 +216,20 @@ class ChunkScan {
     team_.each(1, heads_ * key_ld_ * value_ld_, [=, this](i64, i64 j) { state_[j] = from[j]; });
   }
 
-  /// Loads the queries and keys of the chunk, normalizes them with DeltaRule, and computes Q K^T and K K^T.
+  /// Loads the keys of the chunk, normalizes them with DeltaRule, and computes K^T and K K^T.
   MCPP_SCAN_FUNCTION void load_keys() {
-    const i64 stride = x_stride();
-    team_.load(x_row(t_), stride, rows_, key_, q_, key_ld_, c_);
-    team_.load(x_row(t_) + key_, stride, rows_, key_, k_, key_ld_, c_);
-    if (is_delta()) {
-      normalize(q_, q_norm_, R{1} / team_.sqrt(static_cast<R>(key_)));
-      normalize(k_, k_norm_, R{1});
-    }
+    team_.load(x_row(t_) + key_, x_stride(), rows_, key_, k_, key_ld_, c_);
+    if (is_delta()) normalize(k_, k_norm_, R{1});
     if (decays_channels()) return;
     team_.transpose(k_, key_ld_, c_, key_ld_, k_transposed_, kC);
-    team_.template multiply<false>(q_, key_ld_, k_transposed_, kC, qk_, kC, c_, c_, key_ld_, false);
     if (is_delta()) team_.template multiply<false>(k_, key_ld_, k_transposed_, kC, kk_, kC, c_, c_, key_ld_, false);
+  }
+  /// Loads the queries of the chunk, normalizes them with DeltaRule, and computes Q K^T. Call it after load_keys().
+  MCPP_SCAN_FUNCTION void load_queries() {
+    team_.load(x_row(t_), x_stride(), rows_, key_, q_, key_ld_, c_);
+    if (is_delta()) normalize(q_, q_norm_, R{1} / team_.sqrt(static_cast<R>(key_)));
+    if (decays_channels()) return;
+    team_.template multiply<false>(q_, key_ld_, k_transposed_, kC, qk_, kC, c_, c_, key_ld_, false);
   }
   /// Normalizes each row of x to length `factor`, and stores the row factors in `norms`.
   MCPP_SCAN_FUNCTION void normalize(R* x, R* norms, R factor) {
@@ -238,15 +244,16 @@ class ChunkScan {
     const bool delta = is_delta();
     const R scale = static_cast<R>(o_.shape.step_scale());
     team_.each(1, c_, [=, this](i64, i64 i) {
-      if (i >= rows_) {
-        g_[i] = beta_[i] = slope_[i] = 0;
-        return;
-      }
-      const R raw = team_.widen(o_.p[decay_at(t_ + i, head)]) + bias,
-              step = raw > R{20} ? raw : team_.log1p(team_.exp(raw));
-      slope_[i] = R{1} / (R{1} + team_.exp(-raw));
-      g_[i] = -a * step;
-      beta_[i] = delta ? scale / (R{1} + team_.exp(-team_.widen(o_.p[beta_at(t_ + i, head)]))) : step;
+      raw_[i] = i < rows_ ? team_.widen(o_.p[decay_at(t_ + i, head)]) + bias : R{0};
+      if (delta) beta_[i] = i < rows_ ? team_.widen(o_.p[beta_at(t_ + i, head)]) : R{0};
+    });
+    team_.softplus(raw_, c_, g_);
+    team_.logistic(raw_, c_, slope_);
+    if (delta) team_.logistic(beta_, c_, beta_);
+    team_.each(1, c_, [=, this](i64, i64 i) {
+      const R step = g_[i];
+      g_[i] = i < rows_ ? -a * step : R{0};
+      beta_[i] = i < rows_ ? (delta ? scale * beta_[i] : step) : R{0};
     });
     team_.serial([=, this] {
       double sum = 0;
@@ -256,10 +263,9 @@ class ChunkScan {
         sum_low_[i] = static_cast<R>(sum - static_cast<double>(sum_[i]));
       }
     });
-    team_.each(1, c_, [=, this](i64, i64 i) {
-      growth_[i] = team_.exp(sum_[i]);
-      rest_[i] = team_.exp(sum_[c_ - 1] - sum_[i] + (sum_low_[c_ - 1] - sum_low_[i]));
-    });
+    team_.each(1, c_, [=, this](i64, i64 i) { rest_[i] = sum_[c_ - 1] - sum_[i] + (sum_low_[c_ - 1] - sum_low_[i]); });
+    team_.exps(sum_, c_, growth_);
+    team_.exps(rest_, c_, rest_);
     team_.decay(sum_, sum_low_, c_, decay_, kC);
   }
 
@@ -348,6 +354,7 @@ class ChunkScan {
         team_.each(1, heads_ * key_ld_ * value_ld_, [=, this](i64, i64 j) { to[j] = state_[j]; });
       }
       load_keys();
+      if (decays_channels()) load_queries();  // prepare_head() computes their products
       for (i64 head = 0; head < heads_; ++head) {
         prepare_head(head);
         update_state(head);
@@ -366,7 +373,6 @@ class ChunkScan {
     backward_of_update(head);
     team_.transpose(u_, value_ld_, c_, value_ld_, u_transposed_, kC);
     team_.template multiply<false>(y_, value_ld_, u_transposed_, kC, dm_, kC, c_, c_, value_ld_, false);
-    team_.template multiply<false>(q_, key_ld_, state(head), value_ld_, qs_, value_ld_, c_, value_ld_, key_ld_, false);
     if (is_delta()) {
       backward_of_delta();
     } else {
@@ -375,8 +381,9 @@ class ChunkScan {
                  [=, this](i64 i, i64 j) { dv_[i * value_ld_ + j] = beta_[i] * du_[i * value_ld_ + j]; });
     }
     backward_of_skip(head);
-    backward_of_output();
     backward_of_state(head);
+    add_product_gradients();
+    gradient_of_g();
     write_gate_gradients(head);
     write_value_gradients(head);
   }
@@ -439,58 +446,73 @@ class ChunkScan {
     });
   }
 
-  /// Adds the gradients through the products within the chunk to dq and dk, computes the gradient of g, and stores the
-  /// gradient of Q S in y_.
-  MCPP_SCAN_FUNCTION void backward_of_output() {
-    team_.each(c_, value_ld_, [=, this](i64 i, i64 j) { y_[i * value_ld_ + j] *= growth_[i]; });
-    team_.row_dots(y_, qs_, value_ld_, c_, dots_);
-    team_.each(c_, c_, [=, this](i64 i, i64 j) {
-      const i64 at = i * kC + j;
-      dm_[at] *= decay_[at];
-      m_[at] = dm_[at] * qk_[at] + (is_delta() ? n_[at] * kk_[at] : R{0});
-    });
-    gradient_of_g();
-    team_.template multiply<false>(dm_, kC, k_, key_ld_, dq_, key_ld_, c_, key_ld_, c_, true);
-    team_.template multiply<true>(dm_, kC, q_, key_ld_, dk_, key_ld_, c_, key_ld_, c_, true);
-    if (!is_delta()) return;
-    team_.template multiply<false>(n_, kC, k_, key_ld_, dk_, key_ld_, c_, key_ld_, c_, true);
-    team_.template multiply<true>(n_, kC, k_, key_ld_, dk_, key_ld_, c_, key_ld_, c_, true);
-  }
-
-  /// Computes the gradient of g. g_t is a term of G_i - G_j for i >= t > j, so its gradient is the sum of the gradients
-  /// of these differences, which are in m_ for positions within the chunk. The difference of row sums and column sums
-  /// would suffer from cancellation.
-  MCPP_SCAN_FUNCTION void gradient_of_g() {
-    team_.each(1, c_, [=, this](i64, i64 i) {
-      outer_[i] += dots_[i];
-      R sum = 0;
-      for (i64 j = 0; j <= i; ++j) {  // sums over the positions before j
-        const R term = m_[i * kC + j];
-        m_[i * kC + j] = sum;
-        sum += term;
-      }
-    });
-    team_.each(1, c_, [=, this](i64, i64 t) {
-      R sum = *carry_;
-      for (i64 j = 0; j < t; ++j) sum += update_[j];
-      for (i64 i = t; i < c_; ++i) sum += m_[i * kC + t] + outer_[i];
-      d_g_[t] = sum;
-    });
-  }
-
-  /// Adds the gradients through Q S and K S to dq and dk, and computes the gradient of the state before the chunk.
+  /// Adds the gradients through Q S and K S to dq, dk and outer_, and computes the gradient of the state before the
+  /// chunk.
   MCPP_SCAN_FUNCTION void backward_of_state(i64 head) {
     R* ds = d_state(head);
     const R growth = growth_[c_ - 1];
+    team_.each(c_, value_ld_, [=, this](i64 i, i64 j) { y_[i * value_ld_ + j] *= growth_[i]; });
     team_.transpose(state(head), value_ld_, key_ld_, value_ld_, state_transposed_, key_ld_);
-    team_.template multiply<false>(y_, value_ld_, state_transposed_, key_ld_, dq_, key_ld_, c_, key_ld_, value_ld_,
-                                   true);
+    team_.template multiply<false>(y_, value_ld_, state_transposed_, key_ld_, xk_, key_ld_, c_, key_ld_, value_ld_,
+                                   false);
+    team_.row_dots(q_, xk_, key_ld_, c_, dots_);
+    team_.each(1, c_, [=, this](i64, i64 i) { outer_[i] += dots_[i]; });
+    team_.each(1, c_ * key_ld_, [=, this](i64, i64 at) { dq_[at] += xk_[at]; });
     team_.each(1, key_ld_ * value_ld_, [=](i64, i64 j) { ds[j] *= growth; });
     team_.template multiply<true>(q_, key_ld_, y_, value_ld_, ds, value_ld_, key_ld_, value_ld_, c_, true);
     if (!is_delta()) return;
     team_.template multiply<false>(ks_, value_ld_, state_transposed_, key_ld_, dk_, key_ld_, c_, key_ld_, value_ld_,
                                    true);
     team_.template multiply<true>(k_, key_ld_, ks_, value_ld_, ds, value_ld_, key_ld_, value_ld_, c_, true);
+  }
+
+  /// Adds the gradients of this head to those of Q K^T and K K^T. m_ becomes the gradients of G_i - G_j.
+  MCPP_SCAN_FUNCTION void add_product_gradients() {
+    const bool delta = is_delta();
+    team_.each(c_, c_, [=, this](i64 i, i64 j) {
+      const i64 at = i * kC + j;
+      const R d_qk = dm_[at] * decay_[at];
+      d_qk_[at] += d_qk;
+      m_[at] = d_qk * qk_[at];
+      if (!delta) return;
+      d_kk_[at] += n_[at];
+      m_[at] += n_[at] * kk_[at];
+    });
+  }
+  /// Adds the gradients through Q K^T and K K^T, which the heads share, to dq and dk.
+  MCPP_SCAN_FUNCTION void backward_of_shared_products() {
+    team_.template multiply<false>(d_qk_, kC, k_, key_ld_, dq_, key_ld_, c_, key_ld_, c_, true);
+    team_.template multiply<true>(d_qk_, kC, q_, key_ld_, dk_, key_ld_, c_, key_ld_, c_, true);
+    if (!is_delta()) return;
+    team_.transpose(d_kk_, kC, c_, c_, n_, kC);
+    team_.each(c_, c_, [=, this](i64 i, i64 j) { n_[i * kC + j] += d_kk_[i * kC + j]; });
+    team_.template multiply<false>(n_, kC, k_, key_ld_, dk_, key_ld_, c_, key_ld_, c_, true);
+  }
+
+  /// Computes the gradient of g. g_t is a term of G_i - G_j for i >= t > j, so its gradient is the sum of the gradients
+  /// of these differences, which are in m_ for positions within the chunk. The difference of row sums and column sums
+  /// would suffer from cancellation.
+  MCPP_SCAN_FUNCTION void gradient_of_g() {
+    team_.each_column(c_ - 1, c_, [=, this](i64 i, i64 j) {  // sums over the rows from each row on
+      const i64 at = (c_ - 2 - i) * kC + j;
+      m_[at] += m_[at + kC];
+    });
+    team_.each(1, c_, [=, this](i64, i64 t) {
+      R sum = 0;
+      for (i64 j = 0; j < t; ++j) sum += m_[t * kC + j];
+      d_g_[t] = sum;
+    });
+    team_.serial([=, this] {
+      R before = *carry_, after = 0;
+      for (i64 t = 0; t < c_; ++t) {
+        d_g_[t] += before;
+        before += update_[t];
+      }
+      for (i64 t = c_ - 1; t >= 0; --t) {
+        after += outer_[t];
+        d_g_[t] += after;
+      }
+    });
   }
 
   MCPP_SCAN_FUNCTION void write_gate_gradients(i64 head) {
@@ -567,11 +589,12 @@ class ChunkScan {
   i64 t_ = 0, rows_ = 0, c_ = 0;   // first row, number of rows, and padded number of rows of the chunk
   i64 key_ld_ = 0, value_ld_ = 0;  // padded key_dim and value_dim
   // [kC]
-  R *g_, *sum_, *sum_low_, *beta_, *growth_, *rest_, *slope_, *q_norm_, *k_norm_, *d_g_, *d_beta_, *dots_, *outer_,
-      *update_, *carry_;
+  R *raw_, *g_, *sum_, *sum_low_, *beta_, *growth_, *rest_, *slope_, *q_norm_, *k_norm_, *d_g_, *d_beta_, *dots_,
+      *outer_, *update_, *carry_;
   R *q_, *k_, *decayed_k_, *dq_, *dk_, *xk_;   // [kC, key_ld_]
-  R *v_, *u_, *ks_, *qs_, *y_, *du_, *dv_;     // [kC, value_ld_]
+  R *v_, *u_, *ks_, *y_, *du_, *dv_;           // [kC, value_ld_]
   R *decay_, *a_, *qk_, *kk_, *m_, *dm_, *n_;  // [kC, kC]
+  R *d_qk_, *d_kk_;                            // [kC, kC]: sums over the heads
   R *k_transposed_, *u_transposed_;            // [key_ld_, kC], [value_ld_, kC]
   R *state_transposed_, *row_sums_;            // [value_ld_, key_ld_], [key_ld_]
   R *state_, *d_state_;                        // [heads_, key_ld_, value_ld_]
