@@ -9,8 +9,8 @@
 namespace mcpp {
 namespace {
 
-/// Allocates the parameters of a module and records its passes. `forward` takes the module's input, `backward` has no
-/// arguments but the context.
+/// Allocates the parameters of a module and records its passes. `forward` is called with the module's input and the
+/// context, `backward` with the context.
 template <class ModuleType, class Forward, class Backward>
 BlockTrace record(MetaRun& run, ModuleType& module, const Forward& forward, const Backward& backward) {
   BlockTrace trace;
@@ -47,7 +47,7 @@ BlockTrace record_block(const ModelConfig& config, const ActivationSetup& setup,
 }
 
 BlockTrace record_output(ModelConfig config, const ActivationSetup& setup) {
-  config.untie_embeddings_and_output_weights = true;  // only affects the name of the weight
+  config.untie_embeddings_and_output_weights = true;  // changes only the name of the weight
   MetaOutput output(config, setup);
   return record(
       output.run(), output, [&](const Tensor& x, MicrobatchContext& microbatch) { output.forward(x, microbatch); },

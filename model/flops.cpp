@@ -41,7 +41,7 @@ ParameterCounts count_parameters(const ModelConfig& config) {
 
 namespace {
 
-/// Returns how many of `expert_params` expert parameters belong to experts that a token is not routed to.
+/// Returns how many of `expert_params` expert parameters do not process a given token.
 i64 inactive_expert_params(i64 expert_params, const MoeConfig& moe) {
   return moe.num_experts == 0 ? 0 : expert_params / moe.num_experts * (moe.num_experts - moe.router_topk);
 }

@@ -14,8 +14,8 @@ StageContents full_model_stage(const ModelConfig& config) {
   return {.first_layer = 0, .end_layer = config.num_layers, .has_embedding = true, .has_output = true};
 }
 
-/// Reports to the profiler, while it is tracing, by how much each module of a forward pass with backward increases the
-/// activations on the device, counting its result instead of its input.
+/// Records in the profiler, while it is tracing, the bytes by which each module increases the activations on the device
+/// in a training forward pass. Counts the result of the module but not its input.
 class ActivationRecorder {
  public:
   ActivationRecorder(const ModelContext& context, const MicrobatchContext& microbatch)
@@ -24,7 +24,7 @@ class ActivationRecorder {
                                                                                                       : nullptr),
         last_bytes_(live_bytes()) {}
 
-  /// `name()` is called only while tracing.
+  /// Calls `name()` only while tracing.
   template <class Name>
   void record(Name&& name) {
     if (!profiler_) return;
@@ -40,7 +40,7 @@ class ActivationRecorder {
   i64 last_bytes_;
 };
 
-/// Runs f unless the pass was aborted; then returns an empty result.
+/// Returns the result of f, or an empty result if the pass was aborted.
 template <class F>
 auto run_unless_aborted(const MicrobatchContext& microbatch, F&& f) {
   return microbatch.is_aborted() ? decltype(f()){} : f();
@@ -206,7 +206,8 @@ auto GPTModel::run_with_output(const Tensor& input, MicrobatchContext& microbatc
   const Tensor x = forward_hidden(input, microbatch);
   const int last = last_unit(microbatch);
   for (int unit = norm_unit(); unit <= last; ++unit) acquire(unit, Use::Forward);
-  // Acquired after a later unit, so that it does not look like the start of the next forward pass.
+  // Unit 0 is acquired after a later unit, so that the acquisition is not mistaken for the start of the next forward
+  // pass.
   if (output_uses_own_embedding()) acquire(0, Use::Forward);
   ActivationRecorder recorder(context_, microbatch);
   auto result = run_unless_aborted(microbatch, [&] { return f(x); });
@@ -248,7 +249,7 @@ Tensor GPTModel::backward_output(MicrobatchContext& microbatch) {
 
 Tensor GPTModel::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   Tensor dx = dy;
-  // The gradient of the word embeddings sums the output's part and, at the end of this pass, the embedding's.
+  // The gradient of the word embeddings is that of the output plus, at the end of this pass, that of the embedding.
   if (output_uses_own_embedding()) acquire(0, Use::Backward);
   if (output_) {
     dx = run_with_units(units() - 1, norm_unit(), Use::Backward, microbatch,

@@ -10,12 +10,13 @@
 namespace mcpp {
 namespace {
 
-/// Measures the activations of a module. `forward` takes the module's input, and `backward` only the context. The
-/// results of both are dropped.
+/// Measures the activations of a module. `forward` is called with the module's input and the context, `backward` with
+/// the context. Their results are discarded.
 template <class Forward, class Backward>
 LayerBytes measure(MetaRun& run, const Forward& forward, const Backward& backward) {
   const MemoryUse& live = run.device().memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)];
-  MicrobatchContext first = run.make_microbatch();  // allocates what is kept between microbatches, as rotary tables
+  MicrobatchContext first =
+      run.make_microbatch();  // allocates tensors that persist between microbatches, such as rotary tables
   first.saves_for_backward = false;
   forward(run.make_input(), first);
   LayerBytes bytes;
@@ -72,7 +73,7 @@ ActivationSetup setup_of_layer(const ModelConfig& config, ActivationSetup setup)
   return setup;
 }
 
-/// LayerBytes by block and precision, on which alone they depend in a given setup.
+/// LayerBytes by kind of block and precision, which determine them in a given setup.
 class MeasuredLayers {
  public:
   MeasuredLayers(const ModelConfig& config, const ActivationSetup& setup)

@@ -73,7 +73,8 @@ i64 rotary_tables(const BlockKinds& blocks) {
   return static_cast<i64>(kinds.size());
 }
 
-/// Tokens and targets of all microbatches, also those of multi-token prediction, and the RoPE tables.
+/// Returns the bytes of the tokens and targets of all microbatches, including multi-token prediction, and of RoPE
+/// tables.
 i64 constant_activations(const LayerSizes& sizes, const RankMemorySpec& share) {
   const ModelConfig& c = sizes.config();
   const ActivationSetup& setup = sizes.setup();
@@ -147,8 +148,8 @@ void add_offloaded_params(const ChunkParameters& chunk, OffloadTier tier, i64 el
   if (tier == OffloadTier::File) sum.params += static_cast<double>(FileStates::memory_for(std::move(parts)));
 }
 
-/// Temporaries of an asynchronous save while it writes. Values whose copy is encoded or on disk are converted one
-/// tensor at a time to the file format, from chunks of the copy.
+/// Returns the bytes of the temporary buffers of an asynchronous save. If its copy is encoded or on disk, tensors are
+/// converted to the file format one at a time, from chunks of the copy.
 double save_buffer_bytes(const ActivationSetup& setup, const StatesPerWeight& states, const RankMemorySpec& share,
                          const RankParameters& parameters) {
   const bool is_encoded = states.has_param_remainders || states.has_encoded_moments;
@@ -175,7 +176,7 @@ MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWe
   const auto shards_from = [&](int stage) { return share.layout.zero_stage >= stage ? shards : 1; };
   const double states_of_all = states.other_states + states.master(setup.dtype);
   const double copied_fraction =
-      share.offloads_states_to_disk() ? 1 - offloaded_state_fraction : 1;  // snapshots are on disk
+      share.offloads_states_to_disk() ? 1 - offloaded_state_fraction : 1;  // snapshots of offloaded states are on disk
   MemoryEstimate sum;
   double state = 0, saved = 0, power_sgd = 0;
   for (const ChunkParameters& chunk : chunks) {
@@ -204,8 +205,8 @@ MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWe
   return sum;
 }
 
-/// Peak of activations and unsharded units together in a microbatch's backward pass. `after_output`: bytes that exist
-/// only after the backward pass of the output.
+/// Returns the peak of activations and unsharded units together during the backward pass of a microbatch.
+/// `after_output` are bytes that exist only after the backward pass of the output.
 double peak_with_unsharded(const std::vector<UsedUnits>& used, const std::vector<UnitActivations>& activations,
                            const UnshardedUnits& unsharded, double after_output) {
   double max_bytes = 0;
@@ -217,12 +218,12 @@ double peak_with_unsharded(const std::vector<UsedUnits>& used, const std::vector
   return max_bytes;
 }
 
-/// If gradients are kept in bf16, the largest unsharded one also exists in bf16.
+/// Returns the bytes of the bf16 copy of the largest unsharded gradient, which exists if gradients are stored in bf16.
 double bf16_grad_bytes(const RankParameters& parameters) {
   return tensor_bytes(largest_buckets(parameters), size_of(DType::BF16));
 }
 
-/// Adds the peak of unsharded units where ZeRO shards, and of a shared weight.
+/// Adds the peak of units that ZeRO shards, and the separate gradient of a shared weight.
 void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankParameters& parameters,
                    MemoryEstimate& sum) {
   const ActivationSetup& setup = sizes.setup();
@@ -249,7 +250,7 @@ void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankPar
     max_bytes.grads = std::max(max_bytes.grads, chunk_bytes.grads);
     if (parameters.dense.size() > 1) continue;
     const StageActivations stage_memory = stage_activations(sizes, stage);
-    // If only multi-token prediction uses the embeddings, their gradient follows the peak of the output.
+    // If only multi-token prediction uses the embeddings, their gradient is allocated after the peak of the output.
     const double after_output = sizes.config().untie_embeddings_and_output_weights ? separate_grad : 0;
     sum.peak_excess = static_cast<double>(stage_memory.kept + stage_memory.working) + chunk_bytes.params +
                       chunk_bytes.grads + after_output -
@@ -266,7 +267,7 @@ double packed_bytes(i64 elements) {
   return tensor_bytes(packed_words(elements), size_of(DType::I32));
 }
 
-/// Secondary weight shard inside a node.
+/// Returns the bytes of the secondary weight shard inside a node.
 double secondary_shard_bytes(const ActivationSetup& setup, const RankMemorySpec& share,
                              const RankParameters& parameters) {
   if (share.layout.node_ranks == 1 || share.layout.zero_stage < 3) return 0;
@@ -278,7 +279,7 @@ double secondary_shard_bytes(const ActivationSetup& setup, const RankMemorySpec&
   return sum;
 }
 
-/// Messages of packed weights after the update, as sent and received; no activations exist at that time.
+/// Returns the bytes of packed weights, sent and received, after an update. No activations exist at that time.
 double weight_messages(const RankMemorySpec& share, const RankParameters& parameters) {
   if (!share.layout.formats.quantized_weights || share.layout.zero_stage == 3) return 0;
   double sum = 0;
@@ -292,7 +293,7 @@ double weight_messages(const RankMemorySpec& share, const RankParameters& parame
   return sum;
 }
 
-/// Excess of the activations' peak plus the gradient messages' peak over the peak of both together.
+/// Returns the peak of activations plus the peak of gradient messages minus the peak of both together.
 double message_peak_excess(LayerSizes& sizes, const RankMemorySpec& share, const RankParameters& parameters,
                            const GradientMessages& messages, double activations) {
   if (share.layout.formats.grad_reduce_format() == GradReduceFormat::Full || share.layout.zero_stage != 1 ||

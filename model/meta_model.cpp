@@ -11,16 +11,16 @@
 namespace mcpp {
 namespace {
 
-/// Limits below which all bytes kept per weight and per token of all microbatches in flight fit in 64 bits; no host
-/// has that much memory.
+/// Limits on the number of weights and activations that ensure that byte counts fit in 64 bits. No host has that much
+/// memory.
 const double kMaxWeights = std::exp2(56), kMaxActivations = std::exp2(53);
 
-/// Width of the latents of multi-latent attention.
+/// Returns the total width of the latents of multi-latent attention.
 double latent_width(const ModelConfig& c) {
   return c.mla.is_used ? static_cast<double>(c.mla.q_lora_rank + c.mla.kv_lora_rank + c.mla.qk_pos_emb_head_dim) : 0;
 }
 
-/// Upper estimate of the number of weights.
+/// Returns an upper bound on the number of weights.
 double estimate_weight_count(const ModelConfig& c) {
   const auto real = [](i64 value) { return static_cast<double>(value); };
   const double width = real(c.hidden_size), heads = real(c.num_attention_heads.max()) * real(c.head_dim());
@@ -30,7 +30,7 @@ double estimate_weight_count(const ModelConfig& c) {
   return real(c.num_layers) * layer + width * (2 * real(c.padded_vocab_size()) + real(c.max_positions()));
 }
 
-/// Upper estimate of the number of values kept per token.
+/// Returns an upper bound on the number of values saved per token.
 double estimate_activation_count(const ModelConfig& c) {
   const auto real = [](i64 value) { return static_cast<double>(value); };
   const double heads = real(c.num_attention_heads.max()) * real(c.head_dim());

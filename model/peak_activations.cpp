@@ -16,9 +16,9 @@ namespace {
 struct ActivationUnit {
   i64 bytes = 0;                  ///< saved or offloaded
   i64 recomputed = 0;             ///< additional bytes during backward
-  i64 working = 0;                ///< peak in addition to all of these
+  i64 working = 0;                ///< peak in addition to the other members
   i64 working_delayed_wgrad = 0;  ///< `working` with delayed weight gradients
-  i64 waiting = 0;                ///< kept by delayed weight gradients
+  i64 waiting = 0;                ///< bytes held by delayed weight gradients
 };
 
 std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageContents& stage) {
@@ -42,8 +42,8 @@ std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageConte
   return units;
 }
 
-/// Peak of a pass with delayed weight gradients, from the last unit to the first, in addition to saved activations that
-/// are not offloaded.
+/// Returns the peak of a backward pass with delayed weight gradients, in addition to saved activations that are not
+/// offloaded.
 i64 peak_with_delayed_wgrad(const std::vector<ActivationUnit>& units, bool is_offloaded, i64 after) {
   i64 before = 0, peak = 0;
   for (const ActivationUnit& unit : units) before += is_offloaded ? 0 : unit.bytes;
@@ -114,7 +114,7 @@ bool receives_during(const Schedule& schedule, const std::vector<Action>& action
   return false;
 }
 
-/// Returns true if no chunk has more in `counts` than in `other`.
+/// Returns true if every chunk has at most as many microbatches in `counts` as in `other`.
 bool is_dominated_by(const std::vector<i64>& counts, const std::vector<i64>& other) {
   return std::ranges::equal(counts, other, std::ranges::less_equal());
 }
@@ -125,7 +125,7 @@ bool is_dominated_by(const PeakCandidate& moment, const PeakCandidate& other) {
          is_dominated_by(moment.waiting, other.waiting);
 }
 
-/// Adds a moment unless a candidate dominates it, and removes the candidates that it dominates.
+/// Adds a moment unless an existing candidate dominates it, and removes candidates that the moment dominates.
 template <class Moment>
 void add_if_not_dominated(std::vector<Moment>& candidates, const Moment& moment) {
   if (std::ranges::any_of(candidates, [&](const Moment& other) { return is_dominated_by(moment, other); })) return;
@@ -133,7 +133,8 @@ void add_if_not_dominated(std::vector<Moment>& candidates, const Moment& moment)
   candidates.push_back(moment);
 }
 
-/// Buffers for disk reads and writes in flight: an unused one is preferred to one that is still being written.
+/// Returns the bytes of the buffers for disk reads and writes in flight. Unused buffers are preferred to buffers that
+/// are still being written.
 i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivations>& chunks) {
   if (setup.offload != OffloadTier::File) return 0;
   i64 largest = 0;
@@ -141,7 +142,7 @@ i64 buffer_bytes(const ActivationSetup& setup, const std::vector<StageActivation
   return largest > 0 ? i64{FileActivations::kSlots} * aligned_tensor_bytes(largest) : 0;
 }
 
-/// Bytes of one kind for `counts` microbatches of each chunk.
+/// Returns the sum over chunks of a member of StageActivations times the microbatches in `counts`.
 i64 sum_bytes(const std::vector<i64>& counts, const std::vector<StageActivations>& chunks,
               i64 StageActivations::*kind) {
   i64 sum = 0;

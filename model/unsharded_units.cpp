@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// Units of the embedding: words and positions.
+/// Units of the embedding layer: word embeddings and positions.
 constexpr UnitRange kEmbeddingUnits{0, 2};
 
 /// Buckets [first, end) of a range of units.
@@ -56,7 +56,7 @@ double UnshardedUnits::unpack_bytes(const ChunkParameters& chunk, std::size_t en
   return is_packed_ && end > 0 ? message_bytes(chunk, end - 1) : 0;
 }
 
-/// Buckets in use and the next one, whose gather is in flight once a unit of this grid was used.
+/// Counts the buckets in use and the next bucket, whose gather is in flight after a unit of this grid was used.
 double UnshardedUnits::params_forward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange buckets = buckets_of(chunk, used);
   double sum = buckets.count() > 0 ? unpack_bytes(chunk, buckets.end) : 0;
@@ -66,7 +66,7 @@ double UnshardedUnits::params_forward(const ChunkParameters& chunk, UnitRange us
   return sum;
 }
 
-/// Buckets in use, and the preceding bucket, which is prefetched once a unit of this grid was used, but not while
+/// Counts the buckets in use and the preceding bucket, which is prefetched after a unit of this grid was used unless
 /// several buckets are in use.
 double UnshardedUnits::params_backward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange buckets = buckets_of(chunk, used);
@@ -79,8 +79,8 @@ double UnshardedUnits::params_backward(const ChunkParameters& chunk, UnitRange u
   return sum;
 }
 
-/// Buckets in use, and the bucket used before them, whose gradients are being reduced; initially the bucket of the
-/// first unit in the previous pass.
+/// Counts the buckets in use and the bucket used before them, whose gradients are being reduced. Initially, this is the
+/// bucket of the first unit in the previous pass.
 double UnshardedUnits::grads_backward(const ChunkParameters& chunk, UnitRange used) const {
   const BucketRange buckets = buckets_of(chunk, used);
   double sum = 0;
@@ -120,7 +120,8 @@ std::vector<UsedUnits> used_units(const ModelConfig& config, const Recompute& re
     layer += group.layers;
     ++unit;
   }
-  // Norm and output matrix; with multi-token prediction also the word embeddings and its layers.
+  // The output has the final norm and the output matrix and, with multi-token prediction, the word embeddings and its
+  // layers.
   const int output_units = 2 + static_cast<int>(config.mtp_num_layers > 0 ? 1 + config.mtp_num_layers : 0);
   if (stage.has_output) used.push_back({.units = {unit, unit + output_units}, .is_output = true});
   return used;
@@ -186,7 +187,7 @@ double GradientMessages::bytes(i64 elements) const {
   return static_cast<double>(padded_alloc_size(message_elements(type, elements) * size_of(type)));
 }
 
-/// Includes the intra-node sums, which are computed from received messages and packed again.
+/// Includes intra-node sums, which are computed from received messages and packed again.
 double GradientMessages::packing_bytes(i64 elements) const {
   const double message = 2 * bytes(elements);
   if (!has_node_groups()) return message;

@@ -34,7 +34,7 @@ double cold_gemm_seconds(const GemmCase& c, DType dtype, Device& device, const B
   });
 }
 
-/// Times the operations of one pass over [s, b] tokens, part by part.
+/// Measures the ops of one pass over [s, b] tokens by category.
 class OpBench {
  public:
   OpBench(const ModelConfig& config, i64 batch, DType dtype, Device& device, const BenchTiming& timing)
@@ -88,9 +88,9 @@ class OpBench {
     add("activation_backward", 0, 2 * in + out, [&] { ops::activation_backward(kind, dy, up, nullptr, dx); });
   }
 
-  /// Times the first GEMM of 8 experts as wide as the model's MLP and its gradients. For comparison, times one
-  /// GEMM with the same number of tokens, whose weights are an eighth of theirs, and a sequence of per-expert
-  /// GEMMs.
+  /// Measures the first grouped GEMM, and its gradients, of 8 experts that are as wide as the model's MLP. For
+  /// comparison, also measures one GEMM with the same number of tokens and an eighth of the weights, and a sequence of
+  /// GEMMs with one per expert.
   void experts() {
     constexpr i64 kExperts = 8;
     const i64 h = config_.hidden_size, f = config_.max_ffn();
@@ -133,7 +133,7 @@ class OpBench {
     add("grouped_weight_gradient", flops, 0, [&] { ops::grouped_weight_gradient(y, x, even, dw, 1); });
   }
 
-  /// Times the recurrent mixer of the first layer that has one.
+  /// Measures the recurrent mixer of the first layer with such a mixer.
   void recurrent() {
     const BlockKinds blocks(config_);
     const auto it = std::ranges::find_if(blocks.kinds, [](const BlockSpec& block) { return block.recurrent(); });
@@ -210,7 +210,7 @@ class OpBench {
 
 namespace {
 
-/// Adds the GEMMs with weights of one pass of `count` layers. Equal GEMMs are one case.
+/// Adds the GEMMs with weights in one pass through `count` layers. Combines equal GEMMs into one case.
 void add_gemms(const OpTrace& pass, bool is_backward, i64 count, std::vector<GemmCase>& cases) {
   for (const OpRecord& op : pass.ops) {
     if (op.weight.empty()) continue;

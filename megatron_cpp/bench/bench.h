@@ -15,19 +15,18 @@
 
 namespace mcpp {
 
-// Operands of GEMMs that are as cold in the caches as in a training step.
+// GEMM operands that are as cold in the caches as in a training step.
 
-/// Bytes of the working set for cold operands. In a step, the previous layer's output is warm, while weights, saved
-/// activations and gradient sums were last used before all other layers. This many bytes exceed a rank's share of the
-/// caches.
+/// Working set of cold operands in bytes, which exceeds a rank's share of the caches. In a step, only the output of the
+/// previous layer is warm; all other layers ran since weights, saved activations and gradient sums were last used.
 constexpr i64 kColdBytes = 64 << 20;
 
-/// Matrices stored consecutively in more memory than the caches hold, so that a matrix is out of cache when its turn
-/// comes again.
+/// Matrices stored consecutively in memory larger than the caches and used in turn, so that each matrix is cold when
+/// used.
 class ColdMatrices {
  public:
   ColdMatrices() = default;
-  /// `values` must hold at least the largest matrix.
+  /// `values` provides the memory and must have at least the elements of the largest matrix.
   explicit ColdMatrices(Tensor values) : values_(std::move(values)) {}
 
   Tensor next(i64 rows, i64 columns) {
@@ -48,11 +47,11 @@ class ColdMatrices {
 /// forward, dgrad and wgrad of each linear layer. Experts have equal numbers of tokens.
 std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 micro_batch_size, DType dtype);
 
-/// Row of a result table, or one JSON object.
+/// Row of a result table and element of the JSON output.
 struct BenchRow {
   std::string name;
   double seconds = 0;       ///< time per call in a sequence of consecutive calls
-  double cold_seconds = 0;  ///< time of GEMMs whose operands are as cold as in a step; 0 for other operations
+  double cold_seconds = 0;  ///< time per GEMM with cold operands, as in a step; 0 for other operations
   double flops = 0;         ///< 0 if not applicable
   double bytes = 0;         ///< minimum bytes moved; 0 if not applicable
   i64 count = 1;
@@ -60,19 +59,20 @@ struct BenchRow {
 
 std::vector<BenchRow> bench_gemms(const std::vector<GemmCase>& cases, DType dtype, Device& device,
                                   const BenchTiming& timing);
-/// Times norms, activations, cross entropy, AdamW and others at the sizes of one pass over [s, b] tokens of the model.
+/// Measures norms, activations, cross entropy, AdamW and other ops at the sizes of one pass over [s, b] tokens of the
+/// model.
 std::vector<BenchRow> bench_ops(const ModelConfig& config, i64 batch, DType dtype, Device& device,
                                 const BenchTiming& timing);
 
-/// Returns the shard of the context's rank of a microbatch of random tokens.
+/// Returns this rank's shard of a microbatch of random tokens.
 MicroBatch random_batch(const ModelContext& context, i64 micro_batch_size);
 
 /// Measures memory copy bandwidth in bytes per second, counting reads and writes.
 double copy_bandwidth(Device& device);
 
-// Estimate of the step time without running a step.
+// Step time estimate that does not run a step.
 
-/// Describes the minimum and the typical step time, computed from the rates of GEMMs measured on `device`.
+/// Returns a text with the minimum and the typical step time, computed from GEMM rates that are measured on `device`.
 std::string describe_step_time(const Config& config, int world_size, Device& device);
 
 }  // namespace mcpp

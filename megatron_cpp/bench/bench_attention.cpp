@@ -139,7 +139,8 @@ class AttentionRun {
   std::vector<double> forwards_, backwards_;
 };
 
-/// Returns the methods available for `ranks` ranks and the model's heads. For one rank, only the trivial one.
+/// Returns the methods that support this number of ranks and the heads of the model. For one rank, there is only the
+/// method without communication.
 std::vector<AttentionMethod> attention_methods(const ModelConfig& config, int ranks) {
   if (ranks == 1) return {{"one rank", {}}};
   std::vector<AttentionMethod> methods{{"p2p", {.cp = ranks}},

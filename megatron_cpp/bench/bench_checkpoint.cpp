@@ -34,8 +34,8 @@ struct AsyncSaveTimes {
   /// Total time that the training thread is blocked by the first save, which allocates its copy in host memory:
   /// starting it, copying, and synchronizing ranks after a step.
   double first_stall = 0;
-  double stall = 0;  ///< same for a later save
-  double total = 0;  ///< duration of that save until the training thread knows that it has finished
+  double stall = 0;  ///< like first_stall, for a later save
+  double total = 0;  ///< duration of the later save until the training thread detects its end
 };
 
 /// Seconds on the slowest rank.
@@ -44,7 +44,7 @@ struct CheckpointTimes {
   double save = 0;         ///< synchronous save of a complete checkpoint
   AsyncSaveTimes async;
   double plain_read = 0;   ///< read of the plain files with a cold page cache
-  double direct_read = 0;  ///< same, bypassing the page cache if supported: lower bound for a load
+  double direct_read = 0;  ///< like plain_read, but bypassing the page cache if supported: lower bound for a load
   double load = 0;         ///< finding, verifying and loading the checkpoint with a cold page cache
   double verify = 0;
 };
@@ -65,7 +65,7 @@ Config saving_in(const Path& folder, Config config) {
   return config;
 }
 
-/// Training steps with asynchronous saves as in Trainer, except that each step's outcome is waited for.
+/// Training steps with asynchronous saves, like Trainer but waiting for the outcome of each step.
 class AsyncSaveBench {
  public:
   AsyncSaveBench(const Config& config, TrainingState& state, Session& session, const Path& folder)
@@ -123,7 +123,7 @@ class AsyncSaveBench {
   Session& session_;
   const Log quiet_{session_.parallel.world.rank() + 1};  // never rank 0, whose log lines would mix with the results
   const std::vector<MicroBatch> batches_;
-  TrainingLogger logger_;  // its sinks are not opened
+  TrainingLogger logger_;  // writes nothing, because its sinks are not opened
   CheckpointSaver saver_;
   double stall_ = 0;
 };

@@ -105,7 +105,7 @@ class MpiBaseline final : public Communicator {
   int rank_, size_;
 };
 
-/// Send and receive buffers of one side for one size.
+/// Send and receive buffers of one of the compared programs for one size.
 struct CommBuffers {
   CommBuffers(Device& device, i64 count, int ranks)
       : full(filled(count, device)), other(filled(count, device)), shard(filled(count / ranks, device)) {}
@@ -122,10 +122,10 @@ struct CommBuffers {
 struct CommOperation {
   std::string_view name;
   void (*run)(Communicator& group, CommBuffers& buffers);
-  double share = 1;  ///< fraction of the time that counts
+  double share = 1;  ///< factor of the measured time
 };
 
-/// Exchanges even parts, half of which are halved.
+/// Runs an all-to-all in which every second part has half of the size.
 void exchange_uneven(Communicator& group, CommBuffers& buffers) {
   const i64 even = buffers.full.numel() / group.size();
   std::vector<Part> parts;
@@ -152,7 +152,7 @@ constexpr std::array kOperations{
     CommOperation{"send_recv", ping_pong, 0.5},
 };
 
-/// Timings of one side on this rank, in seconds per call.
+/// Timings of one of the compared programs on this rank, in seconds per call.
 class Stopwatch {
  public:
   Stopwatch(const BenchGroup& side, const CommOperation& operation, i64 count)
@@ -163,7 +163,7 @@ class Stopwatch {
     for (int k = 0; k < repeats; ++k) times_.push_back(time_one());
   }
 
-  /// Returns the median over runs, each as long as on its slowest rank. Collective.
+  /// Returns the median over runs of the time of the slowest rank. Collective.
   double median_of_slowest(Communicator& group, Device& device) const {
     Tensor slowest = Tensor::empty({static_cast<i64>(times_.size())}, DType::F64, device);
     std::copy(times_.begin(), times_.end(), slowest.data<double>());
@@ -244,7 +244,7 @@ std::string comm_table(const std::vector<CommRow>& rows) {
 
 namespace {
 
-constexpr double kLargest = 1e12;  // bytes; four times this does not overflow
+constexpr double kLargest = 1e12;  // in bytes; four times this value does not overflow
 
 struct BenchCommOptions {
   i64 smallest = CommTiming{}.smallest;
@@ -297,7 +297,7 @@ ExitCode bench_comm_command(Arguments args, Log& log, const World& world) {
   check_input(options.smallest <= options.largest, "--smallest=", options.smallest,
               " is more than --largest=", options.largest);
   const std::vector<std::string> operations = operations_of(options.operations);
-  // Each side has two full tensors and a shard.
+  // Each of the two programs has two full tensors and a shard.
   check_memory(4 * static_cast<double>(options.largest), world.ranks, "tensors of this size",
                "a smaller --largest needs less");
   CpuDevice device({.shared = true}), ordinary;

@@ -42,7 +42,7 @@ void sum_once(const ParallelState& state, Device& device) {
 
 GroupCosts bench_groups(Communicator& world, const Layout& layout) {
   CpuDevice device;
-  reduce_scalar(1, ReduceOp::Sum, world, device);  // initializes the world itself
+  reduce_scalar(1, ReduceOp::Sum, world, device);  // initializes the communicator of the world
   const i64 before = own_bytes();
   std::optional<ParallelState> state;
   GroupCosts local{.ranks = world.size()};

@@ -48,7 +48,7 @@ DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, con
   rates.attention_attained = std::min(rates.bf16_peak, *std::ranges::max_element(bf16.attention_forward) / 1e3);
   rates.memory = min_memory_limit() / 1e9 / ranks;
   rates.memory_bandwidth = rates.memory_attained = copy_rate(clock) / 1e9;
-  rates.communication_cores = rates.cores;  // only the cores move data
+  rates.communication_cores = rates.cores;  // the CPU cores transfer the data
   Tensor small = Tensor::zeros({64}, DType::F32, clock.device());
   rates.kernel_gap = 1e6 * clock.seconds([&] { ops::scale(small, 1); });
   rates.speed_spread = std::min(0.5, clock.rank_spread());
@@ -68,7 +68,7 @@ std::vector<double*> value_pointers(Section& section) {
   return all;
 }
 
-/// Rounds to four digits; measurements are no more precise.
+/// Rounds to four significant digits, which is the precision of the measurements.
 double rounded(double value) {
   if (value == 0) return 0;
   const double digits = 3 - std::floor(std::log10(std::abs(value))), scale = std::pow(10, std::abs(digits));
@@ -117,7 +117,8 @@ Hardware calibrate(Device& device, Communicator& ranks, int cores, const Calibra
   MCPP_CHECK(device.type() == DeviceType::Cpu, "calibration supports only CPU devices");
   constexpr const char* kFolder = "--offload_folder";
   if (!sizes.disk.empty())
-    ScratchFile(sizes.disk, aligned_bytes(sizes.disk_bytes), kFolder);  // fail before measuring for minutes
+    ScratchFile(sizes.disk, aligned_bytes(sizes.disk_bytes),
+                kFolder);  // detects an unsuitable folder before measuring for minutes
   const int num_concurrent = std::clamp(cores / static_cast<const CpuDevice&>(device).threads(), 1, ranks.size());
   const std::unique_ptr<Communicator> concurrent_group =
       ranks.split(ranks.rank() < num_concurrent ? 0 : 1, ranks.rank());

@@ -7,15 +7,15 @@
 namespace mcpp {
 namespace {
 
-/// Interprets a list with one entry per layer, 1 or 0; an empty list stands for `if_empty`, and [n] for 1 in each n-th
-/// layer if `is_nth`, otherwise for 0 in it.
+/// Returns whether a list selects a layer. The list has one entry, 1 or 0, per layer, or it is [n], which selects every
+/// n-th layer if `is_nth`, otherwise all other layers. Returns `if_empty` for an empty list.
 bool is_selected(const std::vector<i64>& layers, i64 layer, bool is_nth, bool if_empty) {
   if (layers.empty()) return if_empty;
   if (layers.size() == 1) return ((layer + 1) % layers[0] == 0) == is_nth;
   return layers.at(static_cast<std::size_t>(layer)) == 1;
 }
 
-/// Returns the window of a layer in keys, 0 without one.
+/// Returns the window of a layer in keys; 0: none.
 i64 window_of(const ModelConfig& c, i64 layer) {
   if (c.window_size.empty()) return 0;
   return is_selected(c.window_attn_skip_freq, layer, /*is_nth=*/false, /*if_empty=*/true) ? c.window_size[0] + 1 : 0;
@@ -130,7 +130,8 @@ struct Repetition {
   std::size_t period = 1, count = 1;
 };
 
-/// Returns the period from `first` that covers the most elements by repeating; the smallest of those.
+/// Returns the period that, repeated from `first` on, covers the most elements. Of several such periods, returns the
+/// smallest.
 Repetition find_repetition(const std::vector<std::string>& texts, std::size_t first) {
   Repetition best;
   for (std::size_t period = 1; first + 2 * period <= texts.size(); ++period) {

@@ -8,7 +8,7 @@
 namespace mcpp {
 namespace {
 
-/// Appends conflicts of a list that selects layers: [n], or one entry of 1 or 0 per layer, with these meanings.
+/// Appends conflicts of a list that selects layers: [n], or one entry per layer with the value 1 or 0.
 void add_selection_conflicts(const char* key, const std::vector<i64>& layers, i64 num_layers, const char* meanings,
                              std::vector<std::string>& errors) {
   if (layers.size() == 1) {
@@ -114,7 +114,7 @@ void add_rope_conflicts(const ModelConfig& m, std::vector<std::string>& errors) 
   m.rope_scaling.add_conflicts(has_rope, errors);
 }
 
-/// Appends conflicts of keys of attention that concern only layers with or without RoPE.
+/// Appends conflicts of attention keys that apply only to layers with RoPE or only to layers without RoPE.
 void add_attention_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
   const ModelConfig defaults;
   const bool has_rope = m.position_embedding_type == PositionEmbedding::Rope;

@@ -9,7 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// Appends a conflict for keys that are set although there are no experts.
+/// Appends a conflict for each key that is set although the model has no experts.
 void add_unread_keys(const MoeConfig& config, std::vector<std::string>& errors) {
   std::vector<std::any> default_values;
   const auto collect = [&](std::string_view, const auto& member, std::string_view, const Constraint& = {}) {

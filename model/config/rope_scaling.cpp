@@ -9,20 +9,21 @@
 namespace mcpp {
 namespace {
 
-/// Returns how much a frequency is scaled (0 = not at all, 1 = divided by the factor). The unscaled share rises from 0
-/// at `low` to 1 at `high` turns within the original context; it jumps if both are equal, as in Llama 4.
+/// Returns the weight of the scaled frequency in the interpolation: 1 if the frequency is divided by the factor, 0 if
+/// it is unchanged. The weight decreases from 1 at low_freq_factor to 0 at high_freq_factor turns within the original
+/// context. If both are equal, as in Llama 4, it is a step function.
 double llama3_share(const RopeScaling& s, double frequency, double context) {
   const double turns = context * frequency / (2 * std::numbers::pi);
   if (s.low_freq_factor == s.high_freq_factor) return turns < s.low_freq_factor ? 1 : 0;
   return 1 - std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
 }
 
-/// Returns the fractional channel index that turns `turns` times within the context.
+/// Returns the fractional index of the channel that makes `turns` turns within the context.
 double channel_of_turns(double turns, double base, i64 dim, double context) {
   return static_cast<double>(dim) * std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(base));
 }
 
-/// Transition of YaRN from channels that stay to channels that are scaled.
+/// Transition of YaRN from unchanged channels to scaled channels.
 struct Ramp {
   double first = 0, last = 0;
   double share(i64 channel) const {
@@ -35,7 +36,7 @@ Ramp yarn_ramp(const RopeScaling& s, double base, i64 dim, double context) {
          last = channel_of_turns(s.beta_slow, base, dim, context);
   if (s.truncate) first = std::floor(first), last = std::ceil(last);
   first = std::max(first, 0.0), last = std::min(last, static_cast<double>(dim - 1));
-  return {first, first == last ? last + 0.001 : last};  // as in transformers, to avoid a division by zero
+  return {first, first == last ? last + 0.001 : last};  // avoids a division by zero, as in transformers
 }
 
 double yarn_magnitude(double factor, double mscale) {

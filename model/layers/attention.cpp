@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-/// Splits the weight [groups, (q + 2) * head_dim, h].
+/// Returns the boxes of queries, keys and values in the weight [groups, (q + 2) * head_dim, h].
 std::vector<Box> qkv_matrices(const Shape& weight, i64 head_dim) {
   const i64 keys = weight[1] - 2 * head_dim;
   return {slab(weight, 1, 0, keys), slab(weight, 1, keys, head_dim), slab(weight, 1, keys + head_dim, head_dim)};
@@ -46,8 +46,8 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, const Attention
   });
 }
 
-/// Creates the slice of `groups` query groups starting at this rank's first one, with in each group the output rows
-/// [first_row, first_row + rows).
+/// Creates the slice of the weight with output rows [first_row, first_row + rows) of `groups` query groups, starting at
+/// this rank's first group.
 std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, i64 groups, i64 first_row,
                                                        i64 rows) const {
   const ModelConfig& config = context_.config;
@@ -144,7 +144,7 @@ void RotaryTable::rotate(Heads& x, const Positions& positions, bool is_inverse, 
   ops::rope(x, table.cos, table.sin, positions, is_inverse);
 }
 
-/// The sines are 0, so that a rotation only multiplies by the cosines.
+/// The sines are 0, so that a rotation multiplies by the cosines only.
 RotaryTable::Table RotaryTable::make_temperature_table() const {
   const ModelConfig& config = context_.config;
   const i64 positions = config.max_positions(), channels = config.head_dim() / 2;
@@ -217,7 +217,7 @@ CoreAttentionOptions SelfAttention::make_core_options(const MicrobatchContext& m
   return options;
 }
 
-/// Makes the document of each query begin no earlier than its chunk; s and b are the sizes of the queries.
+/// Sets the start of each query's document to no earlier than its chunk. The queries are [s, b].
 void SelfAttention::limit_to_chunks(CoreAttentionOptions& options, i64 s, i64 b) const {
   if (spec_.chunk == 0) return;
   Tensor starts = Tensor::empty({s, b}, DType::I32, context_.device);

@@ -5,7 +5,7 @@
 namespace mcpp {
 namespace {
 
-/// Returns positions [first, first + length) of a layer's keys, each followed by its value.
+/// Returns a view of positions [first, first + length) of a layer, in which each key is followed by its value.
 Heads key_value_pairs(const Tensor& cache, i64 first, i64 length) {
   const i64 batch = cache.dim(1), groups = cache.dim(2), head_dim = cache.dim(4),
             position = 2 * batch * groups * head_dim;
@@ -21,7 +21,7 @@ Heads key_value_pairs(const Tensor& cache, i64 first, i64 length) {
           .group_stride = 2 * head_dim};
 }
 
-/// Returns the part at `offset` of each pair: 0 for keys, head_dim for values.
+/// Returns the heads at `offset` within each pair: 0 for keys, head_dim for values.
 Heads select_from_pairs(Heads pairs, i64 offset) {
   pairs.offset += offset;
   pairs.heads /= 2;
@@ -48,7 +48,7 @@ KvCache::KvCache(StoredRef<ModelContext> context, i64 batch, i64 max_length)
       states_(layers_.size()) {}
 
 bool KvCache::holds_latents(const MultiLatentAttentionSpec& attention, DeviceType device) {
-  constexpr i64 kMaxCudaHeadDim = 256;  // of the attention kernels
+  constexpr i64 kMaxCudaHeadDim = 256;  // limit of the attention kernels
   return device != DeviceType::Cuda || attention.latent_width() <= kMaxCudaHeadDim;
 }
 

@@ -28,7 +28,7 @@ ActivationRule activation_rule(const ModelConfig& config) {
 
 namespace {
 
-/// Output axes of the up projection: gate and up as separate slices if gated, each sharded across ranks.
+/// Returns the output axes of the up projection: [ffn] or, if gated, [2, ffn] with gate and up.
 Shape up_shape(const ModelConfig& config, i64 ffn) {
   return config.is_gated() ? Shape{2, ffn} : Shape{ffn};
 }

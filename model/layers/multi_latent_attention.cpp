@@ -22,7 +22,7 @@ Heads select_columns(Heads x, i64 first, i64 count) {
   return x;
 }
 
-/// Returns x [s, b, width] as the same values in each of `heads` heads.
+/// Returns a view of x [s, b, width] with `heads` identical heads.
 Heads repeat_heads(const Tensor& x, i64 heads) {
   Heads result = separate_heads(x, 1);
   result.heads = heads, result.group_stride = 0;
@@ -33,7 +33,7 @@ void copy_columns(const Heads& from, Heads to) {
   ops::copy_heads(from, to);
 }
 
-/// Returns the sum over heads, [s, b, width] of the accumulate dtype.
+/// Returns the sum over heads, [s, b, width] in the accumulate dtype.
 Tensor sum_of_heads(const Heads& x) {
   const i64 row = x.batch * x.head_dim;
   const Tensor rows = Tensor::like(x.base, {x.heads, x.seq * row});
@@ -63,7 +63,7 @@ double latent_norm_epsilon(const ModelConfig& config) {
   return config.mla.latent_norm_epsilon > 0 ? config.mla.latent_norm_epsilon : config.norm_epsilon;
 }
 
-/// Projection to the heads' queries, from the latent if there is one.
+/// Returns the projection to queries, from the latent or, without one, from the hidden states.
 ColumnParallelLinear make_query_projection(const std::string& name, i64 layer, const MultiLatentAttentionSpec& spec,
                                            const ModelContext& context) {
   const bool has_latent = spec.q_lora_rank > 0;

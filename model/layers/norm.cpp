@@ -82,7 +82,7 @@ void Norm::input_gradient(const Tensor& dy, MicrobatchContext& microbatch, Tenso
   if (bias_) y.mean = microbatch.take(this);
   y.rstd = microbatch.take(this);
   y.x = microbatch.take(this);
-  // Ranks with the same columns each have a partial dy, so each subtracts its part of the mean.
+  // Ranks with the same columns have partial gradients dy, so each rank subtracts its part of the mean.
   if (ranks_) y.dots = sum_of_dots(dy, y.x, &weight_.value), y.all_columns = ranks_->size() * dy.dim(-1);
   // One kernel computes the weight and input gradients from dy and x, so a split backward also computes both.
   weight_.add_grad([&](Tensor& dw, float beta_dw) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kExpertAxis = 0;
 
-/// Returns this rank's experts and its shard of their width along `ffn_axis`; not sharded if there is no such axis.
+/// Returns the box of this rank's experts, sharded along `ffn_axis` unless `global` does not have this axis.
 Box shard_box(const Shape& global, std::size_t ffn_axis, const ExpertParallel& parallel) {
   Box box{global, Shape(global.size(), 0), global};
   const auto shard_axis = [&](std::size_t axis, int parts, int part) {
@@ -25,7 +25,7 @@ Box shard_box(const Shape& global, std::size_t ffn_axis, const ExpertParallel& p
   return box;
 }
 
-/// Returns the box of each matrix of each expert, spanning the last two axes.
+/// Returns one box per matrix, which spans the last two axes.
 std::vector<Box> expert_matrices(const Shape& global) {
   std::vector<Box> matrices;
   for (i64 expert = 0; expert < global[0]; ++expert) {
@@ -56,7 +56,7 @@ Tensor matrices(const Tensor& weight) {
   return weight.view({weight.dim(0), -1, weight.dim(-1)});
 }
 
-/// Calls f with the index of each expert and its rows of x, possibly none.
+/// Calls f with the index of each expert and its rows of x, even if there are none.
 template <class F>
 void for_each_expert(const Tensor& x, std::span<const i64> rows, F&& f) {
   const i64 width = x.dim(-1);
@@ -87,7 +87,7 @@ void add_bias_gradients(Param& bias, const Tensor& dy, std::span<const i64> rows
 
 }  // namespace
 
-/// `shape` is that of the weight; a bias has all axes except the last.
+/// `shape` is the shape of the weight. A bias has all of its axes except the last.
 Experts::Linear Experts::make_linear(const std::string& name, const Shape& shape, std::size_t ffn_axis,
                                      double init_std) const {
   Linear result{.weight = Param(name + ".weight", shard_box(shape, ffn_axis, context_.experts), Init::Normal, init_std),
@@ -169,17 +169,17 @@ void Experts::visit(const ParamVisitor& f) {
 
 namespace {
 
-/// Returns the numbers of all rows, int32 [rows, 1].
+/// Returns the row indices 0, 1, ..., rows - 1 as int32 [rows, 1].
 Tensor row_numbers(i64 rows, Device& device) {
   std::vector<i32> numbers(static_cast<std::size_t>(rows));
   std::iota(numbers.begin(), numbers.end(), 0);
   return integers(numbers, {rows, 1}, device);
 }
 
-/// The gate is a sigmoid, computed as the weight of the only expert.
+/// The gate is computed as the routing weight of a single expert.
 const RoutingRule kGate{.topk = 1, .score = RouterScore::Sigmoid};
 
-/// Returns the only expert of each token, int32 [T, 1].
+/// Returns expert 0 for each token, int32 [T, 1].
 Tensor only_expert(i64 tokens, Device& device) {
   return integers(std::vector<i32>(static_cast<std::size_t>(tokens), 0), {tokens, 1}, device);
 }

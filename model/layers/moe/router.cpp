@@ -12,7 +12,7 @@
 namespace mcpp {
 namespace {
 
-/// Returns how often each expert was chosen; dropped choices are not counted.
+/// Returns the number of times that each expert was chosen, excluding dropped choices.
 std::vector<double> count_tokens(const Tensor& experts, i64 num_experts) {
   Tensor counts = Tensor::empty({num_experts}, DType::I32, experts.device());
   ops::count_choices(experts, {0, num_experts}, counts);
@@ -69,7 +69,7 @@ void Router::allocate_state() {
   if (config_.aux_loss_coeff_of(LoadBalancing::GlobalAuxLoss) > 0) global_tokens_ = make();
 }
 
-/// Moves the bias by a fixed step towards balance (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
+/// Changes the bias by a fixed step towards balance (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024).
 void Router::end_step(std::span<const double> tokens) {
   if (global_tokens_.defined()) write_values(std::vector<float>(tokens.begin(), tokens.end()), global_tokens_);
   if (!expert_bias_.defined()) return;
@@ -101,7 +101,7 @@ Tensor Router::router_input(const Tensor& x, const Dropout& jitter) const {
   return jittered;
 }
 
-/// Forced scores are random factors of one, which depend on seed, layer, sample and position.
+/// Forced scores are jitter factors of 1, which depend on seed, layer, sample and position.
 Tensor Router::routing_scores(const Tensor& logits, const TokenRows& rows, const MicrobatchContext& microbatch) const {
   const double forced = config_.router_force_load_balancing ? 0.5 : 0;
   const Dropout random_factors =
@@ -209,7 +209,7 @@ Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
   return mean;
 }
 
-/// Returns [groups, num_experts]: how often the tokens of each sample, or all tokens, chose each expert.
+/// Returns the number of times that the tokens of each sample, or all tokens, chose each expert, [groups, num_experts].
 std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) const {
   if (groups == 1) return count_tokens(chosen, config_.num_experts);
   std::vector<double> counts(static_cast<std::size_t>(groups * config_.num_experts), 0);
@@ -252,7 +252,7 @@ void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, doub
 void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx,
                       MicrobatchContext& microbatch) {
   const Tensor factors = has_balance_loss() ? microbatch.take(this) : Tensor();
-  microbatch.take(this);  // the choices that were not dropped, which the weights do not depend on
+  microbatch.take(this);  // choices after dropping, which do not affect the weights
   const Tensor chosen = microbatch.take(this), logits = microbatch.take(this);
   Tensor d_logits = Tensor::like(logits);
   ops::routing_weights_backward(to_dtype(d_weights, logits.dtype()), logits, chosen, rule_, d_logits);
@@ -260,7 +260,7 @@ void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows&
   const Dropout jitter = make_jitter(rows, microbatch);
   linear_.weight_gradient(
       d_logits, [this, x, jitter] { return router_input(x, jitter); }, microbatch);
-  linear_.bias_gradient(d_logits.slice(0, rows.count));  // without rows of padding
+  linear_.bias_gradient(d_logits.slice(0, rows.count));  // excludes padding rows
   Tensor d_input = linear_.input_gradient(d_logits);
   if (jitter.p > 0) ops::jitter(d_input, jitter, d_input);
   add_converted(d_input, dx);
