@@ -34,14 +34,14 @@ JsonObject::JsonObject(const Json& value, std::string source) : value_(&value), 
 }
 
 const Json* JsonObject::find(const std::string& key) const {
-  const auto found = value_->find(key);
-  return found == value_->end() || found->is_null() ? nullptr : &*found;
+  const auto it = value_->find(key);
+  return it == value_->end() || it->is_null() ? nullptr : &*it;
 }
 
 const Json& JsonObject::at(const std::string& key) const {
-  const Json* found = find(key);
-  require(found != nullptr, key, "is missing");
-  return *found;
+  const Json* value = find(key);
+  require(value != nullptr, key, "is missing");
+  return *value;
 }
 
 i64 JsonObject::integer(const std::string& key, i64 min, i64 max) const {

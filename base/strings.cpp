@@ -106,10 +106,10 @@ std::vector<i64> nearest_divisors(i64 n, i64 value) {
   i64 below = value, above = value;
   while (below > 1 && n % below != 0) --below;
   while (above <= n && n % above != 0) ++above;
-  std::vector<i64> found;
-  if (below >= 1 && n % below == 0) found.push_back(below);
-  if (above <= n && above != below) found.push_back(above);
-  return found;
+  std::vector<i64> divisors;
+  if (below >= 1 && n % below == 0) divisors.push_back(below);
+  if (above <= n && above != below) divisors.push_back(above);
+  return divisors;
 }
 
 std::vector<i64> nearest_multiples(i64 step, i64 value) {

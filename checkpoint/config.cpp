@@ -5,27 +5,27 @@
 namespace mcpp {
 
 std::vector<std::string> CheckpointConfig::conflicts() const {
-  std::vector<std::string> found;
+  std::vector<std::string> errors;
   if (save_interval > 0 && save.empty())
-    found.push_back("checkpoint.save_interval: needs checkpoint.save, the folder to save in");
+    errors.push_back("checkpoint.save_interval: needs checkpoint.save, the folder to save in");
   if (async_save && save.empty())
-    found.push_back("checkpoint.async_save: needs checkpoint.save, the folder to save in");
+    errors.push_back("checkpoint.async_save: needs checkpoint.save, the folder to save in");
   if (local_save.empty() != (local_save_interval == 0))
-    found.push_back("checkpoint.local_save: needs checkpoint.local_save_interval, and vice versa");
+    errors.push_back("checkpoint.local_save: needs checkpoint.local_save_interval, and vice versa");
   if (!local_save.empty() && save.empty())
-    found.push_back("checkpoint.local_save: needs checkpoint.save too, which outlives the nodes");
+    errors.push_back("checkpoint.local_save: needs checkpoint.save too, which outlives the nodes");
   if (finetune && load.empty())
-    found.push_back("checkpoint.finetune: needs checkpoint.load, the checkpoint to start from");
+    errors.push_back("checkpoint.finetune: needs checkpoint.load, the checkpoint to start from");
   const auto as_folder = [](const std::string& path) { return (Path(path) / "").lexically_normal(); };
   if (finetune && !load.empty() && as_folder(load) == as_folder(save)) {
-    found.push_back("checkpoint.finetune: needs a save folder other than load, so that the two runs do not mix");
+    errors.push_back("checkpoint.finetune: needs a save folder other than load, so that the two runs do not mix");
   }
   if (!local_save.empty() && as_folder(local_save) == as_folder(save))
-    found.push_back("checkpoint.local_save: must be a different folder than checkpoint.save");
+    errors.push_back("checkpoint.local_save: must be a different folder than checkpoint.save");
   if (exit_on_missing_checkpoint && load.empty()) {
-    found.push_back("checkpoint.exit_on_missing_checkpoint: needs checkpoint.load");
+    errors.push_back("checkpoint.exit_on_missing_checkpoint: needs checkpoint.load");
   }
-  return found;
+  return errors;
 }
 
 }  // namespace mcpp

@@ -39,9 +39,9 @@ std::string parent_of(const std::string& process) {
 
 bool is_output_terminal() {
   if (::isatty(STDOUT_FILENO) == 0) return false;
-  const std::string own = standard_output_of("self");
-  std::string process = parent_of("self"), output = own;
-  for (; output == own && process != "" && process != "0"; process = parent_of(process))
+  const std::string own_output = standard_output_of("self");
+  std::string process = parent_of("self"), output = own_output;
+  for (; output == own_output && process != "" && process != "0"; process = parent_of(process))
     output = standard_output_of(process);
   return output.starts_with("/dev/pts/") || output.starts_with("/dev/tty") || output == "/dev/console";
 }

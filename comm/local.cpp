@@ -252,13 +252,13 @@ void receive(Group& group, Channel& channel, u64 number, Tensor& t, int source) 
   World& world = *group.world;
   std::unique_lock lock(world.mutex);
   world.wait(lock, &channel, [&] { return channel.messages.contains(number); });
-  const auto found = channel.messages.find(number);
-  const Message& message = found->second;
+  const auto it = channel.messages.find(number);
+  const Message& message = it->second;
   MCPP_CHECK(message.dtype == t.dtype() && static_cast<i64>(message.bytes.size()) == t.bytes(), "rank ", source,
              " sent ", message.bytes.size(), " bytes of ", mcpp::name_of(message.dtype), ", expected ", t.bytes(),
              " of ", mcpp::name_of(t.dtype()));
   copy_bytes(t.raw(), message.bytes.data(), t.bytes());
-  channel.messages.erase(found);
+  channel.messages.erase(it);
 }
 
 class LocalCommunicator final : public Communicator {
@@ -369,8 +369,8 @@ void run_local_ranks(int n, const std::function<void(Communicator& world, int ra
     const std::lock_guard lock(world->mutex);
     world->end_rank();
     if (!error) return;
-    std::exception_ptr& kept = is_cause ? first_error : stop_error;
-    if (!kept) kept = error;
+    std::exception_ptr& stored_error = is_cause ? first_error : stop_error;
+    if (!stored_error) stored_error = error;
     world->stop();
   };
   std::vector<std::thread> threads;

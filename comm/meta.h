@@ -1,4 +1,4 @@
-// Group of ranks on the meta device, of which only the first exists.
+// Group of ranks on the meta device. Only rank 0 exists.
 #pragma once
 #include <string>
 #include <utility>

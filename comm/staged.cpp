@@ -23,8 +23,8 @@ class StagingBuffers {
 
   StagingBuffer take(DType dtype, i64 count) {
     auto& free = free_[dtype];
-    const auto found = free.lower_bound(count);
-    if (found != free.end() && found->first <= kMaxWasteFactor * count) return std::move(free.extract(found).mapped());
+    const auto it = free.lower_bound(count);
+    if (it != free.end() && it->first <= kMaxWasteFactor * count) return std::move(free.extract(it).mapped());
     StagingBuffer buffer{.tensor = Tensor::empty({count}, dtype, memory_, MemoryClass::Other), .pin = nullptr};
     // Only arena memory is on separate pages, which can be pinned.
     if (copies_.pin && memory_.arena() && memory_.arena()->contains(buffer.tensor.raw()))
@@ -106,18 +106,18 @@ class StagedCommunicator final : public Communicator {
     if (!is_remote(full)) return host_->all_gather(shard, full);
     check_fits(shard, full, *this);
     auto staged = make_staging(full);
-    const Tensor own = staged->part(rank(), size());
-    read_bytes(shard, own.raw());
-    return finish(host_->all_gather(own, staged->copy()),
+    const Tensor local_part = staged->part(rank(), size());
+    read_bytes(shard, local_part.raw());
+    return finish(host_->all_gather(local_part, staged->copy()),
                   [staged, full]() mutable { staged->write_to(full, staged->copy()); });
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
     if (!is_remote(full)) return host_->reduce_scatter(full, shard);
     check_fits(shard, full, *this);
     auto staged = read(full);
-    Tensor own = staged->part(rank(), size());
-    return finish(host_->reduce_scatter(staged->copy(), own),
-                  [staged, own, shard]() mutable { staged->write_to(shard, own); });
+    Tensor local_part = staged->part(rank(), size());
+    return finish(host_->reduce_scatter(staged->copy(), local_part),
+                  [staged, local_part, shard]() mutable { staged->write_to(shard, local_part); });
   }
   Work broadcast(Tensor& t, int root) override {
     if (!is_remote(t)) return host_->broadcast(t, root);

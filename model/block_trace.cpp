@@ -79,15 +79,15 @@ BlockSpec feed_forward_of(const BlockSpec& block) {
 
 const BlockTrace& BlockTraces::get(const ActivationSetup& setup, const BlockSpec& block) {
   const std::pair key{setup_of_layer(config_, setup), block};
-  const auto found = traces_.find(key);
-  if (found != traces_.end()) return found->second;
+  const auto it = traces_.find(key);
+  if (it != traces_.end()) return it->second;
   return traces_.emplace(key, record_block(config_, key.first, block)).first->second;
 }
 
 const BlockTrace& BlockTraces::output(const ActivationSetup& setup) {
   const ActivationSetup key = setup_of_layer(config_, setup);
-  const auto found = outputs_.find(key);
-  if (found != outputs_.end()) return found->second;
+  const auto it = outputs_.find(key);
+  if (it != outputs_.end()) return it->second;
   return outputs_.emplace(key, record_output(config_, key)).first->second;
 }
 

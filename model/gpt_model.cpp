@@ -59,9 +59,9 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
     Param* const words = embedding ? &embedding->word_embeddings() : nullptr;
     output_ = std::make_unique<OutputLayer>(context_, ties_embeddings() ? words : nullptr);
     if (context_.config.mtp_num_layers > 0) {
-      future_ = std::make_unique<MultiTokenPrediction>(context_, rotary_, *output_, words);
+      mtp_ = std::make_unique<MultiTokenPrediction>(context_, rotary_, *output_, words);
       for (i64 i = 0; i < context_.config.mtp_num_layers; ++i)
-        if (Router* router = future_->layers()[static_cast<std::size_t>(i)]->router())
+        if (Router* router = mtp_->layers()[static_cast<std::size_t>(i)]->router())
           routers_.push_back({context_.config.num_layers + i, router});
     }
   }
@@ -116,7 +116,7 @@ void GPTModel::check_placements() {
   MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x),
              ", and the next one expects ", "activations that are ", name_of(context_.stream()));
   if (output_) output_->output_placement(x);
-  if (future_) future_->check_placement(x);
+  if (mtp_) mtp_->check_placement(x);
 }
 
 void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
@@ -132,9 +132,9 @@ void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
     unit = norm_unit(), output_->visit_norm(visitor);
     unit = output_unit(), output_->visit_weight(visitor);
   }
-  if (future_) {
-    unit = future_embedding_unit(), future_->visit_embedding(visitor);
-    for (const auto& layer : future_->layers()) ++unit, layer->visit(visitor);
+  if (mtp_) {
+    unit = mtp_embedding_unit(), mtp_->visit_embedding(visitor);
+    for (const auto& layer : mtp_->layers()) ++unit, layer->visit(visitor);
   }
 }
 
@@ -149,7 +149,7 @@ bool GPTModel::output_uses_own_embedding() const {
 bool GPTModel::has_pending_contribution(int unit) const {
   if (!context_.config.output_uses_embeddings() || (embedding_ && output_)) return false;
   if (embedding_) return unit == 0;
-  return output_ && unit == (ties_embeddings() ? output_unit() : future_embedding_unit());
+  return output_ && unit == (ties_embeddings() ? output_unit() : mtp_embedding_unit());
 }
 
 int GPTModel::last_unit(const MicrobatchContext& microbatch) const {
@@ -158,7 +158,7 @@ int GPTModel::last_unit(const MicrobatchContext& microbatch) const {
 
 void GPTModel::add_shared_gradient() {
   if (output_) output_->weight().add_shared_gradient();
-  if (future_) future_->add_shared_gradient();
+  if (mtp_) mtp_->add_shared_gradient();
 }
 
 void GPTModel::acquire(int unit, Use use) {
@@ -235,13 +235,13 @@ GPTModel::Losses GPTModel::output_losses(const Tensor& hidden, const Targets& ta
                                          MicrobatchContext& microbatch) {
   const Tensor normalized = output_->normalize(hidden, microbatch);
   Losses losses{.next = output_->loss_of_normalized(normalized, targets.next, grad_scale, microbatch)};
-  if (future_ && microbatch.saves_for_backward)
-    losses.future = future_->loss(normalized, targets.future, grad_scale, microbatch);
+  if (mtp_ && microbatch.saves_for_backward)
+    losses.future = mtp_->loss(normalized, targets.future, grad_scale, microbatch);
   return losses;
 }
 
 Tensor GPTModel::backward_output(MicrobatchContext& microbatch) {
-  const Tensor d_future = future_ ? future_->backward(microbatch) : Tensor();
+  const Tensor d_future = mtp_ ? mtp_->backward(microbatch) : Tensor();
   Tensor d_normalized = output_->backward_to_normalized(microbatch);
   if (d_future.defined()) ops::add_to(d_future, d_normalized);
   return output_->normalize_backward(d_normalized, microbatch);

@@ -86,8 +86,8 @@ class GPTModel {
  private:
   int norm_unit() const { return kFirstLayerUnit + static_cast<int>(layers_.size()); }
   int output_unit() const { return norm_unit() + 1; }
-  int future_embedding_unit() const { return norm_unit() + 2; }
-  int units() const { return output_unit() + 1 + (future_ ? 1 + static_cast<int>(future_->layers().size()) : 0); }
+  int mtp_embedding_unit() const { return norm_unit() + 2; }
+  int units() const { return output_unit() + 1 + (mtp_ ? 1 + static_cast<int>(mtp_->layers().size()) : 0); }
   /// Returns the last unit that a pass through the output uses. Only training uses the units of multi-token prediction.
   int last_unit(const MicrobatchContext& microbatch) const;
   bool ties_embeddings() const;
@@ -121,7 +121,7 @@ class GPTModel {
   LayerObserver observer_;
   std::vector<LayerRouter> routers_;  // routers of layers_
   std::unique_ptr<OutputLayer> output_;
-  std::unique_ptr<MultiTokenPrediction> future_;  // nullptr in stages without multi-token prediction
+  std::unique_ptr<MultiTokenPrediction> mtp_;  // nullptr in stages without multi-token prediction
   ChunkParamBuffers* memory_ = nullptr;
   bool are_gradients_released_ = false;  // set by backward of the step's last microbatch
 };

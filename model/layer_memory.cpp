@@ -25,10 +25,10 @@ LayerBytes measure(MetaRun& run, const Forward& forward, const Backward& backwar
     MicrobatchContext microbatch = run.make_microbatch();
     microbatch.delay_wgrad_compute = delays_wgrad;
     forward(run.make_input(), microbatch);
-    bytes.kept = live.bytes - before;
+    bytes.saved = live.bytes - before;
     run.device().reset_peak();
     backward(microbatch);
-    (delays_wgrad ? bytes.working_delayed_wgrad : bytes.working) = live.peak - before - bytes.kept;
+    (delays_wgrad ? bytes.working_delayed_wgrad : bytes.working) = live.peak - before - bytes.saved;
     if (delays_wgrad) bytes.waiting = live.bytes - before;
   }
   return bytes;
@@ -81,10 +81,10 @@ class MeasuredLayers {
 
   const BlockKinds& blocks() const { return blocks_; }
   const LayerBytes& layer(i64 index) {
-    const auto [found, is_new] =
+    const auto [it, is_new] =
         layers_.try_emplace({blocks_.kind_of_layer.at(static_cast<std::size_t>(index)), setup_.fp8.has(index)});
-    if (is_new) found->second = measure_layer(config_, setup_, index);
-    return found->second;
+    if (is_new) it->second = measure_layer(config_, setup_, index);
+    return it->second;
   }
   const LayerBytes& output() {
     if (!output_) output_ = measure_output(config_, setup_);
@@ -119,7 +119,7 @@ const LayerBytes& LayerSizes::output() {
 }
 
 LayerSizes& LayerSizesCache::get(const ActivationSetup& setup) {
-  if (const auto found = sizes_.find(setup); found != sizes_.end()) return found->second;
+  if (const auto it = sizes_.find(setup); it != sizes_.end()) return it->second;
   const ActivationSetup key = setup_of_layer(config_, setup);
   std::shared_ptr<MeasuredLayers>& measured = measured_[key];
   if (!measured) measured = std::make_shared<MeasuredLayers>(config_, key);

@@ -20,8 +20,8 @@ ActivationSetup setup_of_layer(const ModelConfig& config, ActivationSetup setup)
 
 /// Activation bytes of a transformer layer, or of the output layer with the loss, including the input.
 struct LayerBytes {
-  i64 kept = 0;     ///< kept from forward to backward, excluding the result
-  i64 working = 0;  ///< peak of backward in addition to `kept`
+  i64 saved = 0;    ///< kept from forward to backward, excluding the result
+  i64 working = 0;  ///< peak of backward in addition to `saved`
   // If weight gradients are delayed:
   i64 working_delayed_wgrad = 0;  ///< `working`
   i64 waiting = 0;  ///< bytes kept for delayed weight gradients after the input gradient has been computed

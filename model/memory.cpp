@@ -252,7 +252,7 @@ void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankPar
     const StageActivations stage_memory = stage_activations(sizes, stage);
     // If only multi-token prediction uses the embeddings, their gradient is allocated after the peak of the output.
     const double after_output = sizes.config().untie_embeddings_and_output_weights ? separate_grad : 0;
-    sum.peak_excess = static_cast<double>(stage_memory.kept + stage_memory.working) + chunk_bytes.params +
+    sum.peak_excess = static_cast<double>(stage_memory.saved + stage_memory.working) + chunk_bytes.params +
                       chunk_bytes.grads + after_output -
                       peak_with_unsharded(used, unit_activation_bytes(sizes, used), unsharded, after_output);
   }

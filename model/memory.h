@@ -42,13 +42,13 @@ struct ActivationSetup {
 ActivationSetup activation_setup(const Layout& layout, DType dtype);
 
 struct StageActivations {
-  i64 kept = 0;          ///< bytes from forward to backward of one microbatch; exact
-  i64 working = 0;       ///< peak of backward in addition to what is kept
+  i64 saved = 0;         ///< bytes from forward to backward of one microbatch; exact
+  i64 working = 0;       ///< peak of backward in addition to `saved`
   i64 offloaded = 0;     ///< bytes that are offloaded
   i64 blocks = 0;        ///< disk space of the offloaded bytes
   i64 largest_unit = 0;  ///< largest number of bytes that are offloaded or fetched together
   // If weight gradients are delayed:
-  i64 waiting = 0;                ///< bytes kept for delayed weight gradients, instead of `kept` or `offloaded`
+  i64 waiting = 0;                ///< bytes kept for delayed weight gradients, instead of `saved` or `offloaded`
   i64 working_delayed_wgrad = 0;  ///< `working` with delayed weight gradients
 };
 StageActivations stage_activations(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);

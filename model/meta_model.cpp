@@ -141,7 +141,7 @@ ModelContext without_embedding(ModelContext context) {
 MetaOutput::MetaOutput(const ModelConfig& config, const ActivationSetup& setup)
     : run_(config, setup),
       output_(without_embedding(run_.context()), {.has_embedding = false}, nullptr),
-      future_(static_cast<std::size_t>(config.mtp_num_layers), {run_.make_targets(), run_.make_targets()}) {
+      mtp_(static_cast<std::size_t>(config.mtp_num_layers), {run_.make_targets(), run_.make_targets()}) {
   for (const auto& [layer, router] : output_.routers()) router->allocate_state();
 }
 
@@ -150,7 +150,7 @@ void MetaOutput::visit(const ParamVisitor& f) {
 }
 
 void MetaOutput::forward(const Tensor& hidden, MicrobatchContext& microbatch) {
-  output_.loss(hidden, {run_.make_targets(), future_}, 1, microbatch);
+  output_.loss(hidden, {run_.make_targets(), mtp_}, 1, microbatch);
 }
 
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f) {

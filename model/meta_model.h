@@ -66,7 +66,7 @@ class MetaOutput {
  private:
   MetaRun run_;
   GPTModel output_;
-  std::vector<FutureTokens> future_;
+  std::vector<FutureTokens> mtp_;
 };
 
 /// Throws OutOfMemory if the bytes of the model's weights, or of its activations for `tokens` tokens, do not fit in 64

@@ -34,12 +34,12 @@ void add_activations(LayerSizes& sizes, const StageContents& stage, MemoryByModu
   if (stage.has_embedding) modules[embedding_module()].activations += result;
   i64 layer = stage.first_layer;
   for (const LayerGroup& group : layer_groups(setup.recompute, stage.num_layers())) {
-    const i64 kept =
-        group.is_recomputed ? padded_alloc_size(recompute_input_bytes(config, setup)) : sizes.layer(layer).kept;
-    if (setup.offload == OffloadTier::Device) modules[layer_module(layer)].activations += static_cast<double>(kept);
+    const i64 saved =
+        group.is_recomputed ? padded_alloc_size(recompute_input_bytes(config, setup)) : sizes.layer(layer).saved;
+    if (setup.offload == OffloadTier::Device) modules[layer_module(layer)].activations += static_cast<double>(saved);
     layer += group.layers;
   }
-  if (stage.has_output) modules[output_module()].activations += static_cast<double>(sizes.output().kept) - result;
+  if (stage.has_output) modules[output_module()].activations += static_cast<double>(sizes.output().saved) - result;
 }
 
 }  // namespace

@@ -27,16 +27,16 @@ std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageConte
   i64 layer = stage.first_layer;
   for (const LayerGroup& group : layer_groups(sizes.setup().recompute, stage.num_layers())) {
     ActivationUnit unit;
-    i64 kept = 0;
+    i64 saved = 0;
     for (const i64 end = layer + group.layers; layer < end; ++layer) {
       const LayerBytes& bytes = sizes.layer(layer);
-      kept += bytes.kept;
+      saved += bytes.saved;
       unit.working = std::max(unit.working, bytes.working);
       unit.working_delayed_wgrad = std::max(unit.working_delayed_wgrad, bytes.working_delayed_wgrad);
       unit.waiting += bytes.waiting;
     }
-    unit.bytes = group.is_recomputed ? input : kept;
-    unit.recomputed = group.is_recomputed ? kept - input : 0;
+    unit.bytes = group.is_recomputed ? input : saved;
+    unit.recomputed = group.is_recomputed ? saved - input : 0;
     units.push_back(unit);
   }
   return units;
@@ -47,15 +47,15 @@ std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageConte
 i64 peak_with_delayed_wgrad(const std::vector<ActivationUnit>& units, bool is_offloaded, i64 after) {
   i64 before = 0, peak = 0;
   for (const ActivationUnit& unit : units) before += is_offloaded ? 0 : unit.bytes;
-  const i64 kept = before;
+  const i64 saved = before;
   for (std::size_t i = units.size(); i-- > 0;) {
     const ActivationUnit& unit = units[i];
-    const i64 own = (is_offloaded ? unit.bytes : 0) + unit.recomputed + unit.working_delayed_wgrad;
-    peak = std::max(peak, before + after + own);
+    const i64 unit_bytes = (is_offloaded ? unit.bytes : 0) + unit.recomputed + unit.working_delayed_wgrad;
+    peak = std::max(peak, before + after + unit_bytes);
     before -= is_offloaded ? 0 : unit.bytes;
     after += unit.waiting;
   }
-  return std::max(peak, after) - kept;
+  return std::max(peak, after) - saved;
 }
 
 }  // namespace
@@ -76,8 +76,8 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
     const ActivationUnit& unit = *it;
     // While this unit runs backward, earlier units are still saved or offloaded, and this one is on the device in both
     // cases.
-    const i64 own = unit.working + unit.recomputed + (is_offloaded ? unit.bytes : 0);
-    sum.working = std::max(sum.working, own - freed);
+    const i64 unit_bytes = unit.working + unit.recomputed + (is_offloaded ? unit.bytes : 0);
+    sum.working = std::max(sum.working, unit_bytes - freed);
     sum.waiting += unit.waiting;
     if (!is_offloaded) {
       freed += unit.bytes;
@@ -86,15 +86,15 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
     sum.offloaded += unit.bytes, sum.blocks += ceil_div(unit.bytes, FileActivations::kBlock);
     sum.largest_unit = std::max(sum.largest_unit, unit.bytes);
   }
-  sum.kept = freed;
+  sum.saved = freed;
   if (stage.has_embedding) sum.waiting += padded_alloc_size(residual_bytes(sizes.config(), setup));
   const LayerBytes output = stage.has_output ? sizes.output() : LayerBytes();
   sum.working_delayed_wgrad = peak_with_delayed_wgrad(units, is_offloaded, output.waiting);
   if (!stage.has_output) return sum;
-  sum.kept += output.kept;
+  sum.saved += output.saved;
   sum.waiting += output.waiting;
-  sum.working = std::max(sum.working - output.kept, output.working);
-  sum.working_delayed_wgrad = std::max(sum.working_delayed_wgrad - output.kept, output.working_delayed_wgrad);
+  sum.working = std::max(sum.working - output.saved, output.working);
+  sum.working_delayed_wgrad = std::max(sum.working_delayed_wgrad - output.saved, output.working_delayed_wgrad);
   return sum;
 }
 
@@ -121,7 +121,7 @@ bool is_dominated_by(const std::vector<i64>& counts, const std::vector<i64>& oth
 
 bool is_dominated_by(const PeakCandidate& moment, const PeakCandidate& other) {
   return moment.chunk == other.chunk && moment.delays_wgrad == other.delays_wgrad &&
-         moment.receives <= other.receives && is_dominated_by(moment.kept, other.kept) &&
+         moment.receives <= other.receives && is_dominated_by(moment.saved, other.saved) &&
          is_dominated_by(moment.waiting, other.waiting);
 }
 
@@ -155,24 +155,24 @@ i64 sum_bytes(const std::vector<i64>& counts, const std::vector<StageActivations
 PeakCandidates find_peak_candidates(const Schedule& schedule, int rank) {
   const std::vector<Action>& actions = schedule.per_rank[static_cast<std::size_t>(rank)];
   const auto chunks = static_cast<std::size_t>(schedule.chunks_per_rank);
-  std::vector<i64> kept(chunks), waiting(chunks);
+  std::vector<i64> saved(chunks), waiting(chunks);
   PeakCandidates candidates;
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const ActionKind kind = actions[i].kind;
     const int chunk = schedule.chunk_of(actions[i].stage);
     const auto index = static_cast<std::size_t>(chunk);
     if (kind == ActionKind::Forward) {
-      ++kept[index];
-      add_if_not_dominated(candidates.after_forward, kept);
+      ++saved[index];
+      add_if_not_dominated(candidates.after_forward, saved);
     }
     const bool delays_wgrad = kind == ActionKind::BackwardInput;
     if (computes_input_grad(kind)) {
       add_if_not_dominated(candidates.in_backward, {.chunk = chunk,
                                                     .delays_wgrad = delays_wgrad,
                                                     .receives = receives_during(schedule, actions, i),
-                                                    .kept = kept,
+                                                    .saved = saved,
                                                     .waiting = waiting});
-      --kept[index];
+      --saved[index];
       if (delays_wgrad) ++waiting[index];
     }
     if (kind == ActionKind::BackwardWeight) --waiting[index];
@@ -189,13 +189,13 @@ PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share,
   for (const PeakCandidate& moment : moments.in_backward) {
     const StageActivations& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
     const i64 working = moment.delays_wgrad ? chunk.working_delayed_wgrad : chunk.working;
-    const i64 in_flight = sum_bytes(moment.kept, chunks, &StageActivations::kept) +
+    const i64 in_flight = sum_bytes(moment.saved, chunks, &StageActivations::saved) +
                           sum_bytes(moment.waiting, chunks, &StageActivations::waiting);
     peak.live = std::max(peak.live, in_flight + working + (moment.receives ? message : 0));
   }
-  for (const std::vector<i64>& kept : moments.after_forward) {
-    peak.offloaded = std::max(peak.offloaded, sum_bytes(kept, chunks, &StageActivations::offloaded));
-    peak.blocks = std::max(peak.blocks, sum_bytes(kept, chunks, &StageActivations::blocks));
+  for (const std::vector<i64>& saved : moments.after_forward) {
+    peak.offloaded = std::max(peak.offloaded, sum_bytes(saved, chunks, &StageActivations::offloaded));
+    peak.blocks = std::max(peak.blocks, sum_bytes(saved, chunks, &StageActivations::blocks));
   }
   peak.live += buffer_bytes(sizes.setup(), chunks);
   return peak;

@@ -12,7 +12,7 @@ struct PeakCandidate {
   int chunk = 0;                  ///< chunk of the pass
   bool delays_wgrad = false;      ///< the pass delays its weight gradients
   bool receives = false;          ///< the rank receives the input of the next pass at the same time
-  std::vector<i64> kept = {};     ///< microbatches between forward and backward by chunk, including this one
+  std::vector<i64> saved = {};    ///< microbatches between forward and backward by chunk, including this one
   std::vector<i64> waiting = {};  ///< microbatches with delayed weight gradients by chunk
 };
 

@@ -133,16 +133,16 @@ std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std:
   const i64 dy = padded_alloc_size(residual_bytes(config, setup)),
             input = padded_alloc_size(recompute_input_bytes(config, setup));
   std::vector<UnitActivations> list;
-  i64 kept = 0;
+  i64 saved = 0;
   for (const UsedUnits& u : used) {
     i64 layers = 0, working = u.is_embedding ? dy : 0;
     for (i64 layer = u.first_layer; layer < u.first_layer + u.layers; ++layer) {
-      layers += sizes.layer(layer).kept;
+      layers += sizes.layer(layer).saved;
       working = std::max(working, sizes.layer(layer).working);
     }
-    if (u.is_output) working = sizes.output().kept + sizes.output().working;
-    list.push_back({.saved_earlier = kept, .live = layers + working});
-    if (setup.offload == OffloadTier::Device) kept += u.is_recomputed ? input : layers;
+    if (u.is_output) working = sizes.output().saved + sizes.output().working;
+    list.push_back({.saved_earlier = saved, .live = layers + working});
+    if (setup.offload == OffloadTier::Device) saved += u.is_recomputed ? input : layers;
   }
   return list;
 }

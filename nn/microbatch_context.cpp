@@ -13,7 +13,7 @@ Tensor SavedTensors::take(const void* owner) {
   if (!offloaded_.empty() && offloaded_.back().end == entries_.size()) reload();
   Entry entry = std::move(entries_.back());
   entries_.pop_back();
-  if (!entry.recomputed) return entry.kept;
+  if (!entry.recomputed) return entry.tensor;
   RecomputedTensor& recomputed = *entry.recomputed;
   if (!recomputed.value.defined()) recomputed.value = recomputed.compute(std::exchange(recomputed.inputs, {}));
   return recomputed.value;
@@ -23,18 +23,18 @@ i64 SavedTensors::bytes() const {
   i64 bytes = 0;
   std::set<const void*> counted;
   for (const Entry& entry : entries_) {
-    if (entry.kept.defined() && counted.insert(entry.kept.raw()).second) bytes += entry.kept.bytes();
+    if (entry.tensor.defined() && counted.insert(entry.tensor.raw()).second) bytes += entry.tensor.bytes();
   }
   return bytes;
 }
 
 template <class F>
-void SavedTensors::for_each_kept(std::size_t first, F&& f) {
+void SavedTensors::for_each_tensor(std::size_t first, F&& f) {
   std::set<const RecomputedTensor*> seen;
   for (std::size_t i = first; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     if (!entry.recomputed) {
-      f(entry.kept);
+      f(entry.tensor);
     } else if (seen.insert(entry.recomputed.get()).second) {
       for (Tensor& input : entry.recomputed->inputs) f(input);
     }
@@ -44,16 +44,17 @@ void SavedTensors::for_each_kept(std::size_t first, F&& f) {
 void SavedTensors::offload(std::size_t first, ActivationStore& store) {
   if (first == entries_.size()) return;
   OffloadedBatch offloaded{.first = first, .end = entries_.size(), .locations = {}, .tensors = nullptr};
-  std::map<std::pair<const void*, i64>, std::size_t> found;  // a tensor saved by several owners is offloaded once
+  std::map<std::pair<const void*, i64>, std::size_t>
+      tensor_indices;  // a tensor saved by several owners is offloaded once
   std::vector<Tensor> tensors;
-  for_each_kept(first, [&](Tensor& t) {
+  for_each_tensor(first, [&](Tensor& t) {
     if (!t.defined()) return offloaded.locations.push_back({});
-    const auto [index, is_new] = found.try_emplace({t.raw(), t.bytes()}, tensors.size());
+    const auto [index, is_new] = tensor_indices.try_emplace({t.raw(), t.bytes()}, tensors.size());
     offloaded.locations.push_back({index->second, t.shape()});
     if (is_new) tensors.push_back(t);
   });
   offloaded.tensors = store.put(std::move(tensors));
-  for_each_kept(first, [](Tensor& t) { t = Tensor(); });
+  for_each_tensor(first, [](Tensor& t) { t = Tensor(); });
   offloaded_.push_back(std::move(offloaded));
 }
 
@@ -66,7 +67,7 @@ void SavedTensors::reload() {
   offloaded_.pop_back();
   const std::vector<Tensor> tensors = offloaded.tensors->take();
   auto location = offloaded.locations.begin();
-  for_each_kept(offloaded.first, [&](Tensor& t) {
+  for_each_tensor(offloaded.first, [&](Tensor& t) {
     if (location->tensor) t = tensors[*location->tensor].view(location->shape);
     ++location;
   });

@@ -45,7 +45,7 @@ class SavedTensors {
  private:
   struct Entry {
     const void* owner;
-    Tensor kept;
+    Tensor tensor;
     std::shared_ptr<RecomputedTensor> recomputed;
   };
   /// Offloaded entries [first, end), each distinct tensor once, and where to restore them.
@@ -59,9 +59,9 @@ class SavedTensors {
     std::unique_ptr<OffloadedTensors> tensors;
   };
 
-  /// Calls f on every tensor kept by the entries from `first` on, in a fixed order.
+  /// Calls f on every tensor of the entries [first, size()), in a fixed order.
   template <class F>
-  void for_each_kept(std::size_t first, F&& f);
+  void for_each_tensor(std::size_t first, F&& f);
   void reload();
 
   std::vector<Entry> entries_;
@@ -80,7 +80,7 @@ class MicrobatchContext {
   PositionRanges positions;          ///< positions of the tokens in their samples
   /// Context-parallel partition of these positions; null without context parallelism.
   std::shared_ptr<const SamplePartition> partition;
-  /// int32 [s, b], for samples packed from documents: first position of each token's document. Undefined means 0.
+  /// First position of the document of each token, int32 [s, b], for samples packed from documents. Undefined = 0.
   Tensor attention_starts;  ///< limits attention; has the rows of attention after a head exchange
   Tensor position_starts;   ///< origin of learned and rotary positions
   Tensor sequence_starts;   ///< attention_starts of all positions of the samples; only with context parallelism

@@ -78,7 +78,7 @@ void visit_box(const Box& part, const Region& from, const Region& to, const RunV
 
 }  // namespace
 
-Region whole(Box box) {
+Region full_region(Box box) {
   const i64 count = numel(box.shape);
   return {.box = std::move(box), .flat_begin = 0, .flat_end = count};
 }

@@ -21,7 +21,7 @@ struct Region {
 };
 
 /// Returns the region that covers all of `box`.
-Region whole(Box box);
+Region full_region(Box box);
 
 /// Returns a description of the defect of an invalid region, or "" if the region is valid (equal ranks, nonnegative
 /// sizes, inside the global shape).

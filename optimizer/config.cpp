@@ -17,7 +17,7 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
     errors.push_back("optimizer.adam_beta1, adam_beta2, adam_eps: only read when optimizer is \"adam\" or \"muon\"");
   }
   if (optimizer == OptimizerKind::Sgd && exp_avg_sq_dtype != defaults.exp_avg_sq_dtype) {
-    errors.push_back("optimizer.exp_avg_sq_dtype: sgd keeps no second moments");
+    errors.push_back("optimizer.exp_avg_sq_dtype: sgd has no second moments");
   }
   if (!can_round_gradients() && main_grads_dtype != defaults.main_grads_dtype) {
     errors.push_back("optimizer.main_grads_dtype: must be \"fp32\" with muon, which transforms gradients in place");

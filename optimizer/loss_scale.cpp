@@ -56,8 +56,8 @@ void LossScale::restore(std::string_view state, const std::string& source) {
   std::istringstream in{std::string(state)};
   double value = 0;
   i64 good_steps = 0, overflows_left = 0;
-  std::string rest;
-  const bool is_read = static_cast<bool>(in >> value >> good_steps >> overflows_left) && !(in >> rest);
+  std::string excess;
+  const bool is_read = static_cast<bool>(in >> value >> good_steps >> overflows_left) && !(in >> excess);
   check_input(is_read && std::isfinite(value) && value > 0 && good_steps >= 0 && overflows_left >= 0, source,
               ": is not the state of a loss scale: \"", state, "\"");
   // The configuration may have changed since.

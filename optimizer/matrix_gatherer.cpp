@@ -79,7 +79,7 @@ void MatrixGatherer::add_params(std::span<ParamAndGradBuffer* const> buffers, co
       if (!filter(*param) || !params_.emplace(param->name, static_cast<i64>(params_.size())).second) continue;
       globals_.push_back(param->box.global);
       for (const Box& box : param->matrices)
-        matrices_.push_back({.param = params_.at(param->name), .region = whole(box)});
+        matrices_.push_back({.param = params_.at(param->name), .region = full_region(box)});
     }
     buffer->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
       if (!filter(param)) return;
@@ -100,10 +100,10 @@ void MatrixGatherer::exchange_chunks() {
   const double longest = reduce_scalar(static_cast<double>(encoded.size() + 1), ReduceOp::Max, *holders_, device_);
   encoded.resize(static_cast<std::size_t>(longest), -1);
   const auto length = static_cast<i64>(encoded.size());
-  Tensor own = Tensor::empty({length}, DType::I64, device_, MemoryClass::Workspace);
+  Tensor local_sizes = Tensor::empty({length}, DType::I64, device_, MemoryClass::Workspace);
   Tensor all = Tensor::empty({length * ranks_}, DType::I64, device_, MemoryClass::Workspace);
-  write_values(encoded, own);
-  holders_->all_gather(own, all).wait();
+  write_values(encoded, local_sizes);
+  holders_->all_gather(local_sizes, all).wait();
   const std::vector<i64> all_encoded = read_values<i64>(all);
   for (const int rank : others) {
     auto next = all_encoded.begin() + rank * length;
@@ -147,7 +147,7 @@ void MatrixGatherer::choose_owners() {
 }
 
 void MatrixGatherer::transform(const std::function<void(Tensor&)>& f) {
-  const auto& own = owned_[static_cast<std::size_t>(rank_)];
+  const auto& local = owned_[static_cast<std::size_t>(rank_)];
   const std::size_t rounds = std::ranges::max(owned_, {}, &std::vector<const Matrix*>::size).size();
   // One matrix per owner at a time, so that all ranks work and no rank holds more than one matrix.
   for (std::size_t round = 0; round < rounds; ++round) {
@@ -158,10 +158,10 @@ void MatrixGatherer::transform(const std::function<void(Tensor&)>& f) {
       }
     };
     for_each_other([&](const Matrix& matrix) { send_parts(matrix); });
-    if (round < own.size()) {
-      Tensor matrix = gather(*own[round]);
+    if (round < local.size()) {
+      Tensor matrix = gather(*local[round]);
       f(matrix);
-      scatter(*own[round], matrix);
+      scatter(*local[round], matrix);
     }
     for_each_other([&](const Matrix& matrix) { receive_parts(matrix); });
   }

@@ -44,10 +44,10 @@ class Optimizer {
             const MatrixGroups& holders = {}, std::unique_ptr<StateStore> states = nullptr,
             std::unique_ptr<AsyncCopyEngine> copies = nullptr);
 
-  /// Performs one update. Call after finish() and before publish() of every buffer. `grad_scale` turns the summed
-  /// gradient into that of the loss (1 / number of target tokens). If the gradient norm is not finite, weights, states
-  /// and step counter are unchanged on every rank. Clips as Megatron-LM does: by clip_grad / (norm + 1e-6) if that is
-  /// below 1. group_of() decides which parameters get no weight decay.
+  /// Performs one update. Call after finish() and before publish() of every buffer. `grad_scale` converts the summed
+  /// gradient to the gradient of the mean loss (1 / number of target tokens). If the gradient norm is not finite,
+  /// weights, states and step counter are unchanged on every rank. Clips as Megatron-LM does: by clip_grad / (norm +
+  /// 1e-6) if that is below 1. group_of() decides which parameters get no weight decay.
   StepResult step(double lr, double weight_decay, double grad_scale = 1);
 
   /// Parts of step() for callers that must not block: queue compute_update_scale(), reduce the factor over the

@@ -109,10 +109,10 @@ Tensor Staging::stage(const Tensor& original, Device& device) {
     copy_engine_.to_device(original, staged).make_stream_wait();
     return staged;
   }
-  const auto found = std::ranges::find_if(
-      prefetched_, [&](const PendingCopy& t) { return t.buffer && is_same(t.original, original); });
+  const auto it = std::ranges::find_if(prefetched_,
+                                       [&](const PendingCopy& t) { return t.buffer && is_same(t.original, original); });
   PendingCopy& t =
-      staged_buffers_.emplace_back(found == prefetched_.end() ? start(original) : std::exchange(*found, PendingCopy()));
+      staged_buffers_.emplace_back(it == prefetched_.end() ? start(original) : std::exchange(*it, PendingCopy()));
   t.copy.wait();
   return *t.buffer;
 }

@@ -41,7 +41,8 @@ struct UpdateSegment {
   Tensor gradient(i64 begin, i64 count, DType wide) const;
 };
 
-/// Kind of a pass over the states: which segments it visits, and what it changes in addition to the states.
+/// Kind of a pass over the states. It determines the segments that the pass visits and the tensors that it changes in
+/// addition to the states.
 enum class PassKind { Update, Prepare };
 
 /// Function that updates a part, which is on one device and entirely in the accumulate dtype.
@@ -52,7 +53,7 @@ UpdatePart make_update_part(const Tensor& model, std::vector<Tensor> states, con
 
 class StagedUpdate {
  public:
-  /// `device` holds the gradients, and `copies` is its copy engine. `dtype` is that of the model.
+  /// `device` holds the gradients, and `copies` is its copy engine. `dtype` is the dtype of the model.
   StagedUpdate(Device& device, DType dtype, std::unique_ptr<AsyncCopyEngine> copies);
 
   /// Calls `f` for parts of each run of the segments in `order`. The states of a segment are in the segment of `states`

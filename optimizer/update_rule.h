@@ -38,8 +38,9 @@ class UpdateRule {
   virtual void update(UpdatePart& part, const UpdateStep& step) const = 0;
 
   /// Rules whose update of a weight depends on the entire matrix work in three steps. prepare() replaces the gradient
-  /// of each part by the values of the matrix to transform. transform() overwrites each matrix [out, in], in the dtype
-  /// of gradients, on one of the ranks that hold parts of it. update() receives the result in place of the gradient.
+  /// of each part by the elements of the matrix to transform. transform() overwrites each matrix [out, in], in the
+  /// dtype of gradients, on one of the ranks that hold parts of it. update() receives the result in place of the
+  /// gradient.
   virtual bool needs_matrices() const { return false; }
   virtual void prepare(UpdatePart&, const UpdateStep&) const {}
   virtual void transform(Tensor& /*matrix*/) const {}

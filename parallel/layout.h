@@ -1,4 +1,4 @@
-// Layout of a run: how work is divided among ranks, and what ranks recompute, compress and offload. All code from the
+// Layout of a run: the division of work among ranks, recomputation, compression and offloading. All code from the
 // configuration to the kernels uses this type. Ranks are numbered with tp innermost, then cp, dp and pp
 // (parallel/topology.h).
 #pragma once
@@ -61,8 +61,8 @@ struct CommFormats {
   bool quantized_weights = false;
   bool quantized_gradients = false;               ///< excludes grad_reduce_dtype bf16
   GradDType grad_reduce_dtype = GradDType::Fp32;  ///< ZeRO 1 to 3
-  /// ZeRO 2, 3: round gradients to bf16 for sending and accumulation over microbatches. Within a unit, and over ranks,
-  /// they are summed in the accumulation type. Key of [optimizer].
+  /// Type in which ZeRO 2 and 3 send gradients and accumulate them over microbatches (optimizer.main_grads_dtype). Sums
+  /// within a unit and over ranks use the accumulate type.
   GradDType main_grads_dtype = GradDType::Fp32;
   /// ZeRO 0, 1: sum gradient matrices as factors of this rank (parallel/dp/power_sgd.h); 0 disables this.
   i64 power_sgd_rank = 0;

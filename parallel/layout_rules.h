@@ -28,8 +28,8 @@ struct ModelSizes {
   bool can_exchange_heads(i64 ranks, i64 tp) const;
 };
 
-/// Returns the number of which seq_length must be a multiple. Each context-parallel rank takes a chunk from the front
-/// and one from the back to balance causal attention; sequence parallelism divides its share once more.
+/// Returns the number that must divide seq_length. Each context-parallel rank takes a chunk from the front and one from
+/// the back to balance causal attention; sequence parallelism divides its share once more.
 i64 sequence_step(i64 cp, i64 tp, bool sequence_parallel);
 
 /// Unknown number of ranks. Rules that depend on it are not checked.

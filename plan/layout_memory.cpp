@@ -36,9 +36,9 @@ LayoutMemory::Pipeline& LayoutMemory::get_pipeline(const Layout& layout) {
   // Once the pipeline is full, the number of microbatches in flight does not grow.
   const i64 all = layout.microbatches(work_.global_batch_size),
             scheduled = std::min(all, 3 * layout.pp + all % layout.pp);
-  const auto [found, is_new] =
+  const auto [it, is_new] =
       pipelines_.try_emplace({layout.schedule, layout.pp, layout.chunks, scheduled, layout.stages});
-  Pipeline& pipeline = found->second;
+  Pipeline& pipeline = it->second;
   RankMemorySpec& share = pipeline.share;
   if (is_new) {
     share.stages = split_stages(layout, work_.model.num_layers);
@@ -59,20 +59,20 @@ const RankParameters& LayoutMemory::get_parameters(const Layout& l, const Activa
                           share.expert_shards(),
                           share.layout.zero_stage >= 2,
                           share.layout.formats.has_quantized_comm()};
-  auto found = parameters_.find(key);
-  if (found == parameters_.end()) found = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
-  return found->second;
+  auto it = parameters_.find(key);
+  if (it == parameters_.end()) it = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
+  return it->second;
 }
 
 const PeakActivations& LayoutMemory::get_peak(LayerSizes& sizes, Pipeline& pipeline) {
   const int rank = pipeline.share.pipeline_rank;
-  const auto [found, is_new] = pipeline.peaks.try_emplace({rank, &sizes});
+  const auto [it, is_new] = pipeline.peaks.try_emplace({rank, &sizes});
   if (is_new) {
     const auto [moments, is_first] = pipeline.moments.try_emplace(rank);
     if (is_first) moments->second = find_peak_candidates(pipeline.share.schedule, rank);
-    found->second = peak_activations(sizes, pipeline.share, moments->second);
+    it->second = peak_activations(sizes, pipeline.share, moments->second);
   }
-  return found->second;
+  return it->second;
 }
 
 MemoryEstimate LayoutMemory::estimate_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank) {

@@ -217,9 +217,9 @@ class LayoutEnumerator {
 
   /// Returns stage_layouts(), which counts a model's operations, cached by number of stages.
   const std::vector<std::string>& cached_stage_layouts(i64 stages) {
-    const auto [found, is_new] = stage_layouts_.try_emplace(stages);
-    if (is_new) found->second = stage_layouts(work_.model, stages);
-    return found->second;
+    const auto [it, is_new] = stage_layouts_.try_emplace(stages);
+    if (is_new) it->second = stage_layouts(work_.model, stages);
+    return it->second;
   }
 
   void for_each_zero_stage(Layout layout) {
@@ -308,17 +308,18 @@ void for_each_layout(const Hardware& hardware, const Workload& work, const Searc
 
 std::vector<CommFormats> lossy_comm_options(const Hardware& hardware, const Workload& work, const Layout& layout) {
   const bool leaves_first_tier = layout.shard_group().ranks * layout.tp > hardware.links.ranks.front();
-  const CommFormats& given = work.base.formats;
+  const CommFormats& configured = work.base.formats;
   std::vector<CommFormats> list;
   for (const bool weights : {false, true}) {
     for (const GradReduceFormat format : {GradReduceFormat::Full, GradReduceFormat::Bf16, GradReduceFormat::Int8}) {
       for (const bool has_bf16_sums : {false, true}) {
-        CommFormats formats = given;
+        CommFormats formats = configured;
         formats.quantized_weights |= weights;
-        if (given.power_sgd_rank == 0) formats.set_grad_reduce_format(std::max(given.grad_reduce_format(), format));
+        if (configured.power_sgd_rank == 0)
+          formats.set_grad_reduce_format(std::max(configured.grad_reduce_format(), format));
         if (has_bf16_sums && work.can_round_gradients) formats.main_grads_dtype = GradDType::Bf16;
         const bool has_quantized_comm = weights || format != GradReduceFormat::Full;
-        if (formats == given || !formats.is_compatible_with(layout.zero_stage) ||
+        if (formats == configured || !formats.is_compatible_with(layout.zero_stage) ||
             (has_quantized_comm && !leaves_first_tier))
           continue;
         if (formats.has_bf16_grads() && format == GradReduceFormat::Bf16)
@@ -338,10 +339,10 @@ bool has_layouts(const Hardware& hardware, const Workload& work, const SearchLim
 }
 
 std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workload& work, const SearchLimits& limits) {
-  std::vector<std::string> found;
+  std::vector<std::string> conflicts;
   if (const i64 max_count = hardware.links.ranks.back(); limits.world_size > max_count)
-    found.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name,
-                        " connect at most ", max_count, " ranks (links.ranks)"));
+    conflicts.push_back(str("world_size = ", limits.world_size, ", but the links of ", hardware.device.name,
+                            " connect at most ", max_count, " ranks (links.ranks)"));
   const auto value_or_one = [](i64 value) { return std::max<i64>(value, 1); };
   const Layout layout{.tp = value_or_one(limits.tp),
                       .cp = value_or_one(limits.cp),
@@ -350,13 +351,14 @@ std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workloa
                       .etp = work.model.moe.num_experts > 0 ? 1 : 0};
   ModelSizes sizes = model_sizes(work.model);
   sizes.num_layers = 0;  // chunks and uneven stages may help, and so may other axes for the batch
-  for (std::string& text : layout_conflicts(sizes, layout, limits.world_size)) found.push_back(std::move(text));
+  for (std::string& text : layout_conflicts(sizes, layout, limits.world_size)) conflicts.push_back(std::move(text));
   if (const i64 size = limits.micro_batch_size; size > 0 && work.global_batch_size % size != 0)
-    found.push_back(str("micro_batch_size = ", size, " does not divide global_batch_size = ", work.global_batch_size));
+    conflicts.push_back(
+        str("micro_batch_size = ", size, " does not divide global_batch_size = ", work.global_batch_size));
   if (layout.pp > work.model.num_layers)
-    found.push_back(
+    conflicts.push_back(
         str("pipeline_model_parallel_size = ", layout.pp, " is above num_layers = ", work.model.num_layers));
-  return found;
+  return conflicts;
 }
 
 }  // namespace mcpp

@@ -193,8 +193,8 @@ std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun
 std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredRun& measured) {
   std::vector<RunPart> parts;
   const auto add = [&](const std::string& name, double predicted) {
-    if (const auto found = measured.modules.find(name); found != measured.modules.end())
-      parts.push_back({name, predicted, found->second});
+    if (const auto it = measured.modules.find(name); it != measured.modules.end())
+      parts.push_back({name, predicted, it->second});
   };
   const ModelConfig& m = job.work.model;
   const auto steps = static_cast<double>(job.layout.microbatches(job.work.global_batch_size));
@@ -226,8 +226,8 @@ std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<Memo
     if (max_bytes > 0 || bytes > 0) parts.push_back({name, max_bytes, bytes, /*is_memory=*/true});
   };
   for (const auto& [name, of] : kPlannedClasses)
-    if (const auto found = measured.peak_by_class.find(std::string(name)); found != measured.peak_by_class.end())
-      add(found->first, found->second, [of = of](const MemoryEstimate& rank) { return rank.*of; });
+    if (const auto it = measured.peak_by_class.find(std::string(name)); it != measured.peak_by_class.end())
+      add(it->first, it->second, [of = of](const MemoryEstimate& rank) { return rank.*of; });
   for (const auto& [name, bytes] : measured.peak_by_class)
     if (std::ranges::find(kPlannedClasses, name, &PlannedClass::name) == kPlannedClasses.end())
       add(name, bytes, [](const MemoryEstimate&) { return 0.0; });
@@ -250,12 +250,12 @@ std::vector<ModuleParts> compare_module_memory(const std::vector<MemoryByModule>
     if (bytes_by_class == measured.module_bytes.end()) continue;
     ModuleParts part{.name = module, .classes = {}};
     for (const auto& [name, bytes] : kModuleClasses) {
-      const auto found = bytes_by_class->second.find(std::string(name));
-      if (found == bytes_by_class->second.end()) continue;
+      const auto it = bytes_by_class->second.find(std::string(name));
+      if (it == bytes_by_class->second.end()) continue;
       double sum = 0, count = 0;
       for (const ModuleMemory* rank : ranks)  // the copy of tied embeddings at the output has no activations
         if (rank->*bytes > 0) sum += rank->*bytes, ++count;
-      part.classes.push_back({std::string(name), count > 0 ? sum / count : 0, found->second, /*is_memory=*/true});
+      part.classes.push_back({std::string(name), count > 0 ? sum / count : 0, it->second, /*is_memory=*/true});
     }
     parts.push_back(std::move(part));
   }

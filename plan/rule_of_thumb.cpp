@@ -19,7 +19,7 @@ std::vector<RuleOfThumb> rule_of_thumb_layout(const Hardware& hardware, const Wo
   const bool has_many_ranks = world_size > kManyRanks, needs_sharding = parameters > kShardedParameters;
   const Layout plain_layout{.dp = world_size};
   const double activations = static_cast<double>(
-      LayerSizes(work.model, activation_setup(plain_layout, work.dtype)).layer(0).kept * work.model.num_layers);
+      LayerSizes(work.model, activation_setup(plain_layout, work.dtype)).layer(0).saved * work.model.num_layers);
   const bool needs_recompute = activations > 0.5 * hardware.memory_bytes();
   const i64 nearest_ranks = hardware.links.ranks.front();
   const auto answer = [](bool condition, const std::string& what) { return (condition ? "yes: " : "no: ") + what; };

@@ -155,8 +155,8 @@ class Search {
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (!fits) {
       for (const LayoutTag& kind : tags(layout)) {
-        const auto [found, is_new] = smallest_by_tag_.try_emplace(kind);
-        if (is_new || memory.total() < found->second.memory.total()) found->second = {layout, {}, memory};
+        const auto [it, is_new] = smallest_by_tag_.try_emplace(kind);
+        if (is_new || memory.total() < it->second.memory.total()) it->second = {layout, {}, memory};
       }
       return;
     }
@@ -243,7 +243,7 @@ class Search {
                                                    {a.grads - b.grads, "gradients"},
                                                    {a.optimizer_state - b.optimizer_state, "optimizer state"},
                                                    {a.activations - b.activations, "activations"}};
-    const auto* peak = std::ranges::max_element(classes, {}, [](const auto& one) { return one.first; });
+    const auto* peak = std::ranges::max_element(classes, {}, [](const auto& item) { return item.first; });
     const double times = other.time.seconds / best.time.seconds;
     return str(fixed(100 * (a.total() / b.total() - 1), 1), " % more memory, most of it ", peak->second, ", in ",
                fixed(times, 2), " times the time");
@@ -302,10 +302,11 @@ SearchResult search_layouts(const Hardware& hardware, const KernelTraits& progra
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
   SearchResult result;
   for (const OffloadPlacement& placement : offload_placements(hardware.host)) {
-    SearchResult found = Search(hardware, program, work, limits, placement).run();
-    if (!found.best.empty()) return found;
-    const bool needs_less_memory = found.possible > 0 && found.smallest.memory.total() < result.smallest.memory.total();
-    if (result.possible == 0 || needs_less_memory) result = std::move(found);
+    SearchResult candidate = Search(hardware, program, work, limits, placement).run();
+    if (!candidate.best.empty()) return candidate;
+    const bool needs_less_memory =
+        candidate.possible > 0 && candidate.smallest.memory.total() < result.smallest.memory.total();
+    if (result.possible == 0 || needs_less_memory) result = std::move(candidate);
   }
   check_input(result.possible > 0, "no layout of ", limits.world_size, " ranks divides ", work.model.num_layers,
               " layers and a global_batch_size of ", work.global_batch_size,

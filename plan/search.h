@@ -16,9 +16,10 @@ namespace mcpp {
 
 // Objective that a plan minimizes.
 
-/// Objective of a search. Among the layouts of one world size, `Memory` selects the one whose ranks need the least
-/// memory, and all others the fastest. Among several world sizes, they select the fastest, the one whose ranks need the
-/// least memory, the one with the fewest device hours for the same tokens, or the smallest that meets the deadline.
+/// Objective of a search. For one world size, `Memory` selects the layout that needs the least memory per rank; all
+/// others select the fastest layout. Among several world sizes, `Time` selects the fastest, `Memory` the one that needs
+/// the least memory per rank, `DeviceHours` the one with the fewest device hours for the same tokens, and `Deadline`
+/// the smallest that meets the deadline.
 enum class Objective : u8 { Time, Memory, DeviceHours, Deadline };
 
 template <>
@@ -54,7 +55,7 @@ struct NaturalLess {
 std::optional<Layout> minimize_recompute(LayoutMemory& memory, Layout layout, const ModelConfig& model,
                                          double device_bytes);
 
-/// User limits of a search. A value of 0 is determined by the search. Names are those of Layout.
+/// User limits of a search. The search chooses values that are 0. Members are named as in Layout.
 struct SearchLimits {
   i64 world_size = 1;
   i64 tp = 0, cp = 0, pp = 0, ep = 0, micro_batch_size = 0;

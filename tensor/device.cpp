@@ -47,9 +47,9 @@ void* Device::allocate(i64 bytes, MemoryClass c) {
   const i64 size = padded_alloc_size(bytes);
   const std::lock_guard lock(pool_->mutex);
   void* data = nullptr;
-  if (auto found = pool_->free_blocks.find(size); found != pool_->free_blocks.end() && !found->second.empty()) {
-    data = found->second.back();
-    found->second.pop_back();
+  if (auto it = pool_->free_blocks.find(size); it != pool_->free_blocks.end() && !it->second.empty()) {
+    data = it->second.back();
+    it->second.pop_back();
   } else {
     data = system_allocate(size);
     if (!data) {

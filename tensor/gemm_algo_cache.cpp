@@ -17,8 +17,8 @@ class LineParser {
 
   bool is_valid() const { return is_valid_; }
   bool done() {
-    std::string rest;
-    return is_valid_ && !(in_ >> rest);
+    std::string excess;
+    return is_valid_ && !(in_ >> excess);
   }
   std::string word() {
     std::string w;

@@ -1,4 +1,4 @@
-// Record of the ops and messages of a rank on the meta device, i.e. of what a real device would compute, move and send.
+// Records of the ops and messages of a rank on the meta device, which are those that a real device would execute.
 // Estimates of time, traffic and FLOPs are computed from these records (model/block_trace.h).
 #pragma once
 #include <string>

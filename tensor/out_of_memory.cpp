@@ -38,10 +38,11 @@ std::string bytes_text(i64 bytes) {
 }  // namespace
 
 std::string out_of_memory_text(const MemoryRequest& request, const MemoryTable& in_use, const SystemMemory& system) {
-  std::array<i64, kMemoryClasses> held{};
-  std::ranges::transform(in_use.by_class, held.begin(), [](const MemoryUse& use) { return use.bytes; });
-  held[static_cast<std::size_t>(request.memory_class)] += request.bytes;
-  const auto largest_class = static_cast<MemoryClass>(std::ranges::max_element(held) - held.begin());
+  std::array<i64, kMemoryClasses> bytes_by_class{};
+  std::ranges::transform(in_use.by_class, bytes_by_class.begin(), [](const MemoryUse& use) { return use.bytes; });
+  bytes_by_class[static_cast<std::size_t>(request.memory_class)] += request.bytes;
+  const auto largest_class =
+      static_cast<MemoryClass>(std::ranges::max_element(bytes_by_class) - bytes_by_class.begin());
   return str("out of memory: ", bytes_text(request.bytes), " more for ", name_of(request.memory_class),
              " could not be allocated; of ", bytes_text(system.total), " that the device has, ",
              bytes_text(system.free), " are free. In use:\n", in_use.to_string(), "The largest class is ",

@@ -58,7 +58,7 @@ void Profiler::add(std::string_view name, Detail detail, RangeKind kind, Clock::
 
 void Profiler::record_kept_bytes(const std::string& name, i64 bytes) {
   if (!is_tracing_) return;
-  const auto [kept, is_new] = trace_.kept.try_emplace(name, bytes);
+  const auto [kept, is_new] = trace_.saved_bytes.try_emplace(name, bytes);
   if (!is_new) kept->second = std::max(kept->second, bytes);
 }
 

@@ -74,9 +74,9 @@ class Profiler {
   void start(DeviceClock* clock);
   bool is_tracing() const { return is_tracing_; }
   struct Trace {
-    std::vector<ProfiledRange> ranges;  ///< ordered by end time
-    i64 dropped_ranges = 0;             ///< number of ranges dropped beyond kMaxRanges
-    std::map<std::string, i64> kept;    ///< bytes by name, as reported by record_kept_bytes()
+    std::vector<ProfiledRange> ranges;       ///< ordered by end time
+    i64 dropped_ranges = 0;                  ///< number of ranges dropped beyond kMaxRanges
+    std::map<std::string, i64> saved_bytes;  ///< bytes by name, as reported by record_kept_bytes()
   };
   Trace stop();
 

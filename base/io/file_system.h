@@ -13,7 +13,7 @@ class FileSystem {
   virtual ~FileSystem() = default;
   virtual ssize_t pwrite(int file, std::span<const std::byte> bytes, i64 offset) const;
   virtual int fsync(int file) const;
-  /// `flags` are those of renameat2(2).
+  /// `flags` are as in renameat2(2).
   virtual int rename(const Path& from, const Path& to, unsigned flags) const;
 };
 

@@ -137,15 +137,16 @@ void ScratchFile::throw_transfer_error(std::string_view verb, int error, std::st
 
 DiskSpace scratch_disk_space(const Path& folder, std::string_view key) {
   const std::string where = describe_folder(folder, key);
-  Path found = std::filesystem::absolute(folder);
+  Path existing = std::filesystem::absolute(folder);
   std::error_code ignored;  // if the folder cannot be inspected, its parent is used
-  while (!std::filesystem::exists(found, ignored) && found.has_relative_path()) found = found.parent_path();
+  while (!std::filesystem::exists(existing, ignored) && existing.has_relative_path()) existing = existing.parent_path();
   struct stat info {};
-  MCPP_CHECK_SYSTEM(::stat(found.c_str(), &info) == 0, where, ": cannot stat ", found.string());
-  MCPP_CHECK_ERROR(S_ISDIR(info.st_mode) ? 0 : ENOTDIR, where, ": ", found.string());
-  check_is_on_disk(found, where);
-  MCPP_CHECK_SYSTEM(::access(found.c_str(), W_OK | X_OK) == 0, where, ": cannot create a file in ", found.string());
-  return {str(host_name(), ":", info.st_dev), free_bytes(found)};
+  MCPP_CHECK_SYSTEM(::stat(existing.c_str(), &info) == 0, where, ": cannot stat ", existing.string());
+  MCPP_CHECK_ERROR(S_ISDIR(info.st_mode) ? 0 : ENOTDIR, where, ": ", existing.string());
+  check_is_on_disk(existing, where);
+  MCPP_CHECK_SYSTEM(::access(existing.c_str(), W_OK | X_OK) == 0, where, ": cannot create a file in ",
+                    existing.string());
+  return {str(host_name(), ":", info.st_dev), free_bytes(existing)};
 }
 
 AlignedBytes::AlignedBytes(i64 bytes, i64 alignment)

@@ -55,11 +55,11 @@ class RingQueue final : public TransferQueue {
   }
 
   int wait(Ticket ticket) override {
-    const auto found = progress_.find(ticket);
-    MCPP_CHECK(found != progress_.end(), "no transfer has ticket ", ticket);
-    while (found->second.pending > 0) finish_one();
-    const int error = found->second.error;
-    progress_.erase(found);
+    const auto it = progress_.find(ticket);
+    MCPP_CHECK(it != progress_.end(), "no transfer has ticket ", ticket);
+    while (it->second.pending > 0) finish_one();
+    const int error = it->second.error;
+    progress_.erase(it);
     return error;
   }
 
@@ -194,10 +194,10 @@ class ThreadQueue final : public TransferQueue {
   }
 
   int wait(Ticket ticket) override {
-    auto found = chunks_.extract(ticket);
-    MCPP_CHECK(found, "no transfer has ticket ", ticket);
+    auto it = chunks_.extract(ticket);
+    MCPP_CHECK(it, "no transfer has ticket ", ticket);
     int error = 0;
-    for (std::future<int>& chunk : found.mapped()) {
+    for (std::future<int>& chunk : it.mapped()) {
       if (const int result = chunk.get(); result != 0) error = result;
     }
     return error;

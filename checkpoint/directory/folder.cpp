@@ -79,14 +79,14 @@ std::string find_file_problem(const Path& directory, const Manifest& manifest, i
 std::vector<std::string> extra_files(const Path& directory, const Manifest& manifest) {
   std::set<std::string> expected{std::string(kManifestName), std::string(kManifestChecksumName)};
   for (const FileEntry& file : manifest.files) expected.insert(file.name);
-  std::vector<std::string> found;
+  std::vector<std::string> unexpected;
   for (const auto& entry : fs::directory_iterator(directory)) {
     if (!expected.contains(entry.path().filename().string())) {
-      found.push_back(str(entry.path().string(), " does not belong to the checkpoint"));
+      unexpected.push_back(str(entry.path().string(), " does not belong to the checkpoint"));
     }
   }
-  std::ranges::sort(found);
-  return found;
+  std::ranges::sort(unexpected);
+  return unexpected;
 }
 
 /// Reports a checkpoint named after a different iteration: retention, order and resuming rely on the names.
@@ -169,15 +169,16 @@ std::optional<i64> iteration_of(const std::string& name) {
 }
 
 std::vector<Path> checkpoints_in(const Path& folder) {
-  std::vector<Path> found;
+  std::vector<Path> checkpoints;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (iteration_of(entry.path().filename().string()) && entry.is_directory(error)) found.push_back(entry.path());
+    if (iteration_of(entry.path().filename().string()) && entry.is_directory(error))
+      checkpoints.push_back(entry.path());
   }
   check_input(!error || error == std::errc::no_such_file_or_directory, "cannot list ", folder.string(), ": ",
               error.message());
-  std::ranges::sort(found, {}, [](const Path& path) { return *iteration_of(path.filename().string()); });
-  return found;
+  std::ranges::sort(checkpoints, {}, [](const Path& path) { return *iteration_of(path.filename().string()); });
+  return checkpoints;
 }
 
 std::optional<Path> latest_in(const Path& folder) {
@@ -226,8 +227,8 @@ std::vector<Path> checkpoints_in_order(const Path& folder) {
     std::rotate(all.begin(), std::ranges::find(all, *latest), all.end());
   }
   if (const std::optional<Path> next = interrupted_publication(folder)) {
-    const auto found = std::ranges::find(all, *next);
-    if (found != all.end()) std::rotate(all.begin(), found, found + 1);
+    const auto it = std::ranges::find(all, *next);
+    if (it != all.end()) std::rotate(all.begin(), it, it + 1);
   }
   return all;
 }

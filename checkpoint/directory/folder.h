@@ -41,10 +41,10 @@ void end_publication(const Path& checkpoint);
 /// Removes the record of begin_publication() unless it names a complete checkpoint that `latest` does not name yet.
 void remove_stale_publication(const Path& folder);
 
-/// Returns the checkpoints in the order in which commands try them: an interrupted publication, then the one that
-/// `latest` names, then older ones, then newer ones, if a user set `latest` back. Without `latest`, newest first.
-/// Throws BadInput if `latest` names no checkpoint of the folder. Depends only on contents, so copies of the folder
-/// have the same order.
+/// Returns the checkpoints in the order in which commands try them: an interrupted publication, the checkpoint that
+/// `latest` names, older checkpoints, and newer checkpoints (if a user set `latest` back). Without `latest`, returns
+/// the newest first. The order depends only on the contents, so copies of the folder have the same order. Throws
+/// BadInput if `latest` does not name a checkpoint of the folder.
 std::vector<Path> checkpoints_in_order(const Path& folder);
 
 /// Checks the manifest, missing or extra files, sizes and, if `should_verify_checksums`, the checksums of all bytes of
@@ -65,23 +65,24 @@ std::string damage_warning(const Path& directory, const std::string& problem);
 
 // Checks that a folder is shared and writable.
 
-/// Throws BadInput on all ranks unless every rank sees in `folder` what rank 0 writes there, and can write there
-/// itself, so that the first save does not fail after hours. `timeout`: time that file servers may take to show a file
-/// of a different host. Collective; the folder must exist on rank 0. Leaves no files behind.
+/// Throws BadInput on all ranks unless every rank can read from `folder` what rank 0 writes there, and can write to it.
+/// This detects errors that would make the first save fail. `timeout` is the time that file servers may take to show a
+/// file of a different host. Collective. The folder must exist on rank 0. Leaves no files behind.
 void check_shared_folder(const Path& folder, Communicator& world,
                          std::chrono::milliseconds timeout = std::chrono::seconds(5));
 
 /// Throws BadInput if this rank cannot create and remove a file in the folder.
 void check_writable(const Path& folder);
 
-/// Throws BadInput if the folder, or the nearest one above it that exists, cannot be written. Leaves nothing behind.
+/// Throws BadInput if the folder or, if it does not exist, its nearest existing parent is not writable. Leaves nothing
+/// behind.
 void check_writable_or_creatable(const Path& folder);
 
 /// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
 /// manifest would count as damage. `key` is the configuration key that named the folder, if any.
 void check_outside_checkpoints(const Path& folder, std::string_view key = "");
-/// Throws BadInput if check_outside_checkpoints() does, or if the folder, which need not exist yet, holds a Hugging
-/// Face model, whose tokenizer a save would replace.
+/// Throws BadInput like check_outside_checkpoints(), or if the folder holds a Hugging Face model, whose tokenizer a
+/// save would replace. The folder need not exist.
 void check_save_folder(const Path& folder);
 /// Applies check_outside_checkpoints() to the folder of a file that a command will write.
 void check_file_outside_checkpoints(const Path& file, std::string_view key = "");

@@ -1,4 +1,4 @@
-// Branches of a run: which checkpoints of a directory are ancestors of which.
+// Ancestry of the checkpoints of a run, which branches if `latest` is set back.
 #pragma once
 #include <string>
 #include <vector>

@@ -44,15 +44,15 @@ std::optional<Stale> as_stale(const Path& path) {
 }
 
 std::vector<Stale> stale_entries(const Path& folder, const Log& log) {
-  std::vector<Stale> found;
+  std::vector<Stale> entries;
   try {
     for (const auto& entry : fs::directory_iterator(folder)) {
-      if (std::optional<Stale> stale = as_stale(entry.path())) found.push_back(std::move(*stale));
+      if (std::optional<Stale> stale = as_stale(entry.path())) entries.push_back(std::move(*stale));
     }
   } catch (const fs::filesystem_error& error) {
     log.warn_from_any_rank(str("cannot look for files that ended processes left: ", error.what()));
   }
-  return found;
+  return entries;
 }
 
 /// Returns the iteration in the name of a checkpoint of checkpoints_in().
@@ -76,8 +76,8 @@ void erase_other_branches(std::vector<Path>& all, const Path& latest) {
 std::string extra_value(const Path& directory, const std::string& name) {
   try {
     const RunState state = read_manifest(directory).state;
-    const auto found = state.extra.find(name);
-    return found == state.extra.end() ? std::string() : found->second;
+    const auto it = state.extra.find(name);
+    return it == state.extra.end() ? std::string() : it->second;
   } catch (const Error&) {
     return {};
   }

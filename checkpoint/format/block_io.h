@@ -128,8 +128,8 @@ class BlockReader {
     const InputFile* file;
     i64 begin, end;
     ReadMode mode;
-    bool has(const InputFile& of, i64 first, i64 bytes) const {
-      return file == &of && begin <= first && first + bytes <= end;
+    bool has(const InputFile& input, i64 first, i64 bytes) const {
+      return file == &input && begin <= first && first + bytes <= end;
     }
   };
   class Source;

@@ -86,9 +86,9 @@ ShardEntry parse_shard(const JsonObject& json, const Shape& global) {
 
 DType parse_dtype(const JsonObject& json) {
   const std::string& name = json.text("dtype");
-  const auto found = std::ranges::find(kTypes, name, [](DType t) { return name_of(t); });
-  check_input(found != std::end(kTypes), json.source(), ": 'dtype' is '", name, "', which is not an element type");
-  return *found;
+  const auto it = std::ranges::find(kTypes, name, [](DType t) { return name_of(t); });
+  check_input(it != std::end(kTypes), json.source(), ": 'dtype' is '", name, "', which is not an element type");
+  return *it;
 }
 
 TensorEntry parse_tensor(const JsonObject& json) {
@@ -100,13 +100,13 @@ TensorEntry parse_tensor(const JsonObject& json) {
   return tensor;
 }
 
-/// Older checkpoints lack the key: their coverage is Whole.
+/// Older checkpoints lack the key: their coverage is Full.
 Coverage parse_coverage(const JsonObject& json) {
-  if (!json.find("coverage")) return Coverage::Whole;
+  if (!json.find("coverage")) return Coverage::Full;
   const std::string& name = json.text("coverage");
-  check_input(name == name_of(Coverage::Whole) || name == name_of(Coverage::Part), json.source(), ": 'coverage' is '",
+  check_input(name == name_of(Coverage::Full) || name == name_of(Coverage::Part), json.source(), ": 'coverage' is '",
               name, "'; allowed: whole, part");
-  return name == name_of(Coverage::Whole) ? Coverage::Whole : Coverage::Part;
+  return name == name_of(Coverage::Full) ? Coverage::Full : Coverage::Part;
 }
 
 using ShardPointers = std::vector<const ShardEntry*>;
@@ -185,7 +185,7 @@ void check_tensor(const Manifest& manifest, const TensorEntry& tensor, const std
 }  // namespace
 
 std::string_view name_of(Coverage coverage) {
-  return coverage == Coverage::Whole ? "whole" : "part";
+  return coverage == Coverage::Full ? "whole" : "part";
 }
 
 i64 Manifest::bytes() const {
@@ -195,8 +195,8 @@ i64 Manifest::bytes() const {
 }
 
 const TensorEntry* Manifest::find(std::string_view name) const {
-  const auto found = std::ranges::lower_bound(tensors, name, {}, &TensorEntry::name);
-  return found != tensors.end() && found->name == name ? &*found : nullptr;
+  const auto it = std::ranges::lower_bound(tensors, name, {}, &TensorEntry::name);
+  return it != tensors.end() && it->name == name ? &*it : nullptr;
 }
 
 void validate(const Manifest& manifest, const std::string& source) {

@@ -63,12 +63,12 @@ struct TensorEntry {
 };
 
 /// Elements in a checkpoint: all elements of its tensors, or those of one rank.
-enum class Coverage : u8 { Whole, Part };
+enum class Coverage : u8 { Full, Part };
 std::string_view name_of(Coverage coverage);
 
 struct Manifest {
   std::string saved_at = {};  ///< UTC, ISO 8601; informational
-  Coverage coverage = Coverage::Whole;
+  Coverage coverage = Coverage::Full;
   RunState state = {};
   std::vector<FileEntry> files = {};
   std::vector<TensorEntry> tensors = {};  ///< sorted by name
@@ -81,7 +81,7 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::string_view kManifestChecksumName = "manifest.json.xxh3";
 
 /// Throws BadInput, naming `source` and the tensor, unless the shards of every tensor are disjoint, complete (for
-/// Coverage::Whole) and refer to files in the manifest.
+/// Coverage::Full) and refer to files in the manifest.
 void validate(const Manifest& manifest, const std::string& source);
 
 std::string to_json(const Manifest& manifest);
@@ -96,8 +96,8 @@ void write_manifest(const Path& directory, const Manifest& manifest);
 
 // Damaged checkpoint files, as reported on all ranks.
 
-/// Error for a file whose content is not what was saved, so that a different checkpoint may work. Errors that would
-/// affect any checkpoint, such as too many open files, are not of this type.
+/// Error for a file whose contents differ from what was saved. A different checkpoint may work. Errors that would
+/// affect any checkpoint, such as too many open files, have a different type.
 class DamagedFile : public Error {
  public:
   explicit DamagedFile(const std::string& what) : Error(ExitCode::BadInput, what) {}

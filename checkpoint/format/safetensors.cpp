@@ -30,9 +30,9 @@ constexpr TypeInfo kSafeTypes[]{
 
 const TypeInfo& type_info(const JsonObject& json) {
   const std::string& name = json.text("dtype");
-  const auto found = std::ranges::find(kSafeTypes, name, &TypeInfo::name);
-  check_input(found != std::end(kSafeTypes), json.source(), ": unknown dtype '", name, "'");
-  return *found;
+  const auto it = std::ranges::find(kSafeTypes, name, &TypeInfo::name);
+  check_input(it != std::end(kSafeTypes), json.source(), ": unknown dtype '", name, "'");
+  return *it;
 }
 
 /// Parses one entry of a header, with offsets relative to the beginning of the file.
@@ -194,8 +194,8 @@ SafetensorsReader::SafetensorsReader(const Path& path) : path_(path) {
 
 void SafetensorsReader::open_file(const Path& path) {
   files_.emplace_back(path);
-  std::vector<SafeTensor> found = parse_file(files_.back(), files_.size() - 1);
-  std::ranges::move(found, std::back_inserter(tensors_));
+  std::vector<SafeTensor> tensors = parse_file(files_.back(), files_.size() - 1);
+  std::ranges::move(tensors, std::back_inserter(tensors_));
 }
 
 void SafetensorsReader::open_index(const Path& path) {
@@ -208,21 +208,21 @@ void SafetensorsReader::open_index(const Path& path) {
                 "' is not the name of a file in this folder");
     const std::size_t before = tensors_.size();
     open_file(path.parent_path() / file);
-    std::set<std::string> held;
-    for (std::size_t i = before; i < tensors_.size(); ++i) held.insert(tensors_[i].name);
+    std::set<std::string> stored_names;
+    for (std::size_t i = before; i < tensors_.size(); ++i) stored_names.insert(tensors_[i].name);
     for (const std::string& name : names) {
-      check_input(held.contains(name), path.string(), ": the tensor ", name, " is not in ", file);
+      check_input(stored_names.contains(name), path.string(), ": the tensor ", name, " is not in ", file);
     }
   }
 }
 
 const SafeTensor* SafetensorsReader::find(std::string_view name) const {
-  const auto found = std::ranges::lower_bound(tensors_, name, {}, &SafeTensor::name);
-  return found != tensors_.end() && found->name == name ? &*found : nullptr;
+  const auto it = std::ranges::lower_bound(tensors_, name, {}, &SafeTensor::name);
+  return it != tensors_.end() && it->name == name ? &*it : nullptr;
 }
 
 const SafeTensor& SafetensorsReader::at(std::string_view name) const {
-  if (const SafeTensor* found = find(name)) return *found;
+  if (const SafeTensor* tensor = find(name)) return *tensor;
   std::vector<std::string> names;
   for (const SafeTensor& tensor : tensors_) names.push_back(tensor.name);
   const std::string nearest = nearest_name(name, names);

@@ -36,7 +36,7 @@ struct NamedShard : Region {
   NamedShard() = default;
   /// Creates a shard that covers the full box.
   NamedShard(std::string tensor_name, Box where, Tensor values)
-      : Region(whole(std::move(where))), name(std::move(tensor_name)), data(std::move(values)) {}
+      : Region(full_region(std::move(where))), name(std::move(tensor_name)), data(std::move(values)) {}
   /// Creates a shard of elements [begin, end) of a box.
   NamedShard(std::string tensor_name, Box where, i64 begin, i64 end, Tensor values)
       : Region{std::move(where), begin, end}, name(std::move(tensor_name)), data(std::move(values)) {}

@@ -73,10 +73,10 @@ std::string mismatch(const TensorEntry& a, const TensorEntry& b) {
 std::vector<std::string> differences(const RunState& a, const RunState& b) {
   constexpr std::size_t kShown = 100;
   std::map<std::string, std::string> fields_of_a;
-  std::vector<std::string> found;
+  std::vector<std::string> differences;
   const auto compare_text = [&](const std::string& name, const std::string& x, const std::string& y) {
     if (x == y) return;
-    found.push_back(x.size() + y.size() > kShown ? name + ": differs" : str(name, ": ", x, " and ", y));
+    differences.push_back(x.size() + y.size() > kShown ? name + ": differs" : str(name, ": ", x, " and ", y));
   };
   RunState::fields(a, [&](const char* name, const auto& value) { fields_of_a[name] = str(value); });
   RunState::fields(b, [&](const char* name, const auto& value) { compare_text(name, fields_of_a[name], str(value)); });
@@ -86,7 +86,7 @@ std::vector<std::string> differences(const RunState& a, const RunState& b) {
     const auto x = a.extra.find(name), y = b.extra.find(name);
     compare_text(name, x == a.extra.end() ? "absent" : x->second, y == b.extra.end() ? "absent" : y->second);
   }
-  return found;
+  return differences;
 }
 
 /// Returns the bytes of the files in these checkpoints' manifests; checkpoints with a damaged manifest count as 0.
@@ -130,11 +130,11 @@ std::vector<CheckpointSummary> list_checkpoints(const Path& folder) {
 
 std::string to_text(const std::vector<CheckpointSummary>& list) {
   std::string text = padded("iteration", 12) + padded("saved at", 24) + padded("size", 14) + "status\n";
-  for (const CheckpointSummary& one : list) {
-    text += padded(str(one.iteration), 12) + padded(one.saved_at, 24) +
-            padded(one.problems.empty() ? human_bytes(static_cast<double>(one.bytes)) : "", 14);
-    text += one.problems.empty() ? "complete" : "damaged: " + one.problems.front();
-    text += one.is_latest ? " (latest)\n" : "\n";
+  for (const CheckpointSummary& checkpoint : list) {
+    text += padded(str(checkpoint.iteration), 12) + padded(checkpoint.saved_at, 24) +
+            padded(checkpoint.problems.empty() ? human_bytes(static_cast<double>(checkpoint.bytes)) : "", 14);
+    text += checkpoint.problems.empty() ? "complete" : "damaged: " + checkpoint.problems.front();
+    text += checkpoint.is_latest ? " (latest)\n" : "\n";
   }
   return text;
 }

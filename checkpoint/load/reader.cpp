@@ -92,13 +92,14 @@ class VerificationPlan {
 
   /// Returns the rank with the least work so far among the ranks that need `wanted` of a shard, or -1 if there is none.
   int next(std::size_t shard, float wanted, i64 elements) {
-    int found = -1;
+    int least_busy = -1;
     for (std::size_t rank = 0; rank < elements_.size(); ++rank) {
       if (need(rank, shard) != wanted) continue;
-      if (found < 0 || elements_[rank] < elements_[static_cast<std::size_t>(found)]) found = static_cast<int>(rank);
+      if (least_busy < 0 || elements_[rank] < elements_[static_cast<std::size_t>(least_busy)])
+        least_busy = static_cast<int>(rank);
     }
-    if (found >= 0) elements_[static_cast<std::size_t>(found)] += elements;
-    return found;
+    if (least_busy >= 0) elements_[static_cast<std::size_t>(least_busy)] += elements;
+    return least_busy;
   }
 
  private:
@@ -161,7 +162,7 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
     Hdf5File layout(content.path());
     slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
   } catch (const Error& error) {
-    const InputFile again(path);  // throws if too many files are open, which is not damage
+    const InputFile reopened(path);  // throws if too many files are open, which is not damage
     throw DamagedFile(error.what());
   }
   return *slot;
@@ -170,9 +171,9 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
 bool CheckpointReader::has_all_elements(const ShardSpec& target) const {
   const TensorEntry* tensor = manifest_.find(target.name);
   if (!tensor || tensor->global != target.box.global || tensor->dtype != target.dtype) return false;
-  i64 held = 0;
-  for (const ShardEntry& shard : tensor->shards) held += overlap(shard, target);
-  return held == target.numel();
+  i64 stored_elements = 0;
+  for (const ShardEntry& shard : tensor->shards) stored_elements += overlap(shard, target);
+  return stored_elements == target.numel();
 }
 
 /// Throws unless the checkpoint's model has this target.
@@ -247,7 +248,7 @@ void CheckpointReader::assign_verification(Jobs& jobs, const LoadingRanks& ranks
     float* shard = needs + first_shard_[t];
     for (const ShardEntry& entry : manifest_.tensors[t].shards) *shard++ = needed_part(job.targets, entry);
   }
-  const bool is_shared = manifest_.coverage == Coverage::Whole;  // otherwise each rank has its own files
+  const bool is_shared = manifest_.coverage == Coverage::Full;  // otherwise each rank has its own files
   const auto self = make_self_communicator();
   Communicator& node = is_shared ? ranks.node : *self;
   Tensor on_node = Tensor::empty({node.size() * count}, DType::F32, host_, MemoryClass::Other);
@@ -404,7 +405,7 @@ std::span<const std::byte> CheckpointReader::read_chunk(const InputFile& file, i
 }
 
 const TensorEntry& tensor_entry(const Manifest& manifest, std::string_view name, const Path& directory) {
-  if (const TensorEntry* found = manifest.find(name)) return *found;
+  if (const TensorEntry* entry = manifest.find(name)) return *entry;
   std::vector<std::string> names;
   for (const TensorEntry& tensor : manifest.tensors) names.push_back(tensor.name);
   const std::string nearest = nearest_name(name, names);

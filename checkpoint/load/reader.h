@@ -1,5 +1,5 @@
-// Loading of checkpoints: any box, or flat range of a box, of any tensor, independent of the boxes it was saved in. All
-// data are verified in the same pass over the files.
+// Reader of checkpoints. It loads any box of a tensor, or any flat range of a box, independent of the boxes in which
+// the tensor was saved. All data are verified in the same pass over the files.
 #pragma once
 #include <functional>
 #include <map>
@@ -83,7 +83,7 @@ class CheckpointReader {
   const RunState& state() const { return manifest_.state; }
   bool has(std::string_view name) const { return manifest_.find(name) != nullptr; }
   /// Returns true if every element in target's box and range is stored. Always true for an intact checkpoint with
-  /// Coverage::Whole.
+  /// Coverage::Full.
   bool has_all_elements(const ShardSpec& target) const;
 
   /// Callback for bytes read by this rank. `all`: total bytes of the current load(), 0 outside of one.

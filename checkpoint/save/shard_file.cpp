@@ -60,13 +60,13 @@ class InOrderWriter {
   std::string write(i64 offset, std::span<const std::byte> bytes) {
     constexpr std::size_t kChunk = std::size_t{1} << 17;
     add_existing(offset);
-    Checksum own;
+    Checksum checksum;
     for (; !bytes.empty(); bytes = bytes.subspan(std::min(kChunk, bytes.size()))) {
       const std::span<const std::byte> chunk = bytes.first(std::min(kChunk, bytes.size()));
-      own.update(chunk);
+      checksum.update(chunk);
       add(chunk);
     }
-    return own.hex();
+    return checksum.hex();
   }
 
   FileEntry finish(std::string name) {

@@ -115,7 +115,7 @@ void CheckpointSave::write(ShardSource& source, const std::function<void()>& pre
 void CheckpointSave::gather() {
   parts_ = run_on_all_ranks(world_, [&] {
     throw_error();
-    return target_.coverage == Coverage::Whole ? part_ : std::string();
+    return target_.coverage == Coverage::Full ? part_ : std::string();
   });
   if (target_.coverage == Coverage::Part) parts_ = {part_};
 }

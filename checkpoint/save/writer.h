@@ -17,7 +17,7 @@
 
 namespace mcpp {
 
-/// Points of a save at which a process may be killed. At each of them the folder has an intact checkpoint.
+/// Points of a save at which tests kill the process. At each point, the folder has an intact checkpoint.
 enum class SavePoint : u8 {
   BeforeFiles,     ///< every rank: the temporary directory exists; an asynchronous save has not copied host memory yet
   AfterFiles,      ///< every rank: its file is written and flushed
@@ -39,12 +39,12 @@ struct SaveTarget {
   Path folder;
   Retention retention = {};
   /// Part: every rank saves, to a separate folder, the data that it restores without other ranks.
-  Coverage coverage = Coverage::Whole;
+  Coverage coverage = Coverage::Full;
   SaveObserver observer = {};        ///< called in the thread that reaches the point
   const FolderLock* lock = nullptr;  ///< lock of the folder, on the rank that holds it; must outlive the save
 };
 
-/// Save in separate steps. Each rank holds its own shards; with Coverage::Whole, every tensor must be held exactly once
+/// Save in separate steps. Each rank holds its own shards; with Coverage::Full, every tensor must be held exactly once
 /// over all ranks. The state of rank 0 is saved or, with Coverage::Part, each rank's own. The caller should hold the
 /// FolderLock of the folder.
 ///

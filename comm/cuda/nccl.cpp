@@ -282,10 +282,10 @@ class NcclCommunicator final : public Communicator {
                      [selector = lane_selector_, index, kind] { selector->end(index, kind); });
   }
   Lane& lane(int source, int destination) {
-    const auto found = messages_.find({source, destination});
-    MCPP_CHECK(found != messages_.end(), "rank ", source, " sends to rank ", destination,
+    const auto it = messages_.find({source, destination});
+    MCPP_CHECK(it != messages_.end(), "rank ", source, " sends to rank ", destination,
                ", but connect() was not called for this pair");
-    return *found->second;
+    return *it->second;
   }
 
   /// Skips empty parts on both sides.

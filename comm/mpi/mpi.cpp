@@ -165,8 +165,8 @@ class MpiCommunicator final : public Communicator {
       reducer().all_gather(bytes_of(shard), bytes_of(full), bytes);
       return {};
     }
-    Tensor own = full.view({size(), -1}).slice(rank_, rank_ + 1);
-    copy(shard, own);
+    Tensor local_part = full.view({size(), -1}).slice(rank_, rank_ + 1);
+    copy(shard, local_part);
     return run_async([this, full, bytes] {
       if (bytes > kSmallPartBytes) return gather_.all_gather(bytes_of(full), bytes);
       complete("MPI_Iallgather", wait_policy_, [&](MPI_Request* request) {

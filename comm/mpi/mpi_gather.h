@@ -52,7 +52,7 @@ class ChunkChain {
 /// whereas MPI_Allgather sends it to every rank. A broadcast also sends its bytes to each node once.
 class NodeGather {
  public:
-  /// nodes[r] is the node of rank r. The constructor does not communicate.
+  /// Does not communicate. nodes[r] is the node of rank r.
   NodeGather(const MpiComm& comm, const std::vector<int>& nodes, WaitPolicy wait_policy);
 
   /// Gathers `bytes` bytes per rank into `full`, which already contains this rank's part.

@@ -72,8 +72,8 @@ class InterNodeReducer {
   struct Operation {
     ReduceOp op;
     DType dtype;
-    /// Number of parts of a segment: the number of ranks if each rank needs only its own part (parts are consecutive),
-    /// 1 if each needs the entire segment.
+    /// Number of consecutive parts of a segment: the number of ranks if each rank needs only its own part, 1 if each
+    /// rank needs the entire segment.
     int parts;
     /// Copies elements [begin, begin + count) of each part into a slot, or copies results out of it.
     std::function<void(std::byte* slot, i64 begin, i64 count)> copy_in;
@@ -111,7 +111,7 @@ class InterNodeReducer {
 /// window and PairwiseReducer is used.
 class NodeReducer {
  public:
-  /// nodes[r] is the node of rank r of `comm`. Collective.
+  /// Collective. nodes[r] is the node of rank r of `comm`.
   NodeReducer(const MpiComm& comm, const std::vector<int>& nodes, WaitPolicy wait_policy);
 
   bool is_single_node() const { return runs_.size() == 1; }

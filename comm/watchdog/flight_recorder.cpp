@@ -115,10 +115,10 @@ FlightSnapshot FlightRecorder::snapshot() const {
 
 std::vector<OperationRecord> FlightRecorder::last_done(std::size_t count) const {
   const std::lock_guard lock(mutex_);
-  std::vector<OperationRecord> found;
-  for (u64 id = last_; id >= oldest() && found.size() < count; --id)
-    if (slot(id).operation.state == State::Done) found.push_back(slot(id).operation);
-  return found;
+  std::vector<OperationRecord> records;
+  for (u64 id = last_; id >= oldest() && records.size() < count; --id)
+    if (slot(id).operation.state == State::Done) records.push_back(slot(id).operation);
+  return records;
 }
 
 GroupLog::Entry GroupLog::collective(const char* name, i64 bytes) {

@@ -38,12 +38,12 @@ StatusBoard::Entry& StatusBoard::entry(int index) const {
 void StatusBoard::show(std::string_view text, bool waits) {
   std::array<u64, kWords> words{};
   std::memcpy(words.data(), text.data(), std::min(text.size(), sizeof(words)));
-  Entry& own = entry(index_);
-  ++own.version;
-  for (std::size_t i = 0; i < kWords; ++i) own.text[i] = words[i];
-  own.waits = waits;
-  ++own.version;
-  ++own.heartbeats;
+  Entry& own_entry = entry(index_);
+  ++own_entry.version;
+  for (std::size_t i = 0; i < kWords; ++i) own_entry.text[i] = words[i];
+  own_entry.waits = waits;
+  ++own_entry.version;
+  ++own_entry.heartbeats;
 }
 
 std::vector<StatusBoard::Status> StatusBoard::read() const {

@@ -49,8 +49,8 @@ std::optional<std::string> HangDetector::check(const FlightSnapshot& flight, dou
 }
 
 double HangDetector::waited(const OperationRecord& operation) const {
-  const auto found = waited_.find(operation.id);
-  return found == waited_.end() ? 0 : found->second;
+  const auto it = waited_.find(operation.id);
+  return it == waited_.end() ? 0 : it->second;
 }
 
 const OperationRecord* HangDetector::longest_wait(const FlightSnapshot& flight) const {

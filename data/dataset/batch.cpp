@@ -131,11 +131,11 @@ std::vector<i32> document_starts(const Batch& batch, i64 eod) {
 FutureBatch future_batch(const Batch& batch, i64 distance, std::span<const i32> starts) {
   FutureBatch future;
   for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
-    const std::size_t ahead = i + static_cast<std::size_t>(distance);
+    const std::size_t future_index = i + static_cast<std::size_t>(distance);
     const bool is_valid = static_cast<i64>(i) % batch.seq_length + distance < batch.seq_length &&
-                          (starts.empty() || starts[i] == starts[ahead]);
-    future.tokens.push_back(is_valid ? batch.tokens[ahead] : 0);
-    future.labels.push_back(is_valid ? batch.labels[ahead] : -1);
+                          (starts.empty() || starts[i] == starts[future_index]);
+    future.tokens.push_back(is_valid ? batch.tokens[future_index] : 0);
+    future.labels.push_back(is_valid ? batch.labels[future_index] : -1);
   }
   return future;
 }

@@ -95,7 +95,7 @@ class Builder {
   /// Removes texts that are too small for this split and logs a warning for each. The default shares of validation and
   /// test are so small that a short text may have none, which should not prevent training on it.
   BlendList drop_small_datasets(const BlendList& list, std::size_t split) {
-    BlendList kept;
+    BlendList large_enough;
     for (std::size_t i = 0; i < list.prefixes.size(); ++i) {
       const IndexedDataset& text = source(list.prefixes[i]);
       const SequenceRange range = split_ranges(config_.split, text.num_sequences())[split].value();
@@ -107,10 +107,10 @@ class Builder {
                       ", so no samples are held out. Increase the share, or preprocess the text into more documents"));
         continue;
       }
-      kept.prefixes.push_back(list.prefixes[i]);
-      if (!list.weights.empty()) kept.weights.push_back(list.weights[i]);
+      large_enough.prefixes.push_back(list.prefixes[i]);
+      if (!list.weights.empty()) large_enough.weights.push_back(list.weights[i]);
     }
-    return kept;
+    return large_enough;
   }
 
   /// Warns if an evaluation reads the same samples repeatedly, which adds no information.

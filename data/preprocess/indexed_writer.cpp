@@ -157,8 +157,8 @@ TokenizedChunk tokenize(InputFiles::Chunk raw, const DocumentFormat& format, con
 }
 
 DocumentWriter::DocumentWriter(TokenSequenceEncoder& sequences, const DocumentOutputRules& rules,
-                               const Tokenizer& tokenizer, bool continues)
-    : sequences_(sequences), rules_(rules), is_head_(continues) {
+                               const Tokenizer& tokenizer, bool continues_document)
+    : sequences_(sequences), rules_(rules), is_head_(continues_document) {
   info_.tokenizer_checksum = tokenizer.checksum();
   info_.vocab_size = tokenizer.vocab_size();
   info_.eod = tokenizer.eod();

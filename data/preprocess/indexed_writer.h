@@ -108,7 +108,7 @@ class DocumentWriter {
   /// If `continues`, the text up to the first end of a document continues a document of the previous unit; it is
   /// written unchanged as a separate document.
   DocumentWriter(TokenSequenceEncoder& sequences, const DocumentOutputRules& rules, const Tokenizer& tokenizer,
-                 bool continues = false);
+                 bool continues_document = false);
 
   void add(const TokenSegment& segment);
   /// Ends the open document, if any, without <eod>. Returns true if a document was open.

@@ -13,10 +13,10 @@ namespace mcpp {
 namespace {
 
 std::vector<std::string> match_pattern(const std::string& pattern) {
-  glob_t found{};
-  const int code = ::glob(pattern.c_str(), 0, nullptr, &found);
-  std::vector<std::string> names(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  ::globfree(&found);
+  glob_t matches{};
+  const int code = ::glob(pattern.c_str(), 0, nullptr, &matches);
+  std::vector<std::string> names(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
+  ::globfree(&matches);
   check_input(code != GLOB_NOMATCH, pattern, ": no file matches this pattern");
   check_input(code == 0, pattern, ": cannot search for files that match this pattern");
   return names;

@@ -101,13 +101,13 @@ std::vector<std::string> read_string_members(std::string_view line, const std::v
     if (!object.is_object()) problem = "not a JSON object; each line must be one";
     for (const std::string& key : keys) {
       if (!problem.empty()) break;
-      const auto found = object.find(key);
-      if (found == object.end()) {
+      const auto it = object.find(key);
+      if (it == object.end()) {
         problem = str("has no key \"", key, "\"");
-      } else if (!found->is_string()) {
+      } else if (!it->is_string()) {
         problem = str("\"", key, "\" is not a string");
       } else {
-        values.push_back(std::move(found->get_ref<std::string&>()));
+        values.push_back(std::move(it->get_ref<std::string&>()));
       }
     }
   } catch (const Json::exception& error) {

@@ -162,14 +162,14 @@ void InputStream::fail_damaged(const std::string& why) const {
 std::size_t InputStream::read_compressed() {
   if (is_at_end_) return 0;
   std::copy(compressed_.begin(), compressed_.end(), buffer_.begin());
-  const std::size_t kept = compressed_.size();
+  const std::size_t unread = compressed_.size();
   ssize_t got = 0;
   do {
-    got = ::read(descriptor_, buffer_.data() + kept, buffer_.size() - kept);
+    got = ::read(descriptor_, buffer_.data() + unread, buffer_.size() - unread);
   } while (got < 0 && errno == EINTR);
   MCPP_CHECK_SYSTEM(got >= 0, "cannot read ", path_.string());
   is_at_end_ = got == 0;
-  compressed_ = std::span(buffer_).first(kept + static_cast<std::size_t>(got));
+  compressed_ = std::span(buffer_).first(unread + static_cast<std::size_t>(got));
   bytes_read_ += static_cast<u64>(got);
   return static_cast<std::size_t>(got);
 }

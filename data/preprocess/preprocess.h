@@ -60,8 +60,8 @@ struct PreprocessOptions {
   std::string dataset_prefix(const std::string& key) const { return output_prefix + "_" + key + "_document"; }
 };
 
-/// Returns the output keys: those of the options for JSON lines, "text" for plain text. JSON lines and plain text may
-/// be mixed only if the key is "text". `are_json_lines` has one element per input file.
+/// Returns the output keys: the keys of the options for JSON lines, or "text" for plain text. Throws BadInput if JSON
+/// lines and plain text are mixed, unless the key is "text". `are_json_lines` has one element per input file.
 std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines);
 /// Throws BadInput if a required option is missing.
 void check_preprocess_options(const PreprocessOptions& options);

@@ -52,13 +52,13 @@ i32 verify_sequence(const IndexedDataset& source, i64 sequence, i64 document, Id
   return last;
 }
 
-void check_info(const Path& prefix, const DatasetInfo& info, const DatasetSummary& found) {
+void check_info(const Path& prefix, const DatasetInfo& info, const DatasetSummary& actual_summary) {
   const auto check_equal = [&](std::string_view what, i64 stated, i64 actual) {
     check_input(stated == actual, info_path(prefix).string(), ": states ", stated, " ", what, ", but the dataset has ",
                 actual, "; the files do not belong together");
   };
-  check_equal("documents", info.documents, found.documents);
-  check_equal("tokens", info.tokens, found.tokens);
+  check_equal("documents", info.documents, actual_summary.documents);
+  check_equal("tokens", info.tokens, actual_summary.tokens);
 }
 
 }  // namespace

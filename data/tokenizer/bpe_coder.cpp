@@ -127,8 +127,8 @@ class BpeCoder final : public TextCoder {
   i64 vocab_size() const override { return static_cast<i64>(description_.pieces.size()); }
   i32 eod() const override { return eod_; }
   i32 id(std::string_view piece) const override {
-    const auto found = ids_.find(piece);
-    return found == ids_.end() ? -1 : found->second;
+    const auto it = ids_.find(piece);
+    return it == ids_.end() ? -1 : it->second;
   }
   std::string piece(i32 id) const override { return description_.pieces[static_cast<std::size_t>(id)]; }
   std::string_view bytes(i32 id) const override { return bytes_[static_cast<std::size_t>(id)]; }

@@ -50,11 +50,11 @@ class ByteTrie {
     const Node* begin = nodes_.data() + nodes_[parent].children;
     const Node* end = begin + nodes_[parent].count;
     constexpr std::ptrdiff_t kLinearSearch = 8;
-    const Node* found =
+    const Node* child =
         end - begin <= kLinearSearch
             ? std::find_if(begin, end, [&](const Node& node) { return node.label >= label; })
             : std::lower_bound(begin, end, label, [](const Node& node, u8 wanted) { return node.label < wanted; });
-    return found != end && found->label == label ? static_cast<u32>(found - nodes_.data()) : 0;
+    return child != end && child->label == label ? static_cast<u32>(child - nodes_.data()) : 0;
   }
 
   std::vector<Node> nodes_;       // nodes in breadth-first order, beginning with the root

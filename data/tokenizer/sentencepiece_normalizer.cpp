@@ -156,10 +156,10 @@ std::size_t SentencepieceNormalizer::kept_size(std::string_view text) const {
 
 void SentencepieceNormalizer::append(std::string_view text, bool is_after_space, std::string& out) const {
   while (!text.empty()) {
-    const std::size_t kept = kept_size(text);
-    if (kept > 0) {
-      out.append(text.substr(0, kept));
-      text.remove_prefix(kept);
+    const std::size_t unchanged_size = kept_size(text);
+    if (unchanged_size > 0) {
+      out.append(text.substr(0, unchanged_size));
+      text.remove_prefix(unchanged_size);
       is_after_space = false;  // a space is never kept if spaces are merged
       continue;
     }

@@ -1,4 +1,4 @@
-// Interface of the coders, one per kind of tokenizer file. Tokenizer implements what all kinds have in common.
+// Interface of the coders, one per kind of tokenizer file. Tokenizer implements the common part.
 #pragma once
 #include <string>
 #include <string_view>

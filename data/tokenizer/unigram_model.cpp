@@ -107,19 +107,19 @@ class UnigramModel::Segmentation {
   void add(std::string_view word) {
     if (word.size() > WordCache::kMaxWordBytes) return add_computed(word);
     const u64 hash = WordCache::hash(word);
-    auto found = workspace_.cache.find(word, hash);
-    if (!found) {
+    auto it = workspace_.cache.find(word, hash);
+    if (!it) {
       insert(word, hash);
-      found = workspace_.cache.find(word, hash);
+      it = workspace_.cache.find(word, hash);
     }
     CachedWord cached{};
-    std::memcpy(&cached, found->data(), sizeof cached);
+    std::memcpy(&cached, it->data(), sizeof cached);
     const float extent = std::abs(sum_) + cached.extent;
     // Each sum is rounded by at most 2^-24 of its magnitude, and each of two segmentations has a sum per character.
     const bool is_exact = model_.has_exact_sums_ && extent < kMaxExactSum && cached.margin >= 0;
     if (!is_exact && !(cached.margin > extent * 0x1p-23f)) return add_computed(word);
-    const auto pieces = found->subspan(kCachedWordSize, static_cast<std::size_t>(cached.pieces));
-    const auto bytes = found->subspan(kCachedWordSize + pieces.size());
+    const auto pieces = it->subspan(kCachedWordSize, static_cast<std::size_t>(cached.pieces));
+    const auto bytes = it->subspan(kCachedWordSize + pieces.size());
     for (const i32 id : pieces) sum_ = static_cast<float>(model_.scores_[static_cast<std::size_t>(id)] + sum_);
     const auto ids = bytes.empty() ? pieces : bytes;
     ids_.insert(ids_.end(), ids.begin(), ids.end());

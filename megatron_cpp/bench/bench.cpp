@@ -226,8 +226,8 @@ void add_gemms(const OpTrace& pass, bool is_backward, i64 count, std::vector<Gem
     const auto is_same = [&](const GemmCase& c) {
       return c.name == gemm.name && c.m == gemm.m && c.n == gemm.n && c.k == gemm.k;
     };
-    const auto found = std::ranges::find_if(cases, is_same);
-    found == cases.end() ? cases.push_back(std::move(gemm)) : void(found->count += gemm.count);
+    const auto it = std::ranges::find_if(cases, is_same);
+    it == cases.end() ? cases.push_back(std::move(gemm)) : void(it->count += gemm.count);
   }
 }
 

@@ -347,13 +347,13 @@ class KernelCalibration {
       ColdMatrices full_tensors(random_tensor({count}, dtype, clock_.device(), ++key_));
       ColdMatrices parts(random_tensor({count}, dtype, clock_.device(), ++key_));
       return kNano / real(n) * clock_.collective_seconds([&] {
-        Tensor whole = full_tensors.next(1, n).view({n}), own = parts.next(1, part).view({part});
-        send(whole, own);
+        Tensor full = full_tensors.next(1, n).view({n}), shard = parts.next(1, part).view({part});
+        send(full, shard);
       });
     };
-    rates_.gathered = nanoseconds(dtype_, [&](Tensor& whole, Tensor& own) { ranks.all_gather(own, whole).wait(); });
+    rates_.gathered = nanoseconds(dtype_, [&](Tensor& full, Tensor& shard) { ranks.all_gather(shard, full).wait(); });
     rates_.scattered = nanoseconds(accumulate_dtype(dtype_),
-                                   [&](Tensor& whole, Tensor& own) { ranks.reduce_scatter(whole, own).wait(); });
+                                   [&](Tensor& full, Tensor& shard) { ranks.reduce_scatter(full, shard).wait(); });
   }
 
   CalibrationClock& clock_;

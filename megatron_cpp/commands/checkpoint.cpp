@@ -240,11 +240,11 @@ ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
 /// Returns the tokenizer file of a checkpoint: `given` or, if `given` is "", the tokenizer saved with the checkpoint.
 /// Returns "" if there is none, with a warning if the checkpoint was trained with a tokenizer. Throws BadInput if it
 /// differs from the tokenizer of the training.
-Path find_valid_tokenizer(const std::string& given, const CheckpointReader& reader, const Config& config,
+Path find_valid_tokenizer(const std::string& requested, const CheckpointReader& reader, const Config& config,
                           const Log& log) {
-  const Path path = given.empty() ? tokenizer_of(reader.directory(), config) : Path(given);
+  const Path path = requested.empty() ? tokenizer_of(reader.directory(), config) : Path(requested);
   const std::string& trained_with = reader.state().tokenizer_checksum;
-  if (given.empty() && !std::filesystem::exists(path)) {
+  if (requested.empty() && !std::filesystem::exists(path)) {
     if (!trained_with.empty())
       log.warn(str(reader.directory().string(),
                    ": has no tokenizer next to it, so none is written; pass it as --tokenizer_model"));

@@ -49,8 +49,8 @@ struct GenerateOptions {
 };
 
 std::string prompt_text(const GenerateOptions& options) {
-  const int given = !options.prompt.empty() + !options.prompt_file.empty() + !options.prompts_file.empty();
-  check_input(given <= 1, "generate: pass only one of --prompt, --prompt_file and --prompts_file");
+  const int prompt_options = !options.prompt.empty() + !options.prompt_file.empty() + !options.prompts_file.empty();
+  check_input(prompt_options <= 1, "generate: pass only one of --prompt, --prompt_file and --prompts_file");
   if (!options.prompts_file.empty()) return read_text_file(options.prompts_file);
   if (options.prompt_file.empty()) return options.prompt;
   if (options.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};

@@ -57,7 +57,7 @@ struct ScheduleOptions {
     visit("backward_weight", self.costs.backward_weight, "time of the gradient of the weights", kTimeRange);
     visit("message", self.costs.message, "time to send activations to the next rank", kTimeRange);
     visit("reduce_grad", self.costs.reduce_grad, "time of a rank's gradient reduction at the end", kTimeRange);
-    visit("svg", self.svg, "file for the drawing as an image");
+    visit("svg", self.svg, "SVG file to write the drawing to");
     visit("width", self.width, "maximum number of columns of the drawing in text", between(10, 10000));
   }
 

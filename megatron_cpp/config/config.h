@@ -166,7 +166,7 @@ template <class Options>
 std::optional<Config> read_config_and_options(std::span<const std::string> args, const Usage& usage, Options& options,
                                               const Log& log) {
   return read_config_and_options(args, usage, options, log,
-                                 [](const Options& given, const Config&) { return read_config_text(given.config); });
+                                 [](const Options& parsed, const Config&) { return read_config_text(parsed.config); });
 }
 
 }  // namespace mcpp

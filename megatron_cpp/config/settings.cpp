@@ -94,7 +94,7 @@ std::string_view source_of(std::string_view location) {
 
 /// Converts a number to the field's type and checks the constraint. Returns the problem, or "".
 std::string convert_number(const FieldType& type, const Constraint& constraint, Value& value) {
-  const Value given = value;
+  const Value original = value;
   double number = 0;
   if (const i64* integer = std::get_if<i64>(&value.data)) {
     number = static_cast<double>(*integer);
@@ -108,8 +108,8 @@ std::string convert_number(const FieldType& type, const Constraint& constraint, 
   } else {
     return refused(type, value);
   }
-  if (!std::isfinite(number)) return str("must be finite, not ", given.describe());
-  if (!constraint.accepts(number)) return str("must be ", constraint.describe(), ", not ", given.describe());
+  if (!std::isfinite(number)) return str("must be finite, not ", original.describe());
+  if (!constraint.accepts(number)) return str("must be ", constraint.describe(), ", not ", original.describe());
   return "";
 }
 

@@ -117,8 +117,8 @@ class SettingsReader {
 
   std::vector<Field> fields_;
   std::map<std::string, Setting> settings_;  // by the field's key; Setting::key is the given name
-  std::set<std::string> doubtful_;  // keys whose value was rejected, or that a misspelled key was probably meant to be
-  std::set<std::string> unknown_sections_;           // each is reported once
+  std::set<std::string> doubtful_;           // keys with a rejected value, and keys that a misspelled key resembles
+  std::set<std::string> unknown_sections_;   // each is reported once
   std::map<std::string, std::string> former_names_;  // former names in use, with their present names
   std::vector<std::string> problems_;
   bool is_incomplete_ = false;

@@ -33,7 +33,7 @@ class ImportedWeights final : public ShardSource {
       : folder_(folder.string()), reader_(std::move(reader)), rules_(std::move(rules)), device_(device) {
     for (const WeightRule& rule : rules_) {
       ShardSpec spec;
-      static_cast<Region&>(spec) = whole({rule.shape, Shape(rule.shape.size(), 0), rule.shape});
+      static_cast<Region&>(spec) = full_region({rule.shape, Shape(rule.shape.size(), 0), rule.shape});
       spec.name = model_tensor(rule.name);
       spec.dtype = rule.dtype.value_or(dtype);
       specs_.push_back(std::move(spec));
@@ -255,7 +255,7 @@ class Upcycled final : public ShardSource {
  private:
   void add(const UpcycledParam& entry) {
     ShardSpec spec;
-    static_cast<Region&>(spec) = whole(entry.param.box);
+    static_cast<Region&>(spec) = full_region(entry.param.box);
     spec.name = model_tensor(entry.param.name);
     const std::string source = entry.source.empty() ? params_.front().source : entry.source;
     spec.dtype = tensor_entry(dense_.manifest(), model_tensor(source), dense_.directory()).dtype;
@@ -265,7 +265,7 @@ class Upcycled final : public ShardSource {
     for (const UpcycledParam& entry : params_) {
       if (!entry.source.empty()) continue;
       ShardSpec spec;
-      static_cast<Region&>(spec) = whole(slab({model.moe.num_experts}, 0, 0, model.moe.num_experts));
+      static_cast<Region&>(spec) = full_region(slab({model.moe.num_experts}, 0, 0, model.moe.num_experts));
       spec.name = model_tensor(expert_bias_name(entry.param.name));
       spec.dtype = DType::F32;
       specs_.push_back(std::move(spec));

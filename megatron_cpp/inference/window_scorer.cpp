@@ -45,8 +45,8 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
   LayerSizes sizes(config, setup);
   double max_bytes = 0;
   for (i64 layer = stage.stage().first_layer; layer < stage.stage().end_layer; ++layer)
-    max_bytes = std::max(max_bytes, static_cast<double>(sizes.layer(layer).kept) / kBlocksPerLayer);
-  if (stage.stage().has_output) max_bytes = std::max(max_bytes, static_cast<double>(sizes.output().kept));
+    max_bytes = std::max(max_bytes, static_cast<double>(sizes.layer(layer).saved) / kBlocksPerLayer);
+  if (stage.stage().has_output) max_bytes = std::max(max_bytes, static_cast<double>(sizes.output().saved));
   return weight_bytes(stage) + max_bytes;
 }
 

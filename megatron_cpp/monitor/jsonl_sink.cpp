@@ -19,16 +19,16 @@ constexpr std::array kMemoryKeys{"peak_by_class", "in_host_by_class", "on_disk_b
 /// Returns the lines of `text` for iterations up to `last`. Drops lines that are not JSON objects with an iteration,
 /// such as a line truncated by a crash. Adds evaluations of iteration `last` to `evaluations`.
 std::string lines_up_to(const std::string& text, i64 last, std::set<std::string>& evaluations) {
-  std::string kept;
+  std::string retained;
   for (const std::string& line : split(text, '\n')) {
     const OrderedJson object = OrderedJson::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!object.is_object()) continue;
     const auto iteration = object.find("iteration");
     if (iteration == object.end() || !iteration->is_number_integer() || iteration->get<i64>() > last) continue;
-    kept.append(line).append("\n");
+    retained.append(line).append("\n");
     if (*iteration == last) evaluations.insert(object.value("type", ""));
   }
-  return kept;
+  return retained;
 }
 
 /// Formats the current time as "2026-01-31T23:59:59.123Z".
@@ -62,8 +62,8 @@ void JsonlSink::begin(ResumePoint& at) {
   std::error_code error;
   if (std::filesystem::is_regular_file(path_, error) && at.iteration > 0) {
     const std::string text = read_text_file(path_);
-    const std::string kept = lines_up_to(text, at.iteration, at.evaluations);
-    if (kept != text) write_file_atomic(path_, kept);
+    const std::string retained = lines_up_to(text, at.iteration, at.evaluations);
+    if (retained != text) write_file_atomic(path_, retained);
   } else if (std::filesystem::is_regular_file(path_, error) && std::filesystem::file_size(path_) > 0) {
     std::filesystem::rename(path_, path_.string() + ".old", error);
     check_input(!error, path_.string(),
@@ -171,10 +171,10 @@ void JsonlSink::write_step(const StepRecord& step) {
   OrderedJson object{
       {"type", "layer_statistics"}, {"iteration", step.step.iteration}, {"layers", OrderedJson::array()}};
   for (const StepStatistics::Layer& layer : step.statistics.layers) {
-    OrderedJson one{{"name", layer.name}, {"grad_norm", layer.grad_norm}, {"params_norm", layer.params_norm}};
-    if (layer.activation_rms) one["activation_rms"] = *layer.activation_rms;
-    if (layer.activation_max) one["activation_max"] = *layer.activation_max;
-    object["layers"].push_back(std::move(one));
+    OrderedJson layer_json{{"name", layer.name}, {"grad_norm", layer.grad_norm}, {"params_norm", layer.params_norm}};
+    if (layer.activation_rms) layer_json["activation_rms"] = *layer.activation_rms;
+    if (layer.activation_max) layer_json["activation_max"] = *layer.activation_max;
+    object["layers"].push_back(std::move(layer_json));
   }
   object["time"] = utc_now();
   file_.append(to_json_line(object));

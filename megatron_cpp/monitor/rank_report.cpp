@@ -28,10 +28,10 @@ struct Group {
 std::vector<Group> groups_of(const std::vector<GroupSecondsByName>& ranks, const std::string& name) {
   std::map<int, Group> by_first;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const auto found = ranks[rank].find(name);
-    if (found == ranks[rank].end() || found->second.bytes <= 0) continue;
-    Group& group = by_first[found->second.first];
-    if (group.ranks.empty() || found->second.seconds < group.min_wait.seconds) group.min_wait = found->second;
+    const auto it = ranks[rank].find(name);
+    if (it == ranks[rank].end() || it->second.bytes <= 0) continue;
+    Group& group = by_first[it->second.first];
+    if (group.ranks.empty() || it->second.seconds < group.min_wait.seconds) group.min_wait = it->second;
     group.ranks.push_back(static_cast<int>(rank));
   }
   std::vector<Group> groups;
@@ -93,9 +93,9 @@ std::vector<MemoryColumn> memory_columns(const std::vector<RankStats>& ranks) {
   using MemoryLocation = MemoryColumn::MemoryLocation;
   std::vector<MemoryColumn> columns;
   for (std::size_t c = 0; c < kMemoryClasses; ++c) {
-    const auto of = static_cast<MemoryClass>(c);
-    MemoryColumn on_device{of, MemoryLocation::OnDevice, {}}, in_host{of, MemoryLocation::InHost, {}},
-        on_disk{of, MemoryLocation::OnDisk, {}};
+    const auto memory_class = static_cast<MemoryClass>(c);
+    MemoryColumn on_device{memory_class, MemoryLocation::OnDevice, {}},
+        in_host{memory_class, MemoryLocation::InHost, {}}, on_disk{memory_class, MemoryLocation::OnDisk, {}};
     for (const RankStats& rank : ranks) {
       on_device.bytes.push_back(rank.peak_by_class[c]);
       in_host.bytes.push_back(static_cast<double>(rank.offloaded[c].in_host));
@@ -222,13 +222,13 @@ std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& 
   return slowest;
 }
 
-std::optional<std::string> StragglerReporter::add(const std::optional<Straggler>& found) {
-  const std::string what = found ? found->what : "";
+std::optional<std::string> StragglerReporter::add(const std::optional<Straggler>& straggler) {
+  const std::string what = straggler ? straggler->what : "";
   const bool is_repeated = !what.empty() && what == last_;
   if (!is_repeated) is_reported_ = false;
   last_ = what;
   if (!is_repeated || std::exchange(is_reported_, true)) return std::nullopt;
-  return found->text;
+  return straggler->text;
 }
 
 MeasuredRun make_measured_run(double seconds, const std::vector<RankStats>& ranks,

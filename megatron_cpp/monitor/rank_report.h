@@ -117,15 +117,15 @@ struct Straggler {
 std::optional<Straggler> find_slow_rank(const std::vector<RankStats>& ranks, const Topology& topology, double factor);
 
 /// Returns the slowest group among those that take at least `factor` times as long as other groups of the same name, or
-/// std::nullopt if there is none. The time of a group is that of the member that waits least, because it arrives last
-/// and waits only for the network. Groups that take less than a hundredth of `window_seconds` are ignored.
+/// std::nullopt if there is none. The time of a group is the minimum over its members, because the member that arrives
+/// last waits only for the network. Groups that take less than a hundredth of `window_seconds` are ignored.
 std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds,
                                          double factor);
 
 /// Returns a message for a straggler once, when it is detected for the second time in a row.
 class StragglerReporter {
  public:
-  std::optional<std::string> add(const std::optional<Straggler>& found);
+  std::optional<std::string> add(const std::optional<Straggler>& straggler);
 
  private:
   std::string last_;

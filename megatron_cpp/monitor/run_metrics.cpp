@@ -16,8 +16,8 @@ namespace {
 /// Returns a number, or 0 if missing.
 double number(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return 0;
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number() ? it->get<double>() : 0;
 }
 
 /// Returns true for plausible bytes, milliseconds or fractions; damaged files may contain other values.
@@ -36,8 +36,8 @@ i64 get_count(const nlohmann::json& object, const char* key) {
 /// Returns a string, or "" if missing.
 std::string text(const nlohmann::json& object, const char* key) {
   if (!object.is_object()) return "";
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
 bool is_step(const nlohmann::json& object) {
@@ -49,9 +49,9 @@ bool is_step(const nlohmann::json& object) {
 /// Returns the elements of a list with one number per rank; empty if there is no such list.
 std::vector<double> rank_values(const nlohmann::json& object, const std::string& key) {
   std::vector<double> list;
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) return list;
-  for (const auto& value : *found)
+  const auto it = object.find(key);
+  if (it == object.end() || !it->is_array()) return list;
+  for (const auto& value : *it)
     if (value.is_number() && is_amount(value.get<double>())) list.push_back(value.get<double>());
   return list;
 }
@@ -223,24 +223,24 @@ MeasuredRun read_measured_run(const Path& run) {
   std::vector<MeasuredRun> steps = select_steps(lines);
   const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
   std::ranges::nth_element(steps, middle, {}, &MeasuredRun::seconds);
-  MeasuredRun found = *middle;
+  MeasuredRun measured = *middle;
   for (const MeasuredRun& step : steps)
-    found.peak_memory_bytes = std::max(found.peak_memory_bytes, step.peak_memory_bytes);
+    measured.peak_memory_bytes = std::max(measured.peak_memory_bytes, step.peak_memory_bytes);
   if (!lines.tables.empty()) {  // peaks since start-up
     const MeasuredRun& last = lines.tables.rbegin()->second;
-    found.peak_by_class = last.peak_by_class;
-    found.in_host_bytes = last.in_host_bytes, found.on_disk_bytes = last.on_disk_bytes;
+    measured.peak_by_class = last.peak_by_class;
+    measured.in_host_bytes = last.in_host_bytes, measured.on_disk_bytes = last.on_disk_bytes;
   }
-  found.world_size = lines.start.world_size, found.config = lines.start.config;
-  check_input(found.bubble >= 0 && found.exposed_communication >= 0 && found.computing() > 0, file.string(),
-              ": records a step without compute time: bubble ", found.bubble, ", exposed_communication ",
-              found.exposed_communication);
+  measured.world_size = lines.start.world_size, measured.config = lines.start.config;
+  check_input(measured.bubble >= 0 && measured.exposed_communication >= 0 && measured.computing() > 0, file.string(),
+              ": records a step without compute time: bubble ", measured.bubble, ", exposed_communication ",
+              measured.exposed_communication);
   if (const Path trace = newest_trace(file.parent_path(), lines.iterations); !trace.empty()) {
     TracedModules traced = traced_modules(trace);
-    if (traced.ranks == 0 || found.world_size == 0 || traced.ranks == found.world_size)
-      found.modules = std::move(traced.seconds), found.module_bytes = std::move(traced.bytes);
+    if (traced.ranks == 0 || measured.world_size == 0 || traced.ranks == measured.world_size)
+      measured.modules = std::move(traced.seconds), measured.module_bytes = std::move(traced.bytes);
   }
-  return found;
+  return measured;
 }
 
 }  // namespace mcpp

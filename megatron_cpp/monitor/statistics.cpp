@@ -166,10 +166,10 @@ StepStatistics StatisticsCollector::gradient_statistics(i64 iteration) const {
   std::ranges::sort(step.layers, {}, [](const auto& layer) { return layer_order(layer.name); });
   const StatsByName activations = sum_over_ranks(activations_, world_);
   for (StepStatistics::Layer& layer : step.layers) {
-    const auto found = activations.find(layer.name);
-    if (found == activations.end()) continue;
-    layer.activation_rms = std::sqrt(found->second.sum_of_squares / found->second.count);
-    layer.activation_max = found->second.max_abs;
+    const auto it = activations.find(layer.name);
+    if (it == activations.end()) continue;
+    layer.activation_rms = std::sqrt(it->second.sum_of_squares / it->second.count);
+    layer.activation_max = it->second.max_abs;
   }
   return step;
 }

@@ -120,9 +120,9 @@ bool next_record(std::string_view& rest, std::string_view& record) {
   if (from_little_endian<u32>(rest.substr(kLength, kChecksum)) != masked_crc32c(length)) return false;
   const u64 size = from_little_endian<u64>(length);
   if (size > rest.size() - kHead - kChecksum) return false;
-  const std::string_view found = rest.substr(kHead, size);
-  if (from_little_endian<u32>(rest.substr(kHead + size, kChecksum)) != masked_crc32c(found)) return false;
-  record = found;
+  const std::string_view payload = rest.substr(kHead, size);
+  if (from_little_endian<u32>(rest.substr(kHead + size, kChecksum)) != masked_crc32c(payload)) return false;
+  record = payload;
   rest.remove_prefix(kHead + size + kChecksum);
   return true;
 }
@@ -228,10 +228,10 @@ void drop_events(const Path& path, const TensorboardWriter::KeepEventFn& should_
   const MappedFile file(path);
   const std::string_view all(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   std::string_view rest = all, record;
-  std::string kept;
+  std::string retained;
   while (next_record(rest, record))
-    if (is_kept(record, path.string(), should_keep)) kept += framed_record(record);
-  if (kept.size() != all.size()) write_file_atomic(path, kept);
+    if (is_kept(record, path.string(), should_keep)) retained += framed_record(record);
+  if (retained.size() != all.size()) write_file_atomic(path, retained);
 }
 
 }  // namespace

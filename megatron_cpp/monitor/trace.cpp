@@ -65,20 +65,20 @@ void reply(Communicator& world, ClockMessage& message) {
 
 ClockOffset measure_clock_offset(Communicator& world) {
   ClockMessage message;
-  ClockOffset found;
+  ClockOffset best;
   if (world.rank() == 0) {
     for (int rank = 1; rank < world.size(); ++rank) measure_rank(world, rank, message);
   } else {
     reply(world, message);
-    found.uncertainty = message[1];
+    best.uncertainty = message[1];
     // Processes of one host share a clock; offsets this small do not happen by chance between hosts.
-    found.seconds = std::abs(message[0]) <= message[1] ? 0 : message[0];
+    best.seconds = std::abs(message[0]) <= message[1] ? 0 : message[0];
   }
   message[0] = steady_seconds();
   message.send_to_all(world);
-  found.reference = message[0];
-  found.at = steady_seconds();
-  return found;
+  best.reference = message[0];
+  best.at = steady_seconds();
+  return best;
 }
 
 double to_rank0_clock(double moment, const ClockOffset& before, const ClockOffset& after) {
@@ -286,7 +286,7 @@ void StepTrace::end(const TrainingState& state, i64 zero_stage) {
                          {"exposed_communication_seconds", seconds.communication},
                          {"compute_seconds", seconds.compute()}};
   local_trace_.modules = module_memory_usage(state, zero_stage);
-  for (const auto& [module, bytes] : local_trace_.trace.kept)
+  for (const auto& [module, bytes] : local_trace_.trace.saved_bytes)
     local_trace_.modules[module][std::string(name_of(MemoryClass::Activations))] = static_cast<double>(bytes);
 }
 

@@ -12,6 +12,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "parallel/pp/draw.h"
 #include "parallel/pp/schedule.h"
+#include "parallel/topology.h"
 
 namespace mcpp {
 
@@ -35,14 +36,14 @@ void NumberTable::truncate_after(double iteration) {
 }
 
 std::span<const double> NumberTable::column(std::string_view name) const {
-  const auto found = std::ranges::find(columns_, name, &Column::name);
-  if (found == columns_.end()) return {};
-  return found->values;
+  const auto it = std::ranges::find(columns_, name, &Column::name);
+  if (it == columns_.end()) return {};
+  return it->values;
 }
 
 NumberTable::Column* NumberTable::find_or_add(const std::string& name) {
-  const auto found = std::ranges::find(columns_, name, &Column::name);
-  if (found != columns_.end()) return &*found;
+  const auto it = std::ranges::find(columns_, name, &Column::name);
+  if (it != columns_.end()) return &*it;
   if (columns_.size() == kMaxColumns) return nullptr;
   return &columns_.emplace_back(Column{name, std::vector<double>(rows(), kEmptyCell)});
 }
@@ -55,13 +56,13 @@ using Numbers = std::vector<double>;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 double number_in(const Json& record, const char* key) {
-  const auto found = record.find(key);
-  return found != record.end() && found->is_number() ? found->get<double>() : kNone;
+  const auto it = record.find(key);
+  return it != record.end() && it->is_number() ? it->get<double>() : kNone;
 }
 
 std::string text_in(const Json& record, const char* key) {
-  const auto found = record.find(key);
-  return found != record.end() && found->is_string() ? found->get<std::string>() : std::string();
+  const auto it = record.find(key);
+  return it != record.end() && it->is_string() ? it->get<std::string>() : std::string();
 }
 
 /// Returns the elements of a list, with NaN for non-numbers; empty if it is not a list.

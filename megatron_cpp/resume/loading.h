@@ -1,5 +1,4 @@
-// Start of a run from a checkpoint: which checkpoints are tried, in which order, and what is loaded from the first
-// intact checkpoint.
+// Start of a run from a checkpoint: selects the checkpoints to try and their order, and loads the first intact one.
 #pragma once
 #include <functional>
 #include <optional>
@@ -39,8 +38,8 @@ std::optional<Damage> load_redistributed_errors(std::vector<NamedShard>& unsaved
 std::optional<TrainingProgress> load_training(const RunContext& run, const DatasetIdentities& datasets,
                                               TrainingState& state);
 
-/// Compares the run with the checkpoint that load_training() would start from, as far as possible without reading
-/// tensors, and throws what load_training() would throw. Collective over `world`. Writes nothing.
+/// Compares the run with the checkpoint that load_training() would load, as far as possible without reading tensors.
+/// Throws the same errors as load_training(). Collective over `world`. Writes nothing.
 void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
                             const Log& log);
 

@@ -24,8 +24,8 @@ void mark_local(RunState& run, const CheckpointConfig& config, Communicator& wor
 /// would replace or remove them. Collective.
 void check_local_owner(const CheckpointConfig& config, Communicator& world);
 
-/// Returns this rank's parts of the local tier, newest first, for the iterations of which every rank has a part. Logs
-/// why others are not used. Collective.
+/// Returns this rank's parts of the local tier for all iterations for which every rank has a part, newest first. Logs
+/// why other parts are not used. Collective.
 std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& world, const Log& log);
 
 /// Usability of the ranks' parts of one iteration. Usable: the parts belong to the same save, to this run and to this

@@ -244,8 +244,8 @@ void load_gemm_algos(const DeviceConfig& config, Device& device, Communicator& r
 void sync_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks) {
   if constexpr (kWithCuda) {
     if (config.gemm_tuning == GemmTuning::Off || device.type() == DeviceType::Cpu) return;
-    const std::vector<std::string> found = all_gather_strings(gemm_choices_text(device), ranks);
-    use_gemm_choices(device, found, "the choices of the ranks");
+    const std::vector<std::string> choices = all_gather_strings(gemm_choices_text(device), ranks);
+    use_gemm_choices(device, choices, "the choices of the ranks");
     if (ranks.rank() != 0) return;
     const Path path = config.gemm_tuning_file;
     const std::string text = gemm_choices_text(device);

@@ -24,10 +24,10 @@ struct World {
   Communicator& ranks;
   Communicator* node = nullptr;        ///< ranks of this node; null if all ranks are on it
   FlightRecorder* recorder = nullptr;  ///< recorder for this rank's watchdog; null without watchdog
-  int cores = 0;                       ///< cores available to all ranks of the node together; 0 = those of the process
-  int cores_per_rank = 0;              ///< cores available to each rank; 0 = all those of the process
-  SlurmJob job = {};                   ///< Slurm job of the ranks
-  StatusBoard* board = nullptr;        ///< board shared by the ranks of the node; null for a single rank
+  int cores = 0;           ///< cores available to all ranks of the node together; 0 = cores available to the process
+  int cores_per_rank = 0;  ///< cores available to each rank; 0 = all cores available to the process
+  SlurmJob job = {};       ///< Slurm job of the ranks
+  StatusBoard* board = nullptr;  ///< board shared by the ranks of the node; null for a single rank
 
   Communicator& ranks_of_node() const { return node ? *node : ranks; }
 };

@@ -84,19 +84,19 @@ std::string bf16_gradients_hint(const Hardware& hardware, Workload work, const S
 
 /// Returns the fastest candidate that passes all checks of the configuration, such as its batch size ramp-up and the
 /// folder required for offloading to disk.
-const Candidate& best_runnable(const SearchResult& found, const Config& config, int world_size) {
+const Candidate& best_runnable(const SearchResult& result, const Config& config, int world_size) {
   const auto has_folder = [&](const Candidate& candidate) {
     return !candidate.layout.uses(OffloadTier::File) || !config.optimizer.offload_folder.empty();
   };
   const auto runs = [&](const Candidate& candidate) {
     return has_folder(candidate) && layout_problems(apply_layout(config, candidate.layout), world_size).empty();
   };
-  const auto best = std::ranges::find_if(found.best, runs);
-  if (best != found.best.end()) return *best;
-  const Candidate& first = found.best.front();
+  const auto best = std::ranges::find_if(result.best, runs);
+  if (best != result.best.end()) return *best;
+  const Candidate& first = result.best.front();
   check_input(has_folder(first), "--plan: the fastest layout, ", first.layout.describe(),
               ", needs a folder on a disk; set optimizer.offload = \"file\" and optimizer.offload_folder");
-  fail(ExitCode::BadInput, "--plan: none of the ", found.best.size(), " fastest layouts can run on ", world_size,
+  fail(ExitCode::BadInput, "--plan: none of the ", result.best.size(), " fastest layouts can run on ", world_size,
        " ranks: ", join(layout_problems(apply_layout(config, first.layout), world_size), "; "));
 }
 
@@ -140,15 +140,15 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
   const Workload work = make_workload(config);
   check_fp8_rate(hardware, work);
   const SearchLimits limits{.world_size = world_size, .memory_bytes = (1 - kMemoryReserve) * hardware.memory_bytes()};
-  const SearchResult found = search_layouts(hardware, program, work, limits);
+  const SearchResult result = search_layouts(hardware, program, work, limits);
   if (request.plan) {
-    if (found.best.empty()) fail_no_layout_fits(found, hardware, work, limits);
-    const Candidate& best = best_runnable(found, config, world_size);
+    if (result.best.empty()) fail_no_layout_fits(result, hardware, work, limits);
+    const Candidate& best = best_runnable(result, config, world_size);
     Config planned = apply_layout(config, best.layout);
     const double memory = max_rank_memory(planned, world_size);
     return {.config = std::move(planned),
             .text = str("planned for ", world_size, " x ", hardware.device.name, ": ", best.layout.describe(), ", ",
-                        human_step_seconds(best.time.seconds), " a step predicted, the best of ", found.fitting,
+                        human_step_seconds(best.time.seconds), " a step predicted, the best of ", result.fitting,
                         " layouts that fit"),
             .warning = {},
             .predicted = predict_step({hardware, program, work, best.layout}, memory)};
@@ -160,9 +160,9 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
                  .warning = {},
                  .predicted = predict_step({hardware, program, work, layout_of(config, world_size)},
                                            max_rank_memory(config, world_size))};
-  if (!found.best.empty() && seconds > kSlowdownThreshold * found.best.front().time.seconds)
-    run.warning = str("a different layout is predicted to be ", fixed(seconds / found.best.front().time.seconds, 1),
-                      " times as fast: ", found.best.front().layout.describe(),
+  if (!result.best.empty() && seconds > kSlowdownThreshold * result.best.front().time.seconds)
+    run.warning = str("a different layout is predicted to be ", fixed(seconds / result.best.front().time.seconds, 1),
+                      " times as fast: ", result.best.front().layout.describe(),
                       "; --plan selects it, and megatron_cpp plan --explain explains why");
   return run;
 }

@@ -46,19 +46,19 @@ std::map<std::string, Demand> collect_demands(double bytes, const std::vector<Me
                                               Communicator& ranks) {
   std::string local = fixed(bytes, 0);
   for (const MemoryLimit& limit : limits) local += str("\n", limit.id, "\t", limit.name, "\t", limit.bytes);
-  std::map<std::string, Demand> found;
+  std::map<std::string, Demand> demands;
   for (const std::string& text : all_gather_strings(local, ranks)) {
     const std::vector<std::string> lines = split(text, '\n');
     for (std::size_t i = 1; i < lines.size(); ++i) {
       const std::vector<std::string> parts = split(lines[i], '\t');
-      Demand& demand = found[parts[0]];
+      Demand& demand = demands[parts[0]];
       demand.name = parts[1];
       demand.limit = std::stod(parts[2]);
       demand.bytes += std::stod(lines[0]);
       demand.ranks += 1;
     }
   }
-  return found;
+  return demands;
 }
 
 /// Returns the host memory of a CPU rank, including what is offloaded to host memory.

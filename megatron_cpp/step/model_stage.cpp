@@ -23,26 +23,26 @@ AttentionWork attention_work(const MicroBatch& batch, const ModelConfig& config)
 
 }  // namespace
 
-MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp) {
-  if (cp.size() == 1) return whole;
+MicroBatch shard_microbatch(const MicroBatch& batch, const ModelConfig& config, const ContextParallel& cp) {
+  if (cp.size() == 1) return batch;
   const auto partition =
-      std::make_shared<const SamplePartition>(balance_sequence_partition(cp.partition, attention_work(whole, config)));
+      std::make_shared<const SamplePartition>(balance_sequence_partition(cp.partition, attention_work(batch, config)));
   const i64 rows = config.seq_length / cp.size();
   const auto rows_of = [](const Tensor& t, const PositionRanges& at, i64 count) {
     return t.defined() ? select_rows(t, at, count) : t;
   };
   const PositionRanges at = partition->rank_positions(cp.rank);
   std::vector<FutureTokens> future;
-  for (const FutureTokens& ahead : whole.future)
+  for (const FutureTokens& ahead : batch.future)
     future.push_back({.tokens = rows_of(ahead.tokens, at, rows), .targets = rows_of(ahead.targets, at, rows)});
-  return {.tokens = rows_of(whole.tokens, at, rows),
-          .targets = rows_of(whole.targets, at, rows),
-          .samples = whole.samples,
+  return {.tokens = rows_of(batch.tokens, at, rows),
+          .targets = rows_of(batch.targets, at, rows),
+          .samples = batch.samples,
           .future = std::move(future),
           .attention_starts =
-              rows_of(whole.attention_starts, partition->member_positions(cp.member()), rows * cp.partition.heads),
-          .position_starts = rows_of(whole.position_starts, at, rows),
-          .sequence_starts = whole.attention_starts,
+              rows_of(batch.attention_starts, partition->member_positions(cp.member()), rows * cp.partition.heads),
+          .position_starts = rows_of(batch.position_starts, at, rows),
+          .sequence_starts = batch.attention_starts,
           .partition = partition};
 }
 

@@ -15,18 +15,18 @@ struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
   Tensor targets;            ///< int32 [s, b], -1 = ignored; on the last stage
   std::vector<i64> samples;  ///< [b] global sample indices
-  /// tokens and targets of each layer of multi-token prediction; on the last stage, in training
+  /// Tokens and targets of each layer of multi-token prediction. Set on the last stage in training.
   std::vector<FutureTokens> future = {};
-  /// int32 [s, b], as in MicrobatchContext; on every stage if document boundaries are used. attention_starts covers the
-  /// rows that attention sees after an exchange of heads.
+  /// Document starts as in MicrobatchContext, int32 [s, b]. Set on every stage if document boundaries are used.
+  /// attention_starts has the rows that attention processes after an exchange of heads.
   Tensor attention_starts = {}, position_starts = {};
   Tensor sequence_starts = {};  ///< attention_starts of all positions; only with context parallelism
-  /// partition of the samples over context-parallel ranks; null without context parallelism
+  /// Partition of the samples over context-parallel ranks; nullptr without context parallelism.
   std::shared_ptr<const SamplePartition> partition = nullptr;
 };
 /// Returns this context-parallel rank's shard of a microbatch of unsharded samples, balanced by the cost of attention.
 /// On stages that read no data it has only sample indices.
-MicroBatch shard_microbatch(const MicroBatch& whole, const ModelConfig& config, const ContextParallel& cp);
+MicroBatch shard_microbatch(const MicroBatch& batch, const ModelConfig& config, const ContextParallel& cp);
 
 class ModelStage final : public PipelineStage {
  public:

@@ -26,20 +26,20 @@ void for_each_weight(const TrainingState& state, F&& f) {
 std::string find_on_this_rank(const TrainingState& state, Device& device) {
   Tensor sum = Tensor::zeros({1}, DType::F64, device, MemoryClass::Workspace);
   for_each_weight(state, [&](const Param&, const Tensor& values) { ops::add_sum_of_squares(values, sum); });
-  std::string found;
-  if (std::isfinite(read_values<double>(sum)[0])) return found;
+  std::string name;
+  if (std::isfinite(read_values<double>(sum)[0])) return name;
   for_each_weight(state, [&](const Param& param, const Tensor& values) {
-    if (found.empty() && !std::isfinite(ops::sum_of_squares(values))) found = param.name;
+    if (name.empty() && !std::isfinite(ops::sum_of_squares(values))) name = param.name;
   });
-  return found;
+  return name;
 }
 
 }  // namespace
 
 std::string find_nonfinite_weight(const TrainingState& state, Communicator& world, Device& device) {
-  const std::vector<std::string> found = run_on_all_ranks(world, [&] { return find_on_this_rank(state, device); });
-  for (std::size_t rank = 0; rank < found.size(); ++rank) {
-    if (!found[rank].empty()) return str("rank ", rank, ": ", found[rank]);
+  const std::vector<std::string> names = run_on_all_ranks(world, [&] { return find_on_this_rank(state, device); });
+  for (std::size_t rank = 0; rank < names.size(); ++rank) {
+    if (!names[rank].empty()) return str("rank ", rank, ": ", names[rank]);
   }
   return "";
 }

@@ -95,10 +95,10 @@ std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   for (const ParamAndGradBuffer* buffer : state.buffers()) add_power_sgd(state, *buffer, /*is_to_save=*/true, shards);
   const PrimaryShard share(state);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
-    const Part own = share.of(param, values.numel());
-    if (own.count == 0) return;
-    const i64 begin = first + own.first;
-    shards.emplace_back(std::move(name), param.box, begin, begin + own.count, values.part(own.first, own.count));
+    const Part part = share.of(param, values.numel());
+    if (part.count == 0) return;
+    const i64 begin = first + part.first;
+    shards.emplace_back(std::move(name), param.box, begin, begin + part.count, values.part(part.first, part.count));
   });
   return shards;
 }

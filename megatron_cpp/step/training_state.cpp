@@ -98,14 +98,14 @@ std::vector<ParamAndGradBuffer*> TrainingState::buffers() const {
 
 OffloadedBytesByClass TrainingState::offloaded_bytes() const {
   OffloadedBytesByClass offload_store;
-  const auto of = [&](MemoryClass c) -> OffloadedBytes& { return offload_store[static_cast<std::size_t>(c)]; };
-  of(MemoryClass::OptimizerState) = optimizer_.offloaded_state_bytes();
-  if (activations_) of(MemoryClass::Activations) = activations_->peak();
+  const auto store_of = [&](MemoryClass c) -> OffloadedBytes& { return offload_store[static_cast<std::size_t>(c)]; };
+  store_of(MemoryClass::OptimizerState) = optimizer_.offloaded_state_bytes();
+  if (activations_) store_of(MemoryClass::Activations) = activations_->peak();
   std::set<const StateStore*> counted;
   for (const ParamAndGradBuffer* buffer : buffers()) {
     for (const ShardSegment& segment : buffer->shard()) {
       if (segment.offload_store && counted.insert(segment.offload_store).second)
-        of(MemoryClass::Params) += segment.offload_store->offloaded_bytes();
+        store_of(MemoryClass::Params) += segment.offload_store->offloaded_bytes();
     }
   }
   return offload_store;
@@ -133,13 +133,13 @@ Schedule TrainingState::build_schedule(std::size_t microbatches, bool is_trainin
 void TrainingState::run(std::span<const MicroBatch> batches, bool is_training, double grad_scale,
                         const LogitsRequest* request) {
   ops::fill_zero(totals_);
-  const auto [found, is_first] = schedules_.try_emplace({batches.size(), is_training});
-  if (is_first) found->second = build_schedule(batches.size(), is_training, /*serialized_microbatches=*/0);
+  const auto [it, is_first] = schedules_.try_emplace({batches.size(), is_training});
+  if (is_first) it->second = build_schedule(batches.size(), is_training, /*serialized_microbatches=*/0);
   // Kernels are loaded during the microbatch that sets the gradients and the next one, which adds to them.
   const bool loads_kernels = is_first && pipeline_wait_timer_;
   Schedule first;
   if (loads_kernels) first = build_schedule(batches.size(), is_training, /*serialized_microbatches=*/2);
-  const Schedule& schedule = loads_kernels ? first : found->second;
+  const Schedule& schedule = loads_kernels ? first : it->second;
   step_.begin(schedule.passes(parallel_.coordinates.pp), static_cast<i64>(batches.size()));
   std::vector<PipelineStage*> stages;
   for (const Chunk& chunk : chunks_) {

@@ -22,7 +22,7 @@ struct StepOutcome {
   i64 tokens = 0;   ///< target tokens in the global batch
   std::vector<double> mtp_losses = {};  ///< mean loss of each layer of multi-token prediction
   double grad_norm = 0;                 ///< norm before clipping; infinity if non-finite on any rank
-  /// worst status over all ranks; NotFinite refers to the loss or the gradient
+  /// Worst status over all ranks. NotFinite refers to the loss or the gradient.
   StepStatus status = StepStatus::Fine;
   bool is_skipped = false;  ///< no update was applied
   /// Effect of a non-finite gradient on the loss scale.

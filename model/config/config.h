@@ -133,7 +133,8 @@ struct ModelConfig {
     visit("kv_channels", self.kv_channels, "width of one head; 0 = hidden_size / num_attention_heads", between(0, 1e5));
     visit("seq_length", self.seq_length, "tokens per training sample", between(1, 1e8));
     visit("max_position_embeddings", self.max_position_embeddings, "longest context; 0 = seq_length", between(0, 1e8));
-    visit("vocab_size", self.vocab_size, "vocabulary size; 0 = that of data.tokenizer_model", between(0, 2147483647));
+    visit("vocab_size", self.vocab_size, "vocabulary size; 0 = vocabulary size of data.tokenizer_model",
+          between(0, 2147483647));
     visit("make_vocab_size_divisible_by", self.make_vocab_size_divisible_by,
           "the embedding is padded to a multiple of this number, independently of the layout", between(1, 1e6));
   }
@@ -162,7 +163,7 @@ struct ModelConfig {
   static void attention_fields(Self& self, Visitor& visit) {
     visit("qk_layernorm", self.qk_layernorm, "normalize the queries and keys of each head separately");
     visit("qk_layernorm_all_heads", self.qk_layernorm_all_heads,
-          "with qk_layernorm: normalize over all heads of a token together");
+          "with qk_layernorm: normalize all heads of a token together");
     visit("qk_l2_norm", self.qk_l2_norm,
           "layers with RoPE: divide each query head and key head by its root mean square after rotation");
     visit("attn_temperature_tuning", self.attn_temperature_tuning,
@@ -204,7 +205,7 @@ struct ModelConfig {
     visit("glu_linear_offset", self.glu_linear_offset, "gated activations: term added to the linear part");
     visit("final_logit_softcapping", self.final_logit_softcapping,
           "replace logits x of the vocabulary by c tanh(x / c); 0 = off", at_least(0));
-    visit("embedding_multiplier", self.embedding_multiplier, "factor of the word embeddings at the input",
+    visit("embedding_multiplier", self.embedding_multiplier, "factor that multiplies the word embeddings",
           greater_than(0));
     visit("add_bias_linear", self.add_bias_linear, "add biases to all linear layers");
     visit("add_qkv_bias", self.add_qkv_bias, "bias in the QKV projection even if add_bias_linear is false");
@@ -273,7 +274,7 @@ struct ModelConfig {
     return rope_scaling.frequencies(rotary_base, rotary_dim(), max_positions());
   }
 
-  /// Returns every violated rule between fields, as "model.key: what is wrong and what is allowed".
+  /// Returns a message "model.key: ..." for every violated rule between fields.
   std::vector<std::string> conflicts() const;
 };
 

@@ -75,8 +75,9 @@ struct MoeConfig {
           between(0, 1e5));
     visit("moe_ffn_hidden_size", self.ffn_hidden_size, "width inside an expert; 0 = ffn_hidden_size", between(0, 1e7));
     visit("moe_latent_size", self.latent_size,
-          "experts read and write a projection of this width, which is added to the residual after another projection; "
-          "0 = hidden_size, without projections",
+          "width of the latent that experts read and write, with a projection before and one after them; 0 = "
+          "hidden_size, "
+          "without projections",
           between(0, 1e6));
     visit("moe_router_dtype", self.router_dtype, "type in which the router computes logits, scores and weights");
     visit("moe_router_topk", self.router_topk, "experts per token", between(1, 1e5));
@@ -84,18 +85,19 @@ struct MoeConfig {
           "apply softmax over all experts before selection, instead of over the selected ones");
     visit("moe_router_score_function", self.router_score_function, "function that converts router logits to scores");
     visit("moe_router_num_groups", self.router_num_groups,
-          "select experts from the best of this many groups; 0 = no groups", between(0, 1e5));
-    visit("moe_router_group_topk", self.router_group_topk, "groups that the experts of a token are selected from",
+          "number of groups of experts; a token's experts are selected from its best groups; 0 = no groups",
           between(0, 1e5));
+    visit("moe_router_group_topk", self.router_group_topk,
+          "number of groups from which the experts of a token are selected", between(0, 1e5));
     visit("moe_router_group_score_topk", self.router_group_score_topk,
-          "a group's score is the sum of its best scores, as many as this; 0 = moe_router_topk / "
+          "number of best scores that are summed as the score of a group; 0 = moe_router_topk / "
           "moe_router_group_topk",
           between(0, 1e5));
     visit("moe_router_topk_scaling_factor", self.router_topk_scaling_factor,
-          "factor of the expert weights of a token; 0 = 1", at_least(0));
+          "factor that multiplies the expert weights of a token; 0 = 1", at_least(0));
     visit("moe_router_add_bias", self.router_add_bias, "add a learned bias to the router's logits");
     visit("moe_router_enable_expert_bias", self.router_enable_expert_bias,
-          "sigmoid or sqrtsoftplus scores: balance by a bias per expert that affects selection only, without a loss");
+          "balance experts by a bias per expert that affects only selection; needs sigmoid or sqrtsoftplus scores");
     visit("moe_router_bias_update_rate", self.router_bias_update_rate, "change of the expert bias per step",
           at_least(0));
     visit("moe_router_load_balancing_type", self.router_load_balancing_type,

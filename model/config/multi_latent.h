@@ -21,19 +21,19 @@ struct MultiLatentConfig {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("multi_latent_attention", self.is_used,
-          "keys and values are projections of a low-rank latent of each token (DeepSeek-V2)");
+          "use attention whose keys and values are projections of a low-rank latent of each token (DeepSeek-V2)");
     visit("q_lora_rank", self.q_lora_rank,
           "multi-latent attention: width of the latent of queries; 0 = queries are projected directly",
           between(0, 1e6));
     visit("kv_lora_rank", self.kv_lora_rank, "multi-latent attention: width of the latent of keys and values",
           between(1, 1e6));
-    visit("qk_head_dim", self.qk_head_dim, "multi-latent attention: width of a head's queries and keys without RoPE",
+    visit("qk_head_dim", self.qk_head_dim, "multi-latent attention: channels without RoPE of a query or key head",
           between(1, 1e5));
     visit("qk_pos_emb_head_dim", self.qk_pos_emb_head_dim,
-          "multi-latent attention: width of a head's queries and keys with RoPE", between(2, 1e5));
-    visit("v_head_dim", self.v_head_dim, "multi-latent attention: width of a head's values", between(1, 1e5));
+          "multi-latent attention: channels with RoPE of a query or key head", between(2, 1e5));
+    visit("v_head_dim", self.v_head_dim, "multi-latent attention: width of a value head", between(1, 1e5));
     visit("latent_norm_epsilon", self.latent_norm_epsilon,
-          "multi-latent attention: norm_epsilon of the norms of latents; 0 = norm_epsilon", at_least(0));
+          "multi-latent attention: epsilon of the norms of latents; 0 = norm_epsilon", at_least(0));
   }
 
   bool operator==(const MultiLatentConfig&) const = default;

@@ -55,7 +55,7 @@ struct RopeScaling {
     visit("rope_scaling_mscale_all_dim", self.mscale_all_dim,
           "yarn: weight of log(factor) in the divisor of the attention factor", at_least(0));
     visit("rope_scaling_attention_factor", self.attention_factor,
-          "yarn: factor of cosines and sines; 0 = from factor and mscale", at_least(0));
+          "yarn: factor that multiplies cosines and sines; 0 = computed from factor and mscale", at_least(0));
     visit("rope_scaling_truncate", self.truncate,
           "yarn: round the bounds of the transition to integer channel indices");
   }

@@ -19,7 +19,7 @@ class Fp32Linear {
 
   /// Returns the dtype of the outputs.
   DType dtype() const { return dtype_; }
-  /// x may have the model's dtype, its accumulate dtype or the dtype of the outputs.
+  /// Returns the outputs for x, which may have the model's dtype, its accumulate dtype or the dtype of the outputs.
   Tensor forward(const Tensor& x) const;
   /// Returns the gradient of x, [T, h]. Both dy and the result have the dtype of the outputs.
   Tensor input_gradient(const Tensor& dy) const;

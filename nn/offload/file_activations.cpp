@@ -89,8 +89,8 @@ FileActivations::FileActivations(const ActivationOffload& offload, Device& devic
 FileActivations::~FileActivations() = default;
 
 FileActivations::Slot* FileActivations::slot_with(const OffloadedBatch& offloaded) {
-  const auto found = std::ranges::find(slots_, &offloaded, &Slot::holds);
-  return found == slots_.end() ? nullptr : &*found;
+  const auto it = std::ranges::find(slots_, &offloaded, &Slot::holds);
+  return it == slots_.end() ? nullptr : &*it;
 }
 
 std::span<std::byte> FileActivations::bytes_of(const Slot& slot, const OffloadedBatch& offloaded) const {

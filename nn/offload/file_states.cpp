@@ -103,9 +103,9 @@ i64 FileStates::bytes() const {
 }
 
 FileStates::Slot* FileStates::slot_with(std::size_t segment) {
-  const auto found = std::ranges::find_if(
+  const auto it = std::ranges::find_if(
       slots_, [&](const Slot& slot) { return slot.use != Slot::Use::Free && slot.segment == segment; });
-  return found == slots_.end() ? nullptr : &*found;
+  return it == slots_.end() ? nullptr : &*it;
 }
 
 bool FileStates::has_capacity(const Slot& slot, std::size_t segment) const {
@@ -133,14 +133,14 @@ const FileStates::Slot* FileStates::reserved_slot() const {
 }
 
 FileStates::Slot& FileStates::evict_prefetched_slot(std::size_t segment) {
-  const auto found = std::ranges::find_if(slots_ | std::views::reverse, [&](const Slot& slot) {
+  const auto it = std::ranges::find_if(slots_ | std::views::reverse, [&](const Slot& slot) {
     return slot.use == Slot::Use::Reading && has_capacity(slot, segment);
   });
-  MCPP_CHECK(found != slots_.rend(), "segment ", segment, " is fetched while all slots that fit it are in use");
-  wait(*found);
-  found->use = Slot::Use::Free;
-  expected_.push_front(found->segment);
-  return *found;
+  MCPP_CHECK(it != slots_.rend(), "segment ", segment, " is fetched while all slots that fit it are in use");
+  wait(*it);
+  it->use = Slot::Use::Free;
+  expected_.push_front(it->segment);
+  return *it;
 }
 
 Tensor FileStates::part_of(const Slot& slot, std::size_t vector) const {

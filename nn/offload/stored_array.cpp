@@ -122,8 +122,8 @@ StoredArray::Blocks StoredArray::read_blocks(Device& host) const {
   const StoredArray blocks(form_, dtype_, count, std::move(vectors));
   if (form_ != StorageForm::Remainder) return {blocks, blocks.decode()};
   const Tensor model = Tensor::zeros({count}, DType::BF16, host, MemoryClass::Workspace);
-  Tensor own = model.flat(offset_, count_);
-  vectors_.back().read(own);
+  Tensor weights = model.flat(offset_, count_);
+  vectors_.back().read(weights);
   return {blocks, blocks.decode(model)};
 }
 

@@ -10,8 +10,9 @@ namespace mcpp {
 
 class ContextAttention {
  public:
-  /// `heads` and `query_groups` are those of this rank before an exchange. Queries and keys are the first `key_dim`
-  /// channels of each head of a Qkv, and values the first `value_dim` channels; 0 means all channels.
+  /// `heads` and `query_groups` are the numbers of heads and query groups of this rank before an exchange. Queries and
+  /// keys are the first `key_dim` channels of each head of a Qkv, and values the first `value_dim` channels; 0 means
+  /// all channels.
   ContextAttention(const ContextParallel& cp, i64 heads, i64 query_groups, i64 key_dim = 0, i64 value_dim = 0);
 
   /// Tensors saved for backward, in the layout between the exchanges: out [s, b, heads * value_dim].

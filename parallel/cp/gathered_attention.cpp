@@ -24,7 +24,7 @@ KeyValues KeyValues::of(const QkvHeads& x) {
 }
 
 Heads KeyValues::half(i64 index, i64 head_dim) const {
-  Heads heads = slice_heads(dense_heads(both, 2 * both.dim(3)), index * both.dim(3), both.dim(3));
+  Heads heads = slice_heads(dense_heads(tensor, 2 * tensor.dim(3)), index * tensor.dim(3), tensor.dim(3));
   if (head_dim == heads.head_dim) return heads;
   heads = strided_heads(heads, 0, 1);
   heads.head_dim = head_dim;
@@ -93,7 +93,7 @@ Tensor scatter_sequence(Communicator& group, const SamplePartition& partition, c
 }  // namespace
 
 QkvHeads GatheredAttention::gather_keys(const QkvHeads& x, const SamplePartition& partition) {
-  const KeyValues all{gather_sequence(group_, partition, KeyValues::of(x).both), x.k.head_dim, x.v.head_dim};
+  const KeyValues all{gather_sequence(group_, partition, KeyValues::of(x).tensor), x.k.head_dim, x.v.head_dim};
   return {x.q, all.keys(), all.values()};
 }
 
@@ -107,7 +107,7 @@ void GatheredAttention::backward(const Tensor& dout, const QkvHeads& x, const At
   const KeyValues all = KeyValues::like(x, full.k.seq, accumulate_dtype(x.k.base.dtype()));
   QkvHeads d_full{dx.q, all.keys(), all.values()};
   ops::attention_backward(dout, full, y, options_for_all_keys(options), d_full);
-  KeyValues{scatter_sequence(group_, *options.partition, all.both), all.key_dim, all.value_dim}.copy_to(dx);
+  KeyValues{scatter_sequence(group_, *options.partition, all.tensor), all.key_dim, all.value_dim}.copy_to(dx);
 }
 
 }  // namespace mcpp

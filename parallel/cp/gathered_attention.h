@@ -12,7 +12,7 @@ namespace mcpp {
 
 /// Tensor [s, b, 2, groups, width] of keys and values, or of their gradients; heads narrower than the width are padded.
 struct KeyValues {
-  Tensor both;
+  Tensor tensor;
   i64 key_dim = 0, value_dim = 0;
 
   /// Returns an uninitialized tensor shaped like the keys and values of x, with `seq` rows.

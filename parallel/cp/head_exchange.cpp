@@ -6,8 +6,8 @@ namespace mcpp {
 
 QkvHeads Qkv::heads() const {
   if (is_fused()) return packed_heads(queries);
-  const Heads both = dense_heads(keys_values, 2);
-  return {dense_heads(queries, queries.dim(2)), slice_heads(both, 0, 1), slice_heads(both, 1, 1)};
+  const Heads pairs = dense_heads(keys_values, 2);
+  return {dense_heads(queries, queries.dim(2)), slice_heads(pairs, 0, 1), slice_heads(pairs, 1, 1)};
 }
 
 Qkv Qkv::like() const {
@@ -41,9 +41,9 @@ Heads parts_as_columns(const Tensor& x) {
 /// Views the keys and values of each group as one head. Accepts the fused tensor, or keys_values alone as one group.
 Heads keys_and_values(const Qkv& x) {
   const QkvHeads heads = x.heads();
-  Heads both = heads.k;
-  both.head_dim *= 2;
-  return both;
+  Heads pairs = heads.k;
+  pairs.head_dim *= 2;
+  return pairs;
 }
 
 /// Views the queries as `ranks` columns, each with the heads of one rank; several per group.

@@ -97,19 +97,19 @@ class RingChannel {
 class RingKeyValues {
  public:
   RingKeyValues(Communicator& ring, const RingRoute& route, const QkvHeads& x)
-      : route_(route), current_(KeyValues::of(x)), channel_(ring, current_.both) {}
+      : route_(route), current_(KeyValues::of(x)), channel_(ring, current_.tensor) {}
 
   const KeyValues& operator*() const { return current_; }
   /// Forwards the current keys if they are still needed and starts receiving the next ones. Uses two tensors; the
   /// memory estimate counts no third.
   void begin(i64 hop) {
     if (route_.should_forward(hop))
-      channel_.send(current_.both, route_.next());
+      channel_.send(current_.tensor, route_.next());
     else
       channel_.release_sent();
     if (route_.has_arrival(hop + 1)) channel_.receive(route_.previous());
   }
-  void end() { current_.both = channel_.take_received(); }
+  void end() { current_.tensor = channel_.take_received(); }
 
  private:
   const RingRoute& route_;
@@ -154,8 +154,8 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
     return dense_heads(Tensor::empty({q.seq, q.batch, q.heads, q.head_dim}, type, q.base.device()), q.heads);
   };
   Heads dq = make_query_gradient(), dq_part;
-  KeyValues own = KeyValues::like(x, x.k.seq, type);  // this rank's contribution to the gradient of its own keys
-  RingChannel sums(ring_, own.both);                  // contributions of other ranks, accumulated along the ring
+  KeyValues local = KeyValues::like(x, x.k.seq, type);  // this rank's contribution to the gradient of its own keys
+  RingChannel sums(ring_, local.tensor);                // contributions of other ranks, accumulated along the ring
   const auto compute = [&](const Heads& d_queries, const KeyValues& d_keys) {
     QkvHeads d_part{d_queries, d_keys.keys(), d_keys.values()};
     ops::attention_backward(dout, replace_keys(q, *keys), y, block_options, d_part);
@@ -165,7 +165,7 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
     block_options.keys = route.positions(hop);
     Tensor sum;
     if (hop == 0) {
-      compute(dq, own);
+      compute(dq, local);
     } else if (route.is_visible(hop)) {
       if (!dq_part.base.defined()) dq_part = make_query_gradient();
       KeyValues part = KeyValues::like(x, x.k.seq, type);
@@ -173,9 +173,9 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
       ops::add_to(dq_part.base, dq.base);
       sum = sums.take_received();
       if (sum.defined())
-        ops::add_to(part.both, sum);
+        ops::add_to(part.tensor, sum);
       else
-        sum = part.both;
+        sum = part.tensor;
     } else {
       sum = sums.take_received();
     }
@@ -186,9 +186,9 @@ void RingAttention::backward(const Tensor& dout, const QkvHeads& x, const Attent
   ops::copy_heads(dq, dx.q);
   if (route.own_reach() > 0) {
     sums.receive(route.last_consumer());
-    ops::add_to(sums.take_received(), own.both);
+    ops::add_to(sums.take_received(), local.tensor);
   }
-  own.copy_to(dx);
+  local.copy_to(dx);
 }
 
 }  // namespace mcpp

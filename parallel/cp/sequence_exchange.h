@@ -15,7 +15,7 @@ class SequenceExchange {
 
   /// Returns the index of this rank's part of the channels, out of as many parts as there are ranks.
   i64 part() const;
-  /// x [s / ranks, b, n] -> [s, b, n / ranks]; returns x on one rank.
+  /// Exchanges x [s / ranks, b, n] to [s, b, n / ranks]. Returns x if there is only one rank.
   Tensor to_sequence(const Tensor& x, const SamplePartition* partition);
   /// Inverse of to_sequence().
   Tensor to_positions(const Tensor& x, const SamplePartition* partition);

@@ -69,10 +69,10 @@ Tensor select_rows(const Tensor& full, const PositionRanges& positions, i64 rows
   shape[0] = rows;
   Tensor part = Tensor::like(full, shape);
   for (i64 row = 0; row < rows;) {
-    const PositionRanges rest = positions.from(row);
-    const i64 run = std::min(rest.split, rows - row);
+    const PositionRanges remaining = positions.from(row);
+    const i64 run = std::min(remaining.split, rows - row);
     Tensor to = part.slice(row, row + run);
-    ops::copy(full.slice(rest.first, rest.first + run), to);
+    ops::copy(full.slice(remaining.first, remaining.first + run), to);
     row += run;
   }
   return part;

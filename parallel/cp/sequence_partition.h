@@ -38,8 +38,9 @@ class SamplePartition {
   std::span<const i64> chunks_of(i64 member) const;
   /// Returns true if each member has one chunk, in order.
   bool is_consecutive() const { return runs() == 1 && std::ranges::is_sorted(chunks_); }
-  /// Return the positions of a rank's rows, and those of all rows of a ring member.
+  /// Returns the positions of the rows of a rank.
   PositionRanges rank_positions(i64 rank) const;
+  /// Returns the positions of all rows of a ring member.
   PositionRanges member_positions(i64 member) const { return positions(member, 0, chunk()); }
 
   /// Returns true if a query of member `queries` sees a key of member `keys` in a layer with this window (0 = none).

@@ -106,11 +106,11 @@ Work compressed_reduce_scatter(const DataParallelGroups& groups, GradReduceForma
   return start_hierarchical_reduce(*groups.intra_node, *groups.inter_node, format, full, part);
 }
 
-Work StoreContext::reduce_scatter(const Tensor& full, Tensor& own) const {
+Work StoreContext::reduce_scatter(const Tensor& full, Tensor& shard) const {
   // A single rank sends nothing.
   if (grad_reduce_format != GradReduceFormat::Full && groups.shard.size() > 1)
-    return compressed_reduce_scatter(groups, grad_reduce_format, full, own);
-  return groups.shard.reduce_scatter(full, own);
+    return compressed_reduce_scatter(groups, grad_reduce_format, full, shard);
+  return groups.shard.reduce_scatter(full, shard);
 }
 
 void StoreContext::make_views(std::size_t bucket, const Tensor& full, Tensor Param::*member) const {

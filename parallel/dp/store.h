@@ -1,5 +1,5 @@
-// Interfaces of the parameter and gradient stores of one buffer, each of which is replicated or sharded over the
-// data-parallel ranks. ZeroBuffer (zero.h) combines one of each.
+// Interfaces of the parameter store and the gradient store of one buffer. Each store is replicated or sharded over the
+// data-parallel ranks. ZeroBuffer (zero.h) combines two stores.
 #pragma once
 #include <vector>
 
@@ -55,7 +55,8 @@ struct StoreContext {
   std::span<Param* const> params;
   Device& device;
   DataParallelGroups groups;
-  /// This rank updates part `part` of `parts` equal parts of every bucket: those of groups.shard, or the entire bucket.
+  /// This rank updates part `part` of every bucket. A bucket has `parts` equal parts: one per rank of groups.shard, or
+  /// one in total.
   int part = 0, parts = 1;
   GradReduceFormat grad_reduce_format = GradReduceFormat::Full;
 
@@ -70,7 +71,7 @@ struct StoreContext {
   }
   /// Starts summing a full bucket's gradients over groups.shard and stores this rank's part in `own`, which may be its
   /// part of `full`; the rest of `full` is unchanged. Both tensors must stay alive until wait().
-  Work reduce_scatter(const Tensor& full, Tensor& own) const;
+  Work reduce_scatter(const Tensor& full, Tensor& shard) const;
   /// Makes `member` (value or main_grad) of the bucket's parameters views of `full`, the tensor of the full bucket.
   void make_views(std::size_t bucket, const Tensor& full, Tensor Param::*member) const;
   void drop_views(std::size_t bucket, Tensor Param::*member) const;

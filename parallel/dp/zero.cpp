@@ -84,16 +84,16 @@ void ZeroBuffer::acquire(int unit, Use use) {
 void ZeroBuffer::release(int unit, Use use, bool is_last) {
   const std::optional<std::size_t> bucket = plan().bucket_of(unit);
   if (!bucket) return;
-  const auto found = in_use_.find(unit);
-  MCPP_CHECK(found != in_use_.end() && found->second.of(use) > 0, "unit ", unit, " is released, but was not acquired");
-  Uses& uses = found->second;
+  const auto it = in_use_.find(unit);
+  MCPP_CHECK(it != in_use_.end() && it->second.of(use) > 0, "unit ", unit, " is released, but was not acquired");
+  Uses& uses = it->second;
   if (use == Use::Backward) uses.has_last_backward |= is_last;
   if (--uses.of(use) == 0 && use == Use::Backward) {
     grads_->release(*bucket, unit, std::exchange(uses.has_last_backward, false));
   }
   if (uses.is_active()) return;
   params_->drop(*bucket);
-  in_use_.erase(found);
+  in_use_.erase(it);
 }
 
 void ZeroBuffer::finish() {

@@ -79,7 +79,7 @@ class ChunkParamBuffers {
   ChunkParamBuffers(std::span<const UnitParam> params, DType dtype, Device& device, const GroupLookup& groups,
                     const Layout& layout, const ParamOffload& offload = {});
 
-  /// Call the functions of the same names on all buffers.
+  /// The following functions call the function of the same name on all buffers.
   void acquire(int unit, Use use) const;
   void release(int unit, Use use, bool is_last) const;
   void clear_grads() const;

@@ -10,10 +10,10 @@ namespace mcpp {
 namespace {
 
 /// Gathers the values of all ranks of the microbatch.
-Tensor gather_all(const Tensor& own, Communicator* sample) {
-  if (!sample || sample->size() == 1) return own;
-  Tensor all = Tensor::like(own, {sample->size() * own.numel()});
-  sample->all_gather(own, all).wait();
+Tensor gather_all(const Tensor& local, Communicator* sample) {
+  if (!sample || sample->size() == 1) return local;
+  Tensor all = Tensor::like(local, {sample->size() * local.numel()});
+  sample->all_gather(local, all).wait();
   return all;
 }
 
@@ -38,11 +38,11 @@ i64 max_microbatches(i64 exchange, i64 sample) {
 
 Tensor drop_overflow(const CapacityRule& rule, Communicator* sample) {
   Device& device = rule.experts.device();
-  const i64 own = rule.experts.dim(0), topk = rule.experts.dim(1);
+  const i64 local_rows = rule.experts.dim(0), topk = rule.experts.dim(1);
   const Tensor all = gather_all(rule.experts, sample).view({-1, topk}),
                weights = gather_all(comparable_weights(rule), sample),
                order = gather_all(integers(rule.order, device), sample);
-  const i64 first = all.dim(0) > own ? own * sample->rank() : 0;
+  const i64 first = all.dim(0) > local_rows ? local_rows * sample->rank() : 0;
   Tensor kept = Tensor::like(rule.experts);
   ops::drop_overflow(all, weights, order, {.num_experts = rule.num_experts, .max_choices = rule.capacity}, first, kept);
   return kept;

@@ -94,11 +94,11 @@ std::vector<i32> assumed_counts(const ExpertChoice& choice, const ExpertParallel
   const i64 chosen = tokens * topk, max_here = tokens * std::min(topk, local);
   const bool is_even = assumed.load == ExpertLoad::Even;
   const double even = static_cast<double>(chosen * local) / static_cast<double>(experts);
-  const i64 here = is_even ? std::min<i64>(std::llround(assumed.imbalance * even), max_here) : max_here;
+  const i64 local_rows = is_even ? std::min<i64>(std::llround(assumed.imbalance * even), max_here) : max_here;
   const auto count = [&](i64 e) {
     if (is_even && assumed.imbalance == 1) return share(chosen, experts, e);
-    if (e >= first && e < first + local) return share(here, local, e - first);
-    return share(chosen - here, experts - local, e < first ? e : e - local);
+    if (e >= first && e < first + local) return share(local_rows, local, e - first);
+    return share(chosen - local_rows, experts - local, e < first ? e : e - local);
   };
   std::vector<i32> counts;
   for (i64 rank = 0; rank < ranks; ++rank) {
@@ -203,14 +203,14 @@ TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Te
   const Tensor all_weights = gather_rows(weights);
   Tensor parts = Tensor::like(y, {slots_.dim(0), y.dim(1)});
   ops::combine_rows(y, slots_, &all_weights, parts);
-  return {.out = reduce_scatter_rows(parts), .kept = y};
+  return {.out = reduce_scatter_rows(parts), .saved = y};
 }
 
-TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
+TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
                                                                  const Tensor& weights) {
   const Tensor all_weights = gather_rows(weights);
-  Tensor d_rows = kept, d_weights = Tensor::like(all_weights);
-  ops::combine_rows_backward(gather_rows(d_out), kept, slots_, all_weights, d_rows, d_weights);
+  Tensor d_rows = saved, d_weights = Tensor::like(all_weights);
+  ops::combine_rows_backward(gather_rows(d_out), saved, slots_, all_weights, d_rows, d_weights);
   return {.rows = d_rows, .weights = reduce_scatter_rows(d_weights)};
 }
 
@@ -313,13 +313,13 @@ TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Ten
   const Tensor choices = return_from_experts(y, [] {});
   Tensor out = Tensor::like(y, {slots_.dim(0), y.dim(1)});
   ops::combine_rows(choices, slots_, &weights, out);
-  return {.out = out, .kept = choices};
+  return {.out = out, .saved = choices};
 }
 
-TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
+TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
                                                                 const Tensor& weights) {
-  Tensor d_choices = kept, d_weights = Tensor::like(weights);
-  ops::combine_rows_backward(d_out, kept, slots_, weights, d_choices, d_weights);
+  Tensor d_choices = saved, d_weights = Tensor::like(weights);
+  ops::combine_rows_backward(d_out, saved, slots_, weights, d_choices, d_weights);
   return {.rows = send_to_experts(d_choices, [] {}), .weights = d_weights};
 }
 
@@ -358,9 +358,9 @@ TokenDispatcher::Combined PaddedDispatcher::combine(const Tensor& y, const Tenso
   return inner_->combine(remove_padding(y), weights);
 }
 
-TokenDispatcher::Gradients PaddedDispatcher::combine_backward(const Tensor& d_out, const Tensor& kept,
+TokenDispatcher::Gradients PaddedDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
                                                               const Tensor& weights) {
-  Gradients gradients = inner_->combine_backward(d_out, kept, weights);
+  Gradients gradients = inner_->combine_backward(d_out, saved, weights);
   gradients.rows = add_padding(gradients.rows);
   return gradients;
 }

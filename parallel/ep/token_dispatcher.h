@@ -41,8 +41,8 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
 /// repeat the exchange.
 struct ExpertChoice {
   Tensor experts;  ///< int32 [T, k]; negative = dropped
-  /// int32, by rank of the exchange. All-to-all: number of tokens per expert, [ranks, num_experts]. All-gather: the
-  /// experts of all tokens, [ranks * T, k].
+  /// Information about the choices of all ranks of the exchange, int32. With all-to-all, number of tokens per expert
+  /// [ranks, num_experts]. With all-gather, experts of all tokens [ranks * T, k].
   Tensor gathered_choices;
   i64 num_experts = 0;
 };
@@ -62,8 +62,8 @@ class TokenDispatcher {
   virtual std::span<const i64> rows() const = 0;
 
   struct Combined {
-    Tensor out;   ///< [T, h]
-    Tensor kept;  ///< saved for combine_backward()
+    Tensor out;    ///< [T, h]
+    Tensor saved;  ///< saved for combine_backward()
   };
   /// Returns, for each token, the sum of its experts' outputs y [M, h] weighted by weights [T, k]. May overwrite y.
   virtual Combined combine(const Tensor& y, const Tensor& weights) = 0;
@@ -71,8 +71,8 @@ class TokenDispatcher {
     Tensor rows;     ///< [M, h]
     Tensor weights;  ///< [T, k]
   };
-  /// Returns the gradients of combine() given the gradient of its output. May overwrite `kept`.
-  virtual Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) = 0;
+  /// Returns the gradients of combine() given the gradient of its output. May overwrite `saved`.
+  virtual Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights) = 0;
   /// Returns the gradient of tokens [T, h] given the gradient of the dispatched rows [M, h]. Calls `overlap_fn` once.
   virtual Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) = 0;
 };
@@ -94,7 +94,7 @@ class AllGatherDispatcher final : public TokenDispatcher {
   Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return plan_.rows; }
   Combined combine(const Tensor& y, const Tensor& weights) override;
-  Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
@@ -119,7 +119,7 @@ class AllToAllDispatcher final : public TokenDispatcher {
   Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return plan_.rows; }
   Combined combine(const Tensor& y, const Tensor& weights) override;
-  Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
@@ -147,7 +147,7 @@ class PaddedDispatcher final : public TokenDispatcher {
   Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return rows_; }
   Combined combine(const Tensor& y, const Tensor& weights) override;
-  Gradients combine_backward(const Tensor& d_out, const Tensor& kept, const Tensor& weights) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:

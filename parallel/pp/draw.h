@@ -11,7 +11,7 @@ namespace mcpp {
 /// the capital letter; idle time is a dot. Ends with a legend and a line of statistics.
 std::string draw_text(const Schedule& schedule, const Timeline& timeline, int width = 100);
 
-/// Renders an SVG image: a box per action with its microbatch, later chunks of a rank in darker colors.
+/// Returns an SVG image with one box per action, labeled with its microbatch. Later chunks of a rank are darker.
 std::string draw_svg(const Schedule& schedule, const Timeline& timeline);
 
 }  // namespace mcpp

@@ -17,7 +17,7 @@ enum class ActionKind : u8 {
   Forward,
   Backward,        ///< gradients of the activations and of the weights
   BackwardInput,   ///< gradient of the activations only; BackwardWeight follows later
-  BackwardWeight,  ///< weight gradients; frees what forward saved
+  BackwardWeight,  ///< weight gradients; releases the tensors that forward saved
   SendForward,     ///< output of this stage, to the next stage's rank
   RecvForward,     ///< input of this stage
   SendBackward,    ///< gradient of this stage's input, to the previous stage's rank
@@ -93,8 +93,8 @@ Schedule interleaved_1f1b(int ranks, int microbatches, int chunks);
 /// Runs 1F1B with the weight gradients of rank r delayed by r microbatches, which reduces the bubble to a third with
 /// the same memory (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
 Schedule zb_h1(int ranks, int microbatches);
-/// Places two chunks per rank in a V. There is no bubble if F, B and W take equal time, and memory is that of 1F1B (Qi
-/// et al., "Pipeline Parallelism with Controllable Memory", 2024).
+/// Places two chunks per rank in a V. There is no bubble if F, B and W take equal time, and it needs as much memory as
+/// 1F1B (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
 Schedule zb_v(int ranks, int microbatches);
 
 /// Returns the forwards of a schedule that is not lowered, in order.

@@ -28,8 +28,8 @@ struct ScheduleRow {
   bool allows_more_chunks;       ///< more than min_chunks are allowed
   bool needs_multiple_of_ranks;  ///< microbatches must be a multiple of the ranks
   Schedule (*build)(const PipelineSize&);
-  /// Returns the fraction of idle time according to the paper, which ignores communication, or std::nullopt if there is
-  /// no formula for these costs or the number of microbatches is too small. `costs` are those of one stage.
+  /// Returns the fraction of idle time according to the paper, which ignores communication. `costs` are the costs of
+  /// one stage. Returns std::nullopt if the paper has no formula for these costs or there are too few microbatches.
   std::optional<double> (*published_bubble)(const PipelineSize&, const ScheduleCosts& costs);
   std::string_view formula;  ///< formula of the fraction for equal costs, with p ranks, m microbatches, v chunks
 };

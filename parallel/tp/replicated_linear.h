@@ -6,9 +6,9 @@
 
 namespace mcpp {
 
-/// y = x W^T + b for the rows x [.., in] that this rank has: all rows or, with sequence parallelism, its part of the
-/// sequence. Neither pass communicates. Every rank computes the same gradient of W or, with sequence parallelism, one
-/// term of the gradient.
+/// Replicated linear layer y = x W^T + b. x [.., in] are this rank's rows: all rows or, with sequence parallelism, its
+/// part of the sequence. Neither pass communicates. Every rank computes the same gradient of W or, with sequence
+/// parallelism, one term of it.
 class ReplicatedLinear final : public Module {
  public:
   ReplicatedLinear(const std::string& name, i64 in, i64 out, Communicator& tp, const LinearOptions& options);

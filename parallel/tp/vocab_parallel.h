@@ -11,9 +11,9 @@ namespace mcpp {
 
 // Word embedding sharded by vocabulary rows over the tensor-parallel group.
 
-/// Vocabulary-parallel embedding. forward: tokens int32 [s, b] -> [s, b, h] (sequence parallel: this rank's part, [s /
-/// tp, b, h]); each rank looks up the tokens it holds, and the results are summed over the group. backward: scatters dy
-/// into this rank's rows and returns an undefined Tensor, because tokens have no gradient.
+/// Vocabulary-parallel embedding. forward() maps tokens, int32 [s, b], to [s, b, h] (sequence parallel: this rank's
+/// part, [s / tp, b, h]): each rank looks up the tokens in its rows, and the results are summed over the group.
+/// backward() scatters dy into this rank's rows and returns an undefined tensor, because tokens have no gradient.
 class VocabParallelEmbedding final : public Module {
  public:
   VocabParallelEmbedding(const std::string& name, i64 padded_vocab_size, i64 hidden_size, Communicator& tp,

@@ -23,7 +23,7 @@ struct WeightMatmul {
 
   bool operator==(const WeightMatmul&) const = default;
 };
-/// Returns the distinct GEMMs of the forward passes of layers and output on one rank, except those of routers.
+/// Returns the distinct GEMMs in the forward passes of the layers and the output on one rank, except routers.
 std::vector<WeightMatmul> forward_matmuls(const PredictionInput& job);
 /// Returns the number of (query, key) pairs in which the query attends to a key of its document, over all heads and
 /// samples.

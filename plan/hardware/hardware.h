@@ -32,7 +32,8 @@ struct KernelTraits {
   double attention = 1;           ///< speed of attention relative to the rate that the hardware attains
   bool stores_scores = false;     ///< attention stores its scores [s, s] in memory, in the training precision
   MemoryPasses scores{4.5, 5.5};  ///< passes over stored scores, for softmax and dropout
-  /// fp8 GEMMs: passes to find scales and to round, over inputs and weights, and over output gradients.
+  /// Memory passes of fp8 GEMMs to compute scales and to round: over inputs and weights in forward, and over output
+  /// gradients in backward.
   MemoryPasses quantize{2.5, 4};
   double requantize = 1.5;  ///< additional passes over inputs and weights in backward
   /// Fraction of a layer's GEMMs that backward recomputes even if the layer is partly kept.

@@ -107,7 +107,7 @@ std::string step_json(const PredictionInput& job, const StepTime& t, const Predi
 std::string gains_text(const std::vector<Speedup>& gains) {
   std::string text = "speedup of the same layout with\n";
   for (const Speedup& gain : gains)
-    text += str("  ", pad_right(gain.change, 44), pad_left(percent(gain.part), 9), "\n");
+    text += str("  ", pad_right(gain.change, 44), pad_left(percent(gain.fraction), 9), "\n");
   return text;
 }
 
@@ -129,9 +129,9 @@ std::string deadline_text(const PredictionInput& job, const MinDevices& devices,
                     what = str(human_count(deadline.tokens), " tokens in ", hours_text(deadline.hours), " hours: ");
   const auto describe_point = [&](const ScalingPoint& point) {
     return str(point.world_size, " x ", name, " ", cost_text(point.cost, deadline.price), "\n  ",
-               point.found.best.front().layout.describe());
+               point.search.best.front().layout.describe());
   };
-  if (devices.found) return what + describe_point(*devices.found) + "\n";
+  if (devices.smallest) return what + describe_point(*devices.smallest) + "\n";
   const std::string prefix = str(what, "no number of ", name, " that the links connect suffices; ");
   if (devices.fastest && !std::isfinite(devices.fastest->cost.hours))
     return prefix + "devices fail before any progress is made";
@@ -152,10 +152,10 @@ std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPo
   for (const ScalingPoint& point : points) {
     text += pad_left(str(point.world_size), 8) + pad_left(str(point.global_batch_size), 8);
     if (!point.fits()) {
-      text += str("  ", point.found.possible > 0 ? "nothing fits" : point.conflict, "\n");
+      text += str("  ", point.search.possible > 0 ? "nothing fits" : point.conflict, "\n");
       continue;
     }
-    const Candidate& best = point.found.best.front();
+    const Candidate& best = point.search.best.front();
     const double step_tokens = static_cast<double>(point.global_batch_size * job.work.model.seq_length);
     text += str(pad_left(fixed(best.time.seconds, 3), 10), pad_left(human_count(step_tokens / best.time.seconds), 10),
                 pad_left(percent(point.efficiency), 12), pad_left(human_bytes(best.memory.total()), 12),
@@ -169,7 +169,7 @@ std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPo
 }
 
 std::string best_point_text(const ScalingPoint& best, Objective objective, const Deadline& training) {
-  const Candidate& candidate = best.found.best.front();
+  const Candidate& candidate = best.search.best.front();
   return str("best by ", enum_name(objective), ": ", best.world_size, best.world_size == 1 ? " rank, " : " ranks, ",
              human_bytes(candidate.memory.total()), " each; ", human_count(training.tokens), " tokens ",
              cost_text(best.cost, training.price), "\n");

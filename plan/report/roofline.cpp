@@ -59,8 +59,8 @@ class Roofline {
   /// Returns the first op of this kind in forward, or null.
   static const OpRecord* find_forward(const BlockTrace& trace, OpKind kind) {
     const std::vector<OpRecord>& ops = trace.forward.ops;
-    const auto found = std::ranges::find(ops, kind, &OpRecord::kind);
-    return found == ops.end() ? nullptr : &*found;
+    const auto it = std::ranges::find(ops, kind, &OpRecord::kind);
+    return it == ops.end() ? nullptr : &*it;
   }
 
   /// Memory-bound kernels, with their passes over memory.

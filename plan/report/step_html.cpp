@@ -136,7 +136,7 @@ std::vector<MemoryPoint> activations(const PredictionInput& job, const StepTimel
   const ActivationSetup setup = job.activations();
   const std::vector<StageContents> stages = split_stages(job.layout, job.work.model.num_layers);
   std::vector<MemoryPoint> points{{0, 0}};
-  i64 kept = 0;
+  i64 saved = 0;
   for (const TimedAction& timed : step.timeline.per_rank[rank]) {
     if (!is_pass(timed)) continue;
     const StageActivations stage =
@@ -146,14 +146,14 @@ std::vector<MemoryPoint> activations(const PredictionInput& job, const StepTimel
     const i64 working_bytes = !computes_input_grad(kind) ? 0
                               : delays_wgrad             ? stage.working_delayed_wgrad
                                                          : stage.working;
-    points.push_back({timed.begin, static_cast<double>(kept + working_bytes)});
-    if (kind == ActionKind::Forward) kept += stage.kept;
-    points.push_back({timed.end, static_cast<double>(kept + working_bytes)});
-    if (computes_input_grad(kind)) kept += (delays_wgrad ? stage.waiting : 0) - stage.kept;
-    if (kind == ActionKind::BackwardWeight) kept -= stage.waiting;
-    points.push_back({timed.end, static_cast<double>(kept)});
+    points.push_back({timed.begin, static_cast<double>(saved + working_bytes)});
+    if (kind == ActionKind::Forward) saved += stage.saved;
+    points.push_back({timed.end, static_cast<double>(saved + working_bytes)});
+    if (computes_input_grad(kind)) saved += (delays_wgrad ? stage.waiting : 0) - stage.saved;
+    if (kind == ActionKind::BackwardWeight) saved -= stage.waiting;
+    points.push_back({timed.end, static_cast<double>(saved)});
   }
-  points.push_back({step.timeline.makespan, static_cast<double>(kept)});
+  points.push_back({step.timeline.makespan, static_cast<double>(saved)});
   return points;
 }
 

@@ -12,7 +12,7 @@ namespace mcpp {
 namespace {
 
 double step_seconds(const ScalingPoint& point) {
-  return point.found.best.front().time.seconds;
+  return point.search.best.front().time.seconds;
 }
 /// Returns the samples per second and rank.
 double rate(const ScalingPoint& point) {
@@ -30,7 +30,7 @@ double objective_value(const ScalingPoint& point, Objective objective) {
     case Objective::Time:
       return point.cost.hours;
     case Objective::Memory:
-      return point.found.best.front().memory.total();
+      return point.search.best.front().memory.total();
     case Objective::DeviceHours:
       return point.cost.device_hours;
     case Objective::Deadline:
@@ -52,9 +52,9 @@ std::vector<ScalingPoint> scaling(const Hardware& hardware, const KernelTraits& 
     SearchLimits world_limits = limits;
     world_limits.world_size = world;
     world_limits.keep = 1;
-    ScalingPoint point{.world_size = world, .global_batch_size = scaled_work.global_batch_size, .found = {}};
+    ScalingPoint point{.world_size = world, .global_batch_size = scaled_work.global_batch_size, .search = {}};
     if (has_layouts(hardware, scaled_work, world_limits))
-      point.found = search_layouts(hardware, program, scaled_work, world_limits);
+      point.search = search_layouts(hardware, program, scaled_work, world_limits);
     else
       point.conflict = no_layout_reason(hardware, scaled_work, world_limits);
     points.push_back(std::move(point));
@@ -62,7 +62,7 @@ std::vector<ScalingPoint> scaling(const Hardware& hardware, const KernelTraits& 
     if (!last.fits()) continue;
     if (first == nullptr) first = &last;
     last.efficiency = rate(last) / rate(*first);
-    const PredictionInput job{hardware, program, scaled_work, last.found.best.front().layout};
+    const PredictionInput job{hardware, program, scaled_work, last.search.best.front().layout};
     last.cost = training_cost(job, step_seconds(last), request.tokens, request.failures);
   }
   return points;
@@ -115,7 +115,7 @@ MinDevices find_min_devices(const Hardware& hardware, const KernelTraits& progra
                             const SearchLimits& limits, const Deadline& deadline, const Failures& failures) {
   const i64 max_world = hardware.links.ranks.back();
   const double device_hours = min_device_hours(hardware, work, deadline.tokens);
-  MinDevices result{.found = {}, .fastest = {}, .min_hours = device_hours / real(max_world)};
+  MinDevices result{.smallest = {}, .fastest = {}, .min_hours = device_hours / real(max_world)};
   // Returns true if this world size meets the deadline, and stores it as found.
   const auto try_world = [&](i64 world) {
     if (device_hours > deadline.hours * real(world)) return false;
@@ -124,7 +124,7 @@ MinDevices find_min_devices(const Hardware& hardware, const KernelTraits& progra
             .front();
     if (!point.fits()) return false;
     if (point.cost.hours <= deadline.hours) {
-      result.found = std::move(point);
+      result.smallest = std::move(point);
       return true;
     }
     if (!result.fastest || point.cost.hours < result.fastest->cost.hours) result.fastest = std::move(point);

@@ -10,12 +10,12 @@ namespace mcpp {
 struct ScalingPoint {
   i64 world_size = 0;
   i64 global_batch_size = 0;
-  SearchResult found;         ///< `best` is empty if nothing fits
+  SearchResult search;        ///< `best` is empty if nothing fits
   std::string conflict = {};  ///< why no layout exists, regardless of memory
   double efficiency = 0;      ///< tokens per second and rank, relative to the first point that fits
   TrainingCost cost = {};     ///< cost with the best layout
 
-  bool fits() const { return !found.best.empty(); }
+  bool fits() const { return !search.best.empty(); }
 };
 
 struct ScalingRequest {
@@ -47,7 +47,7 @@ struct Deadline {
 };
 
 struct MinDevices {
-  std::optional<ScalingPoint> found;
+  std::optional<ScalingPoint> smallest;
   /// If nothing is found: the point with the fewest hours among the world sizes that were tried and fit, and a lower
   /// bound of the hours with the maximum number of devices that the links connect (0 if not known).
   std::optional<ScalingPoint> fastest;

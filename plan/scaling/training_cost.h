@@ -10,8 +10,8 @@ namespace mcpp {
 // Sensitivity of a step to better hardware, and losses due to failures.
 
 struct Speedup {
-  std::string change;  ///< "twice the bandwidth of infiniband"
-  double part = 0;     ///< relative speedup of the step: 0.07 = 7 % faster
+  std::string change;   ///< "twice the bandwidth of infiniband"
+  double fraction = 0;  ///< relative speedup of the step: 0.07 = 7 % faster
 };
 
 /// Returns the speedups for the same layout, greatest first.

@@ -40,11 +40,11 @@ int PipelineRun::busiest() const {
 }
 
 const Schedule& PipelineRun::lowered(i64 microbatches) const {
-  const auto [found, is_new] = lowered_.try_emplace(microbatches);
+  const auto [it, is_new] = lowered_.try_emplace(microbatches);
   if (is_new)
-    found->second =
+    it->second =
         lower(make_schedule(layout_.schedule, map_.ranks, static_cast<int>(microbatches), map_.chunks_per_rank));
-  return found->second;
+  return it->second;
 }
 
 std::vector<ScheduleCosts> PipelineRun::costs(double message, double oversubscription) const {
@@ -78,7 +78,7 @@ PipelineRun::Times PipelineRun::simulate_oversubscribed(const Schedule& schedule
   double longest = 0;
   for (int rank = 0; rank < map_.ranks; ++rank) {
     double sums = 0;
-    for_each_stage_of(rank, [&](const StageWork& stage) { sums += stage.sums; });
+    for_each_stage_of(rank, [&](const StageWork& stage) { sums += stage.reduce_seconds; });
     longest = std::max(longest, sums);
   }
   return {.seconds = seconds, .reduced = seconds + longest};
@@ -92,9 +92,10 @@ double PipelineRun::last_reduction_end(const std::vector<TimedAction>& actions) 
     computed = std::max(computed, timed.end);
     if (timed.action.kind != ActionKind::ReduceGrad) continue;
     const StageWork& work = stage(timed.action.stage);
-    all += work.sums;
-    reduced = std::max(std::max(reduced, timed.begin - work.backward_seconds() * (1 - 1 / work.units())) + work.sums,
-                       timed.begin + work.sums / work.units());
+    all += work.reduce_seconds;
+    reduced = std::max(
+        std::max(reduced, timed.begin - work.backward_seconds() * (1 - 1 / work.units())) + work.reduce_seconds,
+        timed.begin + work.reduce_seconds / work.units());
   }
   if (!job_.program.overlaps_data_parallel) return computed + all;
   return std::max(reduced, computed + job_.hardware.communication_slowdown() * all);

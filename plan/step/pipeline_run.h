@@ -16,7 +16,7 @@ namespace mcpp {
 struct StageWork {
   StageContents contents;
   UnitTime passes;              ///< times for one microbatch
-  double sums = 0;              ///< seconds per step to reduce the stage's gradients over links
+  double reduce_seconds = 0;    ///< seconds per step to reduce the stage's gradients over links
   double boundary_exposed = 0;  ///< additional seconds of the stage's first and last pass of a step (ExposedComm)
 
   double backward_seconds() const { return passes.backward_input.total() + passes.backward_weight.total(); }

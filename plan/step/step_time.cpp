@@ -144,10 +144,10 @@ class Step {
 
  private:
   struct LayerTimes {
-    UnitTime kept, recomputed;
+    UnitTime saved, recomputed;
     UnitTraffic traffic, recomputed_traffic;
 
-    const UnitTime& time(bool is_recomputed) const { return is_recomputed ? recomputed : kept; }
+    const UnitTime& time(bool is_recomputed) const { return is_recomputed ? recomputed : saved; }
   };
 
   /// Returns the times of a layer of each kind of block.
@@ -156,8 +156,8 @@ class Step {
     const std::vector<BlockSpec>& blocks = traffic_.weights().blocks().kinds;
     for (std::size_t kind = 0; kind < blocks.size(); ++kind) {
       LayerTimes& times = all.emplace_back();
-      times.kept = layer_time(job_, blocks[kind]);
-      times.recomputed = add_full_recompute(times.kept);
+      times.saved = layer_time(job_, blocks[kind]);
+      times.recomputed = add_full_recompute(times.saved);
       if (layout_.recompute.shards_saved_inputs)
         times.recomputed.backward_input.tensor_parallel +=
             collectives_.all_gather(real(residual_bytes(job_.work.model, job_.activations())), layout_.tp_group());
@@ -182,7 +182,7 @@ class Step {
         offload_cost_.add_to(passes, contents, weight_fetches(contents));
       const double sums = sums_gradients ? traffic_.reduce(contents).links : 0;
       list.push_back(
-          {.contents = contents, .passes = passes, .sums = sums, .boundary_exposed = waits.boundary_exposed});
+          {.contents = contents, .passes = passes, .reduce_seconds = sums, .boundary_exposed = waits.boundary_exposed});
     }
     return list;
   }
@@ -250,8 +250,8 @@ class Step {
   double exposed_reduce_without_pipeline() const {
     const StageWork& all = pipeline_.stages().front();
     const double window = all.backward_seconds() * (1 - 1 / all.units());
-    return std::max(traffic_.exposed_seconds(window, all.sums),
-                    job_.program.overlaps_data_parallel ? all.sums / all.units() : 0);
+    return std::max(traffic_.exposed_seconds(window, all.reduce_seconds),
+                    job_.program.overlaps_data_parallel ? all.reduce_seconds / all.units() : 0);
   }
 
   /// Returns the exposed gathering of weights before or during the first pass.

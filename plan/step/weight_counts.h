@@ -10,8 +10,8 @@
 
 namespace mcpp {
 
-/// Number of elements, and number of elements of their gradients that are reduced. The latter is smaller
-/// for the matrices counted in `factorized`, whose gradients are reduced as low-rank factors.
+/// Number of weights, and number of gradient elements that are reduced. The second number is smaller for matrices whose
+/// gradients are reduced as low-rank factors (`factorized`).
 struct WeightCount {
   double all = 0, summed = 0, factorized = 0;
 
@@ -34,7 +34,7 @@ class WeightCounts {
   const BlockCounts& block_counts(std::size_t kind) const { return counts_[kind]; }
   /// Returns the counts of all layers of multi-token prediction, which are on the stage of the output.
   const BlockCounts& mtp_counts() const { return mtp_; }
-  /// Returns the weights of the embedding, equal to those of the output.
+  /// Returns the weights of the embedding, which equal the weights of the output in number.
   double vocabulary() const { return vocabulary_; }
   /// Return the weights of a stage without its experts, and of its experts.
   WeightCount stage_weights(const StageContents& stage) const;

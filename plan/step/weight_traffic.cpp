@@ -28,7 +28,7 @@ UnitTraffic& UnitTraffic::operator+=(const UnitTraffic& other) {
   first += other.first;
   forward += other.forward;
   backward += other.backward;
-  sums += other.sums;
+  reduction += other.reduction;
   can_prefetch &= other.can_prefetch;
   return *this;
 }
@@ -139,7 +139,7 @@ Transfer WeightTraffic::reduce_unit(const Group& group) const {
 UnitTraffic WeightTraffic::unit_traffic(const Group& group) const {
   UnitTraffic unit;
   if (layout_.zero_stage < 2) return unit;
-  unit.sums = reduce_unit(group);
+  unit.reduction = reduce_unit(group);
   if (layout_.zero_stage < 3) return unit;
   unit.first = gather(group, false);
   unit.forward = unit.backward = gather(group, true);
@@ -163,7 +163,7 @@ UnitTraffic WeightTraffic::output_traffic(const StageContents& stage) const {
   UnitTraffic unit = unit_traffic(vocabulary());
   if (ties_own_embedding(stage)) {
     unit.first = unit.forward;  // the embedding has gathered a secondary shard
-    unit.sums = {};             // reduced together with the embedding's
+    unit.reduction = {};        // reduced together with the embedding's
     unit.can_prefetch = false;
   }
   if (job_.work.model.mtp_num_layers > 0)
@@ -229,9 +229,9 @@ double exposed_backward_comm(const std::vector<UnitCost>& units, const WeightTra
   double in_flight = 0, next = 0;  // reductions concurrent with `previous`, and reductions it leaves for the next unit
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
     const UnitTraffic& t = unit->traffic;
-    waits += traffic.exposed_seconds(previous, t.backward.links + in_flight) + t.backward.device + t.sums.device;
+    waits += traffic.exposed_seconds(previous, t.backward.links + in_flight) + t.backward.device + t.reduction.device;
     previous = unit->backward;
-    in_flight = std::exchange(next, t.sums.links);
+    in_flight = std::exchange(next, t.reduction.links);
   }
   return waits + traffic.exposed_seconds(previous, in_flight);
 }
@@ -242,7 +242,7 @@ ExposedComm exposed_comm(const std::vector<UnitCost>& units, const WeightTraffic
   if (units.empty()) return {};
   double computed = 0, gathered = 0;
   for (const UnitCost& unit : units) computed += unit.forward, gathered += unit.traffic.forward.links;
-  const double last = units.front().traffic.sums.links,
+  const double last = units.front().traffic.reduction.links,
                exposed_last = traffic.exposed_seconds(std::max(0.0, computed - gathered), last),
                first = exposed_forward_comm(units, traffic, &UnitTraffic::first),
                forward = exposed_forward_comm(units, traffic, &UnitTraffic::forward);

@@ -14,9 +14,9 @@ namespace mcpp {
 namespace {
 
 const CudaDevice& gpu(const Device& device) {
-  const auto& found = static_cast<const CudaDevice&>(device);
-  found.activate();
-  return found;
+  const auto& cuda_device = static_cast<const CudaDevice&>(device);
+  cuda_device.activate();
+  return cuda_device;
 }
 
 /// Clock based on events on the compute stream. The first event maps the GPU's time to the host's.

@@ -72,8 +72,8 @@ Heads strided_heads(const Heads& x, i64 first, i64 step);
 /// query heads, then its key, then its value.
 QkvHeads packed_heads(const Tensor& qkv);
 
-/// Options of attention. A query sees a key if starts(query) <= position(key) <= position(query) and position(query) -
-/// position(key) < window: keys of its own document that are not in its future, limited to the last `window`.
+/// Options of attention. A query sees a key of its own document that is not in its future and is among the last
+/// `window` keys: starts(query) <= position(key) <= position(query) and position(query) - position(key) < window.
 struct AttentionOptions {
   double softmax_scale = 1;
   double soft_cap = 0;  ///< if not 0, a score x becomes soft_cap tanh(x / soft_cap)
@@ -95,8 +95,8 @@ struct AttentionResult {
 struct NormRule {
   double eps = 1e-5;
   double weight_offset = 0;  ///< added to every weight: 1 if weights are stored relative to 1
-  /// RMSNorm of rows whose columns are sharded across ranks: [T] fp32 (fp64), row_dots() of x with itself, summed over
-  /// the ranks, and the total number of columns. Undefined if rows are not sharded.
+  /// For RMSNorm of rows whose columns are sharded across ranks: row_dots() of x with itself, summed over the ranks,
+  /// fp32 (fp64) [T], and the total number of columns. Undefined if rows are not sharded.
   Tensor squares = {};
   i64 all_columns = 0;
 
@@ -145,8 +145,8 @@ struct AdamWStep {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   i64 step = 1;           ///< update number, starting at 1: bias correction uses beta^step
   double grad_scale = 1;  ///< factor of the gradient: normalization times clipping
-  /// fp64 [1], multiplies grad_scale. If it is not finite, nothing is updated. Undefined = 1. It may be a value that
-  /// the host has not read yet.
+  /// Factor that multiplies grad_scale, fp64 [1]. If it is not finite, nothing is updated. Undefined = 1. The host need
+  /// not know its value.
   Tensor factor = {};
 };
 
@@ -253,10 +253,10 @@ void sigmoid_gate_backward(const Tensor& dy, const Tensor& x, const Tensor& gate
 /// Computes y = residual + dropout(x + bias), all [T, h] with T = s * b rows, sequence first; bias [h] may be null; y
 /// may alias x or residual.
 void bias_dropout_add(const Tensor& x, const Tensor* bias, const Tensor& residual, const Dropout& dropout, Tensor& y);
-/// Computes y = dropout(x), [T, h]; also its own backward pass. y may alias x.
+/// Computes y = dropout(x), [T, h]. The backward pass is the same op. y may alias x.
 void dropout(const Tensor& x, const Dropout& dropout, Tensor& y);
-/// Multiplies x by factors uniform in [1 - p, 1 + p), drawn from the random words that dropout would use; also its own
-/// backward pass. [T, h]; y may alias x. Fedus et al., "Switch Transformers", 2021.
+/// Multiplies x [T, h] by factors that are uniform in [1 - p, 1 + p) and drawn from the random words that dropout would
+/// use. The backward pass is the same op. y may alias x. Fedus et al., "Switch Transformers", 2021.
 void jitter(const Tensor& x, const Dropout& draws, Tensor& y);
 
 /// Computes magnitude times cos and sin of position * frequencies[i], as [positions, frequencies], in fp64. Su et al.,

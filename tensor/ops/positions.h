@@ -50,18 +50,18 @@ struct PositionRanges {
   /// Returns the positions of the rows from `row` on, which become rows 0, 1, ...
   constexpr PositionRanges from(i64 row) const {
     if (split == kNone) return {.first = first + row};
-    PositionRanges rest = *this;
+    PositionRanges remaining = *this;
     if (row < split) {
-      rest.first += row, rest.split -= row;
-      return rest;
+      remaining.first += row, remaining.split -= row;
+      return remaining;
     }
     const i64 run = run_after_first(row);
     if (run == more) return {.first = at(row)};
-    rest = {.first = at(row), .split = (run + 1) * length - (row - split), .second = begins[run]};
-    rest.more = more - run - 1;
-    if (rest.more > 0) rest.length = length;
-    for (i64 i = 0; i < rest.more; ++i) rest.begins[i] = begins[run + 1 + i];
-    return rest;
+    remaining = {.first = at(row), .split = (run + 1) * length - (row - split), .second = begins[run]};
+    remaining.more = more - run - 1;
+    if (remaining.more > 0) remaining.length = length;
+    for (i64 i = 0; i < remaining.more; ++i) remaining.begins[i] = begins[run + 1 + i];
+    return remaining;
   }
 
  private:
@@ -73,8 +73,8 @@ struct PositionRanges {
 /// Positions of the tokens [s, b] of a microbatch, and the starts of the documents packed into its samples.
 struct Positions {
   PositionRanges ranges;  ///< common to all samples
-  /// int32 [s, b]: position at which the document of each token begins. At most the token's own position, and
-  /// non-decreasing along a sample. Undefined = 0 everywhere: each sample is one document.
+  /// Position at which the document of each token begins, int32 [s, b]. It is at most the token's own position and
+  /// non-decreasing along a sample. Undefined = 0: each sample is one document.
   Tensor starts;
 
   /// Returns the elements of `starts`, or null.

@@ -316,7 +316,7 @@ TEST_F(AsyncSaveTest, FailsOnAllRanksWhenDiskOfOneRankFails) {
         FaultyFiles files;
         if (world.rank() == fault.rank) fault.make(files);
         const std::vector<NamedShard> rank_shards{
-            numbered("model/w", whole({{3, 9000}, {world.rank(), 0}, {1, 9000}}))};
+            numbered("model/w", full_region({{3, 9000}, {world.rank(), 0}, {1, 9000}}))};
         if (!is_asynchronous) {
           test::save_shards(folder_, {.iteration = 2}, rank_shards, world, Log(world.rank()), {}, files);
           return;
@@ -396,7 +396,8 @@ TEST_F(AsyncSaveTest, FailsOnAllRanksWhenCommitFails) {
   for (const SavePoint point :
        {SavePoint::BeforeManifest, SavePoint::BeforeRename, SavePoint::BeforeLatest, SavePoint::BeforePrune}) {
     const auto errors = errors_of_ranks(3, [&](Communicator& world) {
-      const std::vector<NamedShard> rank_shards{numbered("model/w", whole({{3, 90}, {world.rank(), 0}, {1, 90}}))};
+      const std::vector<NamedShard> rank_shards{
+          numbered("model/w", full_region({{3, 90}, {world.rank(), 0}, {1, 90}}))};
       HostStaging staging;
       staging.begin(rank_shards);
       const Log log(world.rank());
@@ -497,7 +498,7 @@ TEST_F(AsyncSaveTest, KeepsOneCheckpointWhenKilledDuringReplacement) {
 TEST_F(AsyncSaveTest, PartCheckpointsAreValidWithoutOtherParts) {
   const Shape shape{4, 6};
   const auto part_of = [&](int rank) {
-    return std::vector{numbered("model/w", whole({shape, {2 * rank, 0}, {2, 6}})), numbered("model/same", {5})};
+    return std::vector{numbered("model/w", full_region({shape, {2 * rank, 0}, {2, 6}})), numbered("model/same", {5})};
   };
   const auto errors = errors_of_ranks(2, [&](Communicator& world) {
     const Log log(world.rank());
@@ -516,7 +517,7 @@ TEST_F(AsyncSaveTest, PartCheckpointsAreValidWithoutOtherParts) {
     const test::ShardList rank_shards(part_of(rank)), other(part_of(1 - rank));
     EXPECT_TRUE(reader.has_all_elements(rank_shards.shards()[0]) && reader.has_all_elements(rank_shards.shards()[1]));
     EXPECT_FALSE(reader.has_all_elements(other.shards()[0]));
-    NamedShard back = numbered("model/w", whole({shape, {2 * rank, 0}, {2, 6}}), DType::F32, 100);
+    NamedShard back = numbered("model/w", full_region({shape, {2 * rank, 0}, {2, 6}}), DType::F32, 100);
     reader.read(back);
     EXPECT_TRUE(same_bits(back.data, part_of(rank)[0].data));
     EXPECT_CONTAINS(error_of([&] { reader.read_full_tensor("model/w", device_); }), "only 12 of 24 elements");

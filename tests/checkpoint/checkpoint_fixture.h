@@ -54,14 +54,14 @@ class CheckpointTest : public testing::Test {
   NamedShard numbered(const std::string& name, const Region& region, DType dtype = DType::F32, i64 first = 0) {
     NamedShard shard(name, region.box, region.flat_begin, region.flat_end,
                      Tensor::empty({region.numel()}, dtype, device_, MemoryClass::Other));
-    for_each_run(whole({region.box.global, Shape(region.box.global.size(), 0), region.box.global}), region,
+    for_each_run(full_region({region.box.global, Shape(region.box.global.size(), 0), region.box.global}), region,
                  [&](i64 from, i64 to, i64 count) {
                    for (i64 i = 0; i < count; ++i) store(shard.data, to + i, static_cast<double>(first + from + i));
                  });
     return shard;
   }
   NamedShard numbered(const std::string& name, const Shape& shape, DType dtype = DType::F32, i64 first = 0) {
-    return numbered(name, whole({shape, Shape(shape.size(), 0), shape}), dtype, first);
+    return numbered(name, full_region({shape, Shape(shape.size(), 0), shape}), dtype, first);
   }
 
   static void store(const Tensor& t, i64 index, double value) {

@@ -13,8 +13,8 @@ TEST_F(InspectCheckpointTest, DiffComparesTensorsOfDifferentLayouts) {
   NamedShard changed = numbered("model/changed", {100});
   changed.data.data<float>()[50] += 0.5f;
   changed.data.data<float>()[99] -= 2;
-  const Path b = save(2, std::vector{numbered("model/same", whole({{8, 8}, {0, 0}, {8, 3}})),
-                                     numbered("model/same", whole({{8, 8}, {0, 3}, {8, 5}})), changed,
+  const Path b = save(2, std::vector{numbered("model/same", full_region({{8, 8}, {0, 0}, {8, 3}})),
+                                     numbered("model/same", full_region({{8, 8}, {0, 3}, {8, 5}})), changed,
                                      numbered("model/new", {3}), numbered("model/shape", {4})});
   const CheckpointDifference difference = diff_checkpoints(a, b);
   EXPECT_EQ(difference.compared, 2);

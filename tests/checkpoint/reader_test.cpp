@@ -109,7 +109,7 @@ TEST_F(CheckpointReaderTest, VerifiesFullShardWhenPartIsRead) {
   const Shape shape{40, 5};
   const NamedShard whole_shard = numbered("model/w", shape);
   const Path directory = save(1, std::vector{whole_shard});
-  NamedShard rows = numbered("model/w", whole({shape, {3, 0}, {2, 5}}));
+  NamedShard rows = numbered("model/w", full_region({shape, {3, 0}, {2, 5}}));
   const Path file = directory / "shard_00000-of-00001.h5";
   const std::string original = read_text_file(file);
   flip_bit(file, whole_shard.data);  // in the middle of the shard, outside the requested part
@@ -242,10 +242,10 @@ TEST_F(CheckpointReaderTest, FailsOnAllRanksWhenModelDiffersOnOneRank) {
 TEST_F(CheckpointReaderTest, LoadsTensorIntoTwoTargets) {
   CheckpointReader reader(save(1, std::vector{numbered("model/w", {300, 900})}));
   std::vector<NamedShard> targets{numbered("model/w", {300, 900}, DType::F32, 5),
-                                  numbered("model/w", whole({{300, 900}, {7, 0}, {200, 900}}), DType::F32, 5)};
+                                  numbered("model/w", full_region({{300, 900}, {7, 0}, {200, 900}}), DType::F32, 5)};
   EXPECT_FALSE(reader.load(targets, *self_));
   EXPECT_TRUE(same_bits(targets[0].data, numbered("model/w", {300, 900}).data));
-  EXPECT_TRUE(same_bits(targets[1].data, numbered("model/w", whole({{300, 900}, {7, 0}, {200, 900}})).data));
+  EXPECT_TRUE(same_bits(targets[1].data, numbered("model/w", full_region({{300, 900}, {7, 0}, {200, 900}})).data));
 }
 
 }  // namespace

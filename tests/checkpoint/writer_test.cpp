@@ -80,7 +80,7 @@ TEST_F(CheckpointWriterTest, WritesOneFilePerRankReadableByAnyLayout) {
   const auto errors = errors_of_ranks(kRanks, [&](Communicator& world) {
     const i64 rank = world.rank();
     std::vector<NamedShard> rank_shards;
-    if (rank < 2) rank_shards.push_back(numbered("model/w", whole({shape, {0, rank * 4}, {6, 4}}), DType::BF16));
+    if (rank < 2) rank_shards.push_back(numbered("model/w", full_region({shape, {0, rank * 4}, {6, 4}}), DType::BF16));
     rank_shards.push_back(numbered("optimizer/exp_avg/w", Region{{shape, {0, 0}, shape}, rank * 16, rank * 16 + 16}));
     test::save_shards(folder_, {.iteration = 7}, rank_shards, world, Log(world.rank()));
   });
@@ -91,7 +91,7 @@ TEST_F(CheckpointWriterTest, WritesOneFilePerRankReadableByAnyLayout) {
   CheckpointReader reader(directory);
   EXPECT_EQ(reader.manifest().files.size(), 3u);
   for (const i64 row : {0, 2, 4}) {
-    const Region rows = whole({shape, {row, 0}, {2, 8}});
+    const Region rows = full_region({shape, {row, 0}, {2, 8}});
     for (const auto& [name, dtype] : {std::pair{"model/w", DType::BF16}, {"optimizer/exp_avg/w", DType::F32}}) {
       NamedShard target(name, rows.box, Tensor::zeros({2, 8}, dtype, device_));
       reader.read(target);
@@ -110,7 +110,7 @@ TEST_F(CheckpointWriterTest, WritesOneFilePerRankReadableByAnyLayout) {
 TEST_F(CheckpointWriterTest, FailsOnAllRanksAndLeavesNothingWhenOneRankFails) {
   const auto errors = errors_of_ranks(2, [&](Communicator& world) {
     const i64 rank = world.rank();
-    const std::vector<NamedShard> rank_shards{numbered("model/w", whole({{4}, {2 * rank}, {2}}))};
+    const std::vector<NamedShard> rank_shards{numbered("model/w", full_region({{4}, {2 * rank}, {2}}))};
     struct Broken final : ShardSource {
       explicit Broken(std::span<const NamedShard> shards, bool broken) : list(shards), broken_(broken) {}
       std::span<const ShardSpec> shards() const override { return list.shards(); }
@@ -129,11 +129,11 @@ TEST_F(CheckpointWriterTest, FailsOnAllRanksAndLeavesNothingWhenOneRankFails) {
 
 TEST_F(CheckpointWriterTest, RejectsGapsOverlapsAndInconsistentShapes) {
   const auto attempt = [&](const std::vector<NamedShard>& shards) { return error_of([&] { save(1, shards); }); };
-  const auto part = [&](i64 begin, i64 size) { return numbered("model/w", whole({{10}, {begin}, {size}})); };
+  const auto part = [&](i64 begin, i64 size) { return numbered("model/w", full_region({{10}, {begin}, {size}})); };
   EXPECT_CONTAINS(attempt({part(0, 4), part(5, 5)}), "tensor model/w: only 9 of 10 elements");
   EXPECT_CONTAINS(attempt({part(0, 6), part(5, 5)}), "overlap");
   EXPECT_CONTAINS(attempt({part(0, 10), part(0, 10)}), "is in two shards");
-  EXPECT_CONTAINS(attempt({part(0, 5), numbered("model/w", whole({{11}, {5}, {5}}))}), "global shape");
+  EXPECT_CONTAINS(attempt({part(0, 5), numbered("model/w", full_region({{11}, {5}, {5}}))}), "global shape");
   EXPECT_TRUE(entries().empty());
   EXPECT_EQ(attempt({part(0, 4), part(4, 6)}), "");
 }
@@ -304,7 +304,7 @@ TEST_F(CheckpointWriterTest, ReservesSpaceBeforeReadingTensors) {
     ShardSpec spec;
   } source;
   const i64 huge = i64{1} << 50;
-  static_cast<Region&>(source.spec) = whole({{huge}, {0}, {huge}});
+  static_cast<Region&>(source.spec) = full_region({{huge}, {0}, {huge}});
   source.spec.name = "model/w";
   const std::string error = error_of([&] { save_checkpoint(folder_, {}, source, *self_, log_); });
   EXPECT_CONTAINS(error, "not enough space");

@@ -14,8 +14,8 @@ using Environment = std::map<std::string, std::string>;
 
 std::function<const char*(const char*)> variables_of(const Environment& environment) {
   return [&environment](const char* name) {
-    const auto found = environment.find(name);
-    return found == environment.end() ? nullptr : found->second.c_str();
+    const auto it = environment.find(name);
+    return it == environment.end() ? nullptr : it->second.c_str();
   };
 }
 

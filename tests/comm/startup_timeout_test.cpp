@@ -28,8 +28,8 @@ TEST(StartupTimeoutTest, ReadsMinutesFromEnvironment) {
 TEST(StartupTimeoutTest, ReadsRankFromLauncher) {
   const std::map<std::string, std::string> variables{{"PMI_RANK", ""}, {"SLURM_PROCID", "7"}};
   EXPECT_EQ(read_rank([&](const char* name) -> const char* {
-              const auto found = variables.find(name);
-              return found == variables.end() ? nullptr : found->second.c_str();
+              const auto it = variables.find(name);
+              return it == variables.end() ? nullptr : it->second.c_str();
             }),
             "7");
   EXPECT_EQ(read_rank([](const char*) -> const char* { return nullptr; }), "");

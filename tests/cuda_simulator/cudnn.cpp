@@ -33,10 +33,10 @@ struct Descriptor {
 
   template <class T>
   std::vector<T> get_all(int name) const {
-    const auto found = attributes.find(name);
-    if (found == attributes.end()) return {};
-    std::vector<T> values(found->second.size() / sizeof(T));
-    std::memcpy(values.data(), found->second.data(), values.size() * sizeof(T));
+    const auto it = attributes.find(name);
+    if (it == attributes.end()) return {};
+    std::vector<T> values(it->second.size() / sizeof(T));
+    std::memcpy(values.data(), it->second.data(), values.size() * sizeof(T));
     return values;
   }
   template <class T>
@@ -167,7 +167,7 @@ class GraphParser {
 
   int add_value(cudnnBackendDescriptor_t raw) {
     if (!raw) return -1;
-    if (const auto found = known_.find(raw); found != known_.end()) return found->second;
+    if (const auto it = known_.find(raw); it != known_.end()) return it->second;
     const Descriptor& d = descriptor(raw);
     Value v;
     v.id = d.get<i64>(CUDNN_ATTR_TENSOR_UNIQUE_ID);
@@ -387,12 +387,12 @@ Bindings bindings_of(const Graph& graph, const Descriptor& pack) {
   if (result.addresses.size() != ids.size()) result.error = "an id occurs twice, or has no address";
   for (const Value& v : graph.values) {
     if (v.is_virtual) continue;
-    const auto found = result.addresses.find(v.id);
-    if (found == result.addresses.end() || !found->second)
+    const auto it = result.addresses.find(v.id);
+    if (it == result.addresses.end() || !it->second)
       result.error = "tensor " + std::to_string(v.id) + " has no address";
     else if (v.is_scalar)
-      std::memcpy(&result.scalars[v.id], found->second, sizeof(float));
-    else if (reinterpret_cast<std::uintptr_t>(found->second) % static_cast<std::size_t>(v.alignment) != 0)
+      std::memcpy(&result.scalars[v.id], it->second, sizeof(float));
+    else if (reinterpret_cast<std::uintptr_t>(it->second) % static_cast<std::size_t>(v.alignment) != 0)
       result.error = "tensor " + std::to_string(v.id) + " is less aligned than its descriptor says";
   }
   return result;

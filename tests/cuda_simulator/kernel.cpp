@@ -423,8 +423,8 @@ const char* rejection(const void* kernel, const LaunchConfig& c, std::size_t arg
   if (c.block.z > kMaxBlockZ || std::uint64_t{c.block.x} * c.block.y * c.block.z > kMaxThreads)
     return "the block is too large";
   if (argument_bytes > kMaxArgumentBytes) return "more than 4096 bytes of arguments";
-  const auto found = kernel_table().shared_limits.find(kernel);
-  const std::size_t limit = found == kernel_table().shared_limits.end() ? 0 : static_cast<std::size_t>(found->second);
+  const auto it = kernel_table().shared_limits.find(kernel);
+  const std::size_t limit = it == kernel_table().shared_limits.end() ? 0 : static_cast<std::size_t>(it->second);
   if (c.shared_bytes > std::max(kDefaultSharedBytes, limit)) return "more shared memory than was requested for it";
   return nullptr;
 }

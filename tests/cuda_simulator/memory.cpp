@@ -200,9 +200,9 @@ void* allocate_pinned_memory(std::size_t bytes) {
 std::size_t free_memory(void* data) {
   Memory& m = memory();
   const auto offset = static_cast<std::size_t>(static_cast<char*>(data) - arena);
-  const auto found = m.sizes.find(offset);
-  if (found == m.sizes.end()) return 0;
-  const std::size_t bytes = found->second, size = rounded(bytes);
+  const auto it = m.sizes.find(offset);
+  if (it == m.sizes.end()) return 0;
+  const std::size_t bytes = it->second, size = rounded(bytes);
   if (bytes <= kMaxTracked) {
     if (m.in_operation) record_access(data, bytes, true);
     std::memset(data, settings().computes ? 0xFF : kFinitePattern, bytes);
@@ -210,7 +210,7 @@ std::size_t free_memory(void* data) {
   } else {
     discard(static_cast<char*>(data), bytes);
   }
-  m.sizes.erase(found);
+  m.sizes.erase(it);
   m.free_offsets[size * 2 + (offset >= kDeviceArena)].insert(offset);
   return bytes;
 }
@@ -247,10 +247,10 @@ bool register_pinned_memory(void* address, std::size_t bytes) {
 
 std::size_t unregister_pinned_memory(void* address) {
   auto& registered = memory().registered;
-  const auto found = registered.find(static_cast<const char*>(address));
-  if (found == registered.end()) return 0;
-  const std::size_t bytes = found->second;
-  registered.erase(found);
+  const auto it = registered.find(static_cast<const char*>(address));
+  if (it == registered.end()) return 0;
+  const std::size_t bytes = it->second;
+  registered.erase(it);
   return bytes;
 }
 

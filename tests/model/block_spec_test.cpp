@@ -226,7 +226,7 @@ TEST(BlockSpecTest, HasRecurrentMixers) {
   EXPECT_EQ(model_sizes(config).mamba_num_groups, 2);
 }
 
-TEST(BlockSpecTest, SomeLayersHavePostNorms) {
+TEST(BlockSpecTest, HasPostNormsInLayersOfPostNormFreq) {
   ModelConfig config = small_model();
   config.post_norm_freq = {3};
   EXPECT_THAT(config.conflicts(), IsEmpty());
@@ -318,7 +318,7 @@ TEST(DescribeBlocksTest, JoinsRunsAndPatterns) {
             "[attention 4 rope | swiglu 96], 5 x [attention 4 rope | 8 experts top 2 swiglu 96]");
 }
 
-TEST(BlockSpecTest, LayersOfMultiTokenPredictionAreLikeTheLast) {
+TEST(BlockSpecTest, LayersOfMultiTokenPredictionEqualLastLayer) {
   ModelConfig config = small_model();
   config.mtp_num_layers = 2;
   config.moe.num_experts = 4;

@@ -147,7 +147,7 @@ TEST_P(LayerMemoryTest, MatchesFormula) {
   const i64 expected = formula(config, size_of(dtype), recompute, split);
   const ActivationSetup setup{dtype, recompute, kBatch, split.tp, split.sequence_parallel};
   const StageContents one_layer{.first_layer = 0, .end_layer = 1, .has_embedding = false, .has_output = false};
-  EXPECT_EQ(stage_activations(config, setup, one_layer).kept, expected);
+  EXPECT_EQ(stage_activations(config, setup, one_layer).saved, expected);
   run_local_ranks(static_cast<int>(split.tp),
                   [&, dtype = dtype, recompute = recompute, split = split](Communicator& tp, int) {
                     EXPECT_EQ(measured(config, dtype, recompute, split, tp), expected);
@@ -181,8 +181,8 @@ TEST(Fp8LayerMemoryTest, DiffersFromOtherLayers) {
   ActivationSetup setup{.dtype = DType::BF16};
   setup.fp8 = {.first = 1, .end = c.num_layers - 1};
   LayerSizes sizes(c, setup);
-  EXPECT_EQ(sizes.layer(0).kept, sizes.layer(c.num_layers - 1).kept);
-  EXPECT_NE(sizes.layer(0).kept, sizes.layer(1).kept);
+  EXPECT_EQ(sizes.layer(0).saved, sizes.layer(c.num_layers - 1).saved);
+  EXPECT_NE(sizes.layer(0).saved, sizes.layer(1).saved);
 }
 
 /// Table 2 of the paper: with tensor parallelism alone 10 sbh stay unsharded on every rank (here 8, without the masks),
@@ -193,8 +193,8 @@ TEST(Gpt2LayerMemoryTest, IsShardedCompletelyOnlyWithSequenceParallelism) {
   const ActivationSetup tp{.dtype = DType::BF16, .recompute = {}, .micro_batch_size = b, .tensor_parallel = t};
   ActivationSetup sp = tp;
   sp.sequence_parallel = true;
-  EXPECT_EQ(LayerSizes(c, tp).layer(0).kept, 8 * s * b * h + 24 * s * b * h / t + 16 * s * b + 4 * a * s * b / t);
-  EXPECT_EQ(LayerSizes(c, sp).layer(0).kept, (32 * s * b * h + 16 * s * b + 4 * a * s * b) / t);
+  EXPECT_EQ(LayerSizes(c, tp).layer(0).saved, 8 * s * b * h + 24 * s * b * h / t + 16 * s * b + 4 * a * s * b / t);
+  EXPECT_EQ(LayerSizes(c, sp).layer(0).saved, (32 * s * b * h + 16 * s * b + 4 * a * s * b) / t);
 }
 
 }  // namespace

@@ -55,8 +55,9 @@ TEST(ModuleMemoryTest, CountsActivationsInModuleThatSavesThem) {
   EXPECT_THAT(names(modules), testing::ElementsAre("decoder.layers.0", "decoder.layers.1", "decoder.layers.2",
                                                    "decoder.layers.3", "embedding", "output_layer"));
   EXPECT_EQ(modules["embedding"].activations, result);
-  EXPECT_EQ(modules["decoder.layers.2"].activations, LayerSizes(config, setup).layer(2).kept);
-  EXPECT_EQ(modules["output_layer"].activations, static_cast<double>(LayerSizes(config, setup).output().kept) - result);
+  EXPECT_EQ(modules["decoder.layers.2"].activations, LayerSizes(config, setup).layer(2).saved);
+  EXPECT_EQ(modules["output_layer"].activations,
+            static_cast<double>(LayerSizes(config, setup).output().saved) - result);
 
   setup.recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2};  // groups save only their input
   modules = modules_of(config, setup, share);

@@ -15,7 +15,7 @@ namespace {
 
 /// Arbitrary byte counts of a chunk.
 struct Bytes {
-  i64 kept, waiting, working, working_delayed_wgrad;
+  i64 saved, waiting, working, working_delayed_wgrad;
 };
 
 i64 random_bytes(int trial, int chunk, int kind) {
@@ -37,16 +37,16 @@ struct Peaks {
 
 /// Simulates the schedule without messages, whose memory is counted separately.
 Peaks simulated_peaks(const Schedule& schedule, int rank, const std::vector<Bytes>& chunks) {
-  i64 kept = 0, waiting = 0;
+  i64 saved = 0, waiting = 0;
   Peaks peak;
   for (const Action& action : schedule.per_rank[static_cast<std::size_t>(rank)]) {
     const Bytes& chunk = chunks[static_cast<std::size_t>(schedule.chunk_of(action.stage))];
-    if (action.kind == ActionKind::Forward) peak.after_forward = std::max(peak.after_forward, kept += chunk.kept);
+    if (action.kind == ActionKind::Forward) peak.after_forward = std::max(peak.after_forward, saved += chunk.saved);
     if (computes_input_grad(action.kind)) {
       const bool delays_wgrad = action.kind == ActionKind::BackwardInput;
       peak.in_backward =
-          std::max(peak.in_backward, kept + waiting + (delays_wgrad ? chunk.working_delayed_wgrad : chunk.working));
-      kept -= chunk.kept;
+          std::max(peak.in_backward, saved + waiting + (delays_wgrad ? chunk.working_delayed_wgrad : chunk.working));
+      saved -= chunk.saved;
       waiting += delays_wgrad ? chunk.waiting : 0;
     }
     if (action.kind == ActionKind::BackwardWeight) waiting -= chunk.waiting;
@@ -61,12 +61,12 @@ Peaks peaks_of_candidates(const PeakCandidates& moments, const std::vector<Bytes
     return sum;
   };
   Peaks peak;
-  for (const std::vector<i64>& kept : moments.after_forward)
-    peak.after_forward = std::max(peak.after_forward, bytes(kept, &Bytes::kept));
+  for (const std::vector<i64>& saved : moments.after_forward)
+    peak.after_forward = std::max(peak.after_forward, bytes(saved, &Bytes::saved));
   for (const PeakCandidate& moment : moments.in_backward) {
     const Bytes& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
     peak.in_backward =
-        std::max(peak.in_backward, bytes(moment.kept, &Bytes::kept) + bytes(moment.waiting, &Bytes::waiting) +
+        std::max(peak.in_backward, bytes(moment.saved, &Bytes::saved) + bytes(moment.waiting, &Bytes::waiting) +
                                        (moment.delays_wgrad ? chunk.working_delayed_wgrad : chunk.working));
   }
   return peak;
@@ -99,7 +99,7 @@ TEST(PeakCandidatesTest, NumberIsSmall) {
   for (int rank = 0; rank < 4; ++rank) {
     const PeakCandidates moments = find_peak_candidates(one_f_one_b(4, 16), rank);
     EXPECT_THAT(moments.after_forward, ElementsAre(ElementsAre(4 - rank)));
-    EXPECT_THAT(moments.in_backward, ElementsAre(testing::Field(&PeakCandidate::kept, ElementsAre(4 - rank))));
+    EXPECT_THAT(moments.in_backward, ElementsAre(testing::Field(&PeakCandidate::saved, ElementsAre(4 - rank))));
   }
   const Schedule interleaved = interleaved_1f1b(8, 32, 4);
   EXPECT_LT(8 * find_peak_candidates(interleaved, 0).in_backward.size(), interleaved.per_rank.front().size());

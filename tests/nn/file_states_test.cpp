@@ -75,8 +75,8 @@ class FileStatesTest : public testing::Test {
   int reads(std::size_t segment) const {
     i64 offset = 0;
     for (std::size_t before = 0; before < segment; ++before) offset += bytes_of(segments()[before]);
-    const auto found = reads_.find(offset);
-    return found == reads_.end() ? 0 : found->second;
+    const auto it = reads_.find(offset);
+    return it == reads_.end() ? 0 : it->second;
   }
   void look_at(std::size_t segment) {
     (void)store_.fetch(segment);

@@ -47,7 +47,7 @@ TEST(RegionTest, RunsAndBoxesMatchDefinition) {
 
       std::vector<i64> boxed;
       for (const Box& box : boxes_of(from)) {
-        const std::vector<i64> part = elements_of(whole(box));
+        const std::vector<i64> part = elements_of(full_region(box));
         boxed.insert(boxed.end(), part.begin(), part.end());
       }
       ASSERT_EQ(boxed, source) << "the boxes are the region, in order";
@@ -72,7 +72,7 @@ TEST(RegionTest, RunsAndBoxesMatchDefinition) {
 }
 
 TEST(RegionTest, FullTensorIsOneRun) {
-  const Region all = whole({{4, 5, 6}, {0, 0, 0}, {4, 5, 6}});
+  const Region all = full_region({{4, 5, 6}, {0, 0, 0}, {4, 5, 6}});
   int runs = 0;
   for_each_run(all, all, [&](i64, i64, i64 count) {
     ++runs;

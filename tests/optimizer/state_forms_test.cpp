@@ -159,7 +159,7 @@ TEST(LowPrecisionMomentsConfigTest, ReportsKeysWithoutEffect) {
   OptimizerConfig config;
   config.optimizer = OptimizerKind::Sgd;
   config.exp_avg_sq_dtype = StateDType::Bf16;
-  EXPECT_EQ(config.conflicts(), std::vector<std::string>{"optimizer.exp_avg_sq_dtype: sgd keeps no second moments"});
+  EXPECT_EQ(config.conflicts(), std::vector<std::string>{"optimizer.exp_avg_sq_dtype: sgd has no second moments"});
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ using Pair = std::pair<float, float>;
 
 class ParamGatherTest : public testing::TestWithParam<int> {};
 
-TEST_P(ParamGatherTest, CompleteBeforeWeightsAreLoaded) {
+TEST_P(ParamGatherTest, GathersCompleteBeforeWeightsAreLoaded) {
   LateCommunicator group;
   Fixture f(GetParam(), group);
   f.load(1);
@@ -102,7 +102,7 @@ TEST_P(ParamGatherTest, CompleteBeforeWeightsAreLoaded) {
   for (int unit = 0; unit < kUnits; ++unit) EXPECT_EQ(f.weights(unit), Pair(2, 2));
 }
 
-TEST_P(ParamGatherTest, CompleteBeforeUpdate) {
+TEST_P(ParamGatherTest, GathersCompleteBeforeUpdate) {
   LateCommunicator group;
   Fixture f(GetParam(), group);
   f.load(1);

@@ -160,7 +160,7 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
     const auto combined = dispatcher->combine(apply_experts(rows, dispatcher->rows(), parallel), weights);
     const Numbers out = to_doubles(combined.out);
     const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // rebuilt, as in backward
-    const auto gradients = again->combine_backward(d_out, combined.kept, weights);
+    const auto gradients = again->combine_backward(d_out, combined.saved, weights);
     const Numbers d_weights = to_doubles(gradients.weights),
                   dx = to_doubles(again->dispatch_backward(apply_experts(gradients.rows, dispatcher->rows(), parallel),
                                                            [&] { ++calls; }));

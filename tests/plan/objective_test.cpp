@@ -12,17 +12,17 @@ namespace mcpp {
 namespace {
 
 ScalingPoint point(i64 ranks, double hours, double memory_bytes) {
-  ScalingPoint p{.world_size = ranks, .found = {}};
+  ScalingPoint p{.world_size = ranks, .search = {}};
   MemoryEstimate memory;
   memory.params = memory_bytes;
-  p.found.best.push_back({.layout = {.dp = ranks}, .time = {}, .memory = memory});
+  p.search.best.push_back({.layout = {.dp = ranks}, .time = {}, .memory = memory});
   p.cost = {.hours = hours, .device_hours = hours * static_cast<double>(ranks)};
   return p;
 }
 
 /// Nothing fits on four ranks; device hours are 40, 24, 32, 30.4.
 std::vector<ScalingPoint> points() {
-  return {point(2, 20, 9e9), ScalingPoint{.world_size = 4, .found = {}}, point(8, 3, 7e9), point(16, 2, 8e9),
+  return {point(2, 20, 9e9), ScalingPoint{.world_size = 4, .search = {}}, point(8, 3, 7e9), point(16, 2, 8e9),
           point(19, 1.6, 7e9)};
 }
 
@@ -45,7 +45,7 @@ TEST(BestPointTest, MeetsDeadline) {
   EXPECT_EQ(best(Objective::DeviceHours, 2.5), 19);
   EXPECT_EQ(best(Objective::DeviceHours, 1.6), 19);
   EXPECT_EQ(best(Objective::Memory, 1.5), 0);
-  EXPECT_EQ(best_point({ScalingPoint{.world_size = 4, .found = {}}}, Objective::Time, 0), nullptr);
+  EXPECT_EQ(best_point({ScalingPoint{.world_size = 4, .search = {}}}, Objective::Time, 0), nullptr);
   EXPECT_EQ(best_point({}, Objective::Time, 0), nullptr);
 }
 

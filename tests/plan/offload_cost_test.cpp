@@ -36,7 +36,7 @@ TEST(OffloadCostTest, ActivationsCrossLinkTwice) {
   host.activations_tier = OffloadTier::Host;
   disk.activations_tier = OffloadTier::File;
   const auto saved_bytes =
-      static_cast<double>(LayerSizes(kWork.model, activation_setup(resident, kWork.dtype)).layer(0).kept);
+      static_cast<double>(LayerSizes(kWork.model, activation_setup(resident, kWork.dtype)).layer(0).saved);
   const double moved = 4 * 2 * 16 * saved_bytes;
   EXPECT_EQ(step(hardware_with(5), resident).work.offloaded, 0);
   EXPECT_NEAR(step(hardware_with(5), host).work.offloaded / (moved / 10e9), 1, 1e-9);
@@ -110,7 +110,7 @@ TEST(OffloadCostTest, CpuOffloadUsesMemoryBandwidth) {
   hardware.host = {.memory = 100};
   const Layout layout{.activations_tier = OffloadTier::Host};
   const auto saved_bytes =
-      static_cast<double>(LayerSizes(kWork.model, activation_setup(layout, kWork.dtype)).layer(0).kept);
+      static_cast<double>(LayerSizes(kWork.model, activation_setup(layout, kWork.dtype)).layer(0).saved);
   EXPECT_NEAR(step(hardware, layout).work.offloaded / hardware.traffic_seconds(32 * 2 * 16 * 2 * saved_bytes), 1, 1e-9);
 }
 

@@ -33,7 +33,7 @@ TEST(UpgradeGainsTest, SortBottlenecksFirst) {
   EXPECT_EQ(best({}), "twice the GEMMs per second");
   EXPECT_EQ(best({.tp = 16}), "twice the bandwidth of inter_node");
   for (const Speedup& gain : upgrade_gains({hardware, program, work, {.tp = 8}})) {
-    EXPECT_GE(gain.part, 0) << gain.change;
+    EXPECT_GE(gain.fraction, 0) << gain.change;
     EXPECT_NE(gain.change, "twice the bandwidth of inter_node");  // eight ranks do not use inter-node links
   }
 }

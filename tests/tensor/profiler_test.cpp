@@ -130,9 +130,9 @@ TEST(ProfilerTest, KeepsMaximumOfTrace) {
   profiler.record_kept_bytes("layer", 5);
   profiler.record_kept_bytes("layer", 4);
   profiler.record_kept_bytes("output", -1);
-  EXPECT_EQ(profiler.stop().kept, (std::map<std::string, i64>{{"layer", 5}, {"output", -1}}));
+  EXPECT_EQ(profiler.stop().saved_bytes, (std::map<std::string, i64>{{"layer", 5}, {"output", -1}}));
   profiler.start(nullptr);
-  EXPECT_TRUE(profiler.stop().kept.empty());
+  EXPECT_TRUE(profiler.stop().saved_bytes.empty());
 }
 
 }  // namespace

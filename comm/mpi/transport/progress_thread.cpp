@@ -156,16 +156,16 @@ InFlightSend ProgressThread::acquire_send_buffer(i64 bytes) {
   const std::lock_guard lock(state_->mutex);
   recycle_sent_buffers(*state_);
   std::list<InFlightSend>& spare_buffers = state_->spare_buffers;
-  auto found = spare_buffers.end();
+  auto smallest = spare_buffers.end();
   for (auto buffer = spare_buffers.begin(); buffer != spare_buffers.end(); ++buffer)
-    if (buffer->capacity >= bytes && (found == spare_buffers.end() || buffer->capacity < found->capacity))
-      found = buffer;
-  if (found == spare_buffers.end()) {  // all are too small
+    if (buffer->capacity >= bytes && (smallest == spare_buffers.end() || buffer->capacity < smallest->capacity))
+      smallest = buffer;
+  if (smallest == spare_buffers.end()) {  // all are too small
     spare_buffers.clear();
     return InFlightSend(bytes);
   }
-  InFlightSend buffer = std::move(*found);
-  spare_buffers.erase(found);
+  InFlightSend buffer = std::move(*smallest);
+  spare_buffers.erase(smallest);
   return buffer;
 }
 

@@ -65,8 +65,8 @@ struct EpochPlan {
 /// Plans the number of epochs. `num_samples` = std::nullopt means one epoch.
 EpochPlan plan_epochs(i64 tokens_per_epoch, i64 seq_length, std::optional<i64> num_samples);
 
-/// document_index is [epochs * sequences], sample_index is [samples + 1] flat pairs (position in document_index, token
-/// offset), shuffle_index is [samples].
+/// Indices of the samples of a dataset. document_index is [epochs * sequences]. sample_index is [samples + 1] flat
+/// pairs (position in document_index, token offset). shuffle_index is [samples].
 struct SampleIndices {
   std::vector<u32> document_index, sample_index, shuffle_index;
 };

@@ -132,11 +132,11 @@ class UnitReader {
 /// State of one key of a unit during tokenization.
 class KeyTokenizer {
  public:
-  KeyTokenizer(std::string name, bool continues, const PreprocessOptions& options, const Tokenizer& tokenizer,
+  KeyTokenizer(std::string name, bool continues_document, const PreprocessOptions& options, const Tokenizer& tokenizer,
                TokenSequenceEncoder::Sink sink)
-      : continues_(continues),
+      : continues_document_(continues_document),
         sequences_(std::move(name), tokenizer.vocab_size(), std::move(sink)),
-        documents_(sequences_, {options.append_eod, options.keep_empty}, tokenizer, continues) {}
+        documents_(sequences_, {options.append_eod, options.keep_empty}, tokenizer, continues_document) {}
 
   void add(const TokenSegment& segment) {
     const bool is_head = !documents_.has_head_ended();
@@ -146,12 +146,13 @@ class KeyTokenizer {
   }
   KeyPart finish() {
     KeyPart key;
-    key.continues = continues_;
-    key.head_ends = continues_ && documents_.has_head_ended();
+    key.continues_document = continues_document_;
+    key.is_head_complete = continues_document_ && documents_.has_head_ended();
     key.head_tokens = head_tokens_;
     key.empty_documents = documents_.empty_documents();
     key.is_open = documents_.end_open_document();
-    if (key.is_open && !(continues_ && !key.head_ends)) key.open_tokens = documents_.tokens() - closed_tokens_;
+    if (key.is_open && !(continues_document_ && !key.is_head_complete))
+      key.open_tokens = documents_.tokens() - closed_tokens_;
     sequences_.flush();
     key.info = documents_.info();
     key.info.documents = std::ssize(lengths(key));
@@ -165,12 +166,12 @@ class KeyTokenizer {
     for (const i32 sequences : index.sequences_in_document)
       lengths.push_back(sequences > 0 ? index.lengths[sequence++] : 0);
     if (key.is_open && !lengths.empty()) lengths.pop_back();
-    if (key.head_ends) lengths.erase(lengths.begin());
+    if (key.is_head_complete) lengths.erase(lengths.begin());
     return lengths;
   }
 
  private:
-  bool continues_;
+  bool continues_document_;
   TokenSequenceEncoder sequences_;
   DocumentWriter documents_;
   i64 head_tokens_ = 0;    // tokens of the first document, if continued

@@ -17,8 +17,8 @@ using Json = nlohmann::ordered_json;
 
 Json json_of(const KeyPart& key) {
   return {{"info", Json::parse(info_to_json(key.info))},
-          {"continues", key.continues},
-          {"head_ends", key.head_ends},
+          {"continues", key.continues_document},
+          {"head_ends", key.is_head_complete},
           {"is_open", key.is_open},
           {"head_tokens", key.head_tokens},
           {"open_tokens", key.open_tokens},
@@ -27,8 +27,8 @@ Json json_of(const KeyPart& key) {
 
 KeyPart part_of(const Json& json, const Path& file) {
   return {.info = info_from_json(json.at("info").dump(), file),
-          .continues = json.at("continues"),
-          .head_ends = json.at("head_ends"),
+          .continues_document = json.at("continues"),
+          .is_head_complete = json.at("head_ends"),
           .is_open = json.at("is_open"),
           .head_tokens = json.at("head_tokens"),
           .open_tokens = json.at("open_tokens"),
@@ -227,20 +227,20 @@ void PartsFolder::remove_tokens(const WorkUnit& unit) const {
 
 std::vector<std::optional<PartMetadata>> PartsFolder::retain_parts(const std::vector<WorkUnit>& units) const {
   // Lists the folder instead of testing each path: network file systems cache negative lookups.
-  std::set<Path> found;
-  for (const auto& entry : std::filesystem::directory_iterator(path_)) found.insert(entry.path());
+  std::set<Path> existing_files;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) existing_files.insert(entry.path());
   std::vector<std::optional<PartMetadata>> all_metadata;
   std::set<Path> needed_files{path_ / kDescription};
   for (const std::string& key : keys_) needed_files.insert(shared_output_path(key));
   for (const WorkUnit& unit : units) {
     const auto& metadata =
-        all_metadata.emplace_back(found.contains(part_path(unit)) ? read_metadata(unit) : std::nullopt);
+        all_metadata.emplace_back(existing_files.contains(part_path(unit)) ? read_metadata(unit) : std::nullopt);
     if (!metadata) continue;
     needed_files.insert(part_path(unit));
     if (!metadata->output_ranges.empty()) continue;
     for (const std::string& key : keys_) needed_files.insert(tokens_path(unit, key));
   }
-  for (const Path& path : found)
+  for (const Path& path : existing_files)
     if (!needed_files.contains(path)) std::filesystem::remove(path);
   fsync_path(path_);
   return all_metadata;
@@ -273,11 +273,11 @@ void UnitPlacement::assign_next_range(const PartMetadata& metadata) {
 }
 
 OutputRange UnitPlacement::next_output_range(Key& key, const WorkUnit& unit, const KeyPart& part) const {
-  MCPP_CHECK(part.continues || !key.open, unit.identity(), " does not continue the previous document");
+  MCPP_CHECK(part.continues_document || !key.open, unit.identity(), " does not continue the previous document");
   const i64 size = token_bytes(part.token_type());
   OutputRange output_range{.begin = key.end, .end = key.end + part.info.tokens * size, .head_document = {}};
-  if (part.continues) key.open = key.open.value_or(0) + part.head_tokens;
-  if (part.head_ends) {
+  if (part.continues_document) key.open = key.open.value_or(0) + part.head_tokens;
+  if (part.is_head_complete) {
     i64 tokens = *std::exchange(key.open, std::nullopt);
     if (tokens > 0 && append_eod_) {
       ++tokens;
@@ -288,7 +288,7 @@ OutputRange UnitPlacement::next_output_range(Key& key, const WorkUnit& unit, con
                 "several documents");
     output_range.head_document = tokens;
   }
-  if (part.is_open && (part.head_ends || !part.continues)) key.open = part.open_tokens;
+  if (part.is_open && (part.is_head_complete || !part.continues_document)) key.open = part.open_tokens;
   key.end = output_range.end;
   return output_range;
 }

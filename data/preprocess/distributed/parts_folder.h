@@ -21,12 +21,12 @@ namespace mcpp {
 
 /// One key of a part.
 struct KeyPart {
-  DatasetInfo info;        ///< metadata of its tokens and of the documents that lie entirely within the part
-  bool continues = false;  ///< the first document continues from the previous part
-  bool head_ends = false;  ///< the document continued from the previous part ends in this part
-  bool is_open = false;    ///< the last document began in this part and continues in the next part
-  i64 head_tokens = 0;     ///< tokens of the first document, if continued
-  i64 open_tokens = 0;     ///< tokens of the last document, if open
+  DatasetInfo info;                 ///< metadata of its tokens and of the documents that lie entirely within the part
+  bool continues_document = false;  ///< the first document continues from the previous part
+  bool is_head_complete = false;    ///< the document continued from the previous part ends in this part
+  bool is_open = false;             ///< the last document began in this part and continues in the next part
+  i64 head_tokens = 0;              ///< tokens of the first document, if continued
+  i64 open_tokens = 0;              ///< tokens of the last document, if open
   i64 empty_documents = 0;
 
   TokenType token_type() const { return token_type_for_vocab(info.vocab_size); }
@@ -80,7 +80,7 @@ class PartsFolder {
   void open(const Tokenizer& tokenizer) const;
   /// Removes the folder and its contents atomically: a killed run does not leave a half-removed folder.
   void remove() const;
-  /// Removes what an earlier, interrupted remove() left.
+  /// Removes the files that an interrupted remove() left behind.
   void remove_leftovers() const;
 
   /// Returns the path of the file into which the tokens of all parts are joined.

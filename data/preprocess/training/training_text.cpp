@@ -27,8 +27,8 @@ constexpr std::string_view kReserved[] = {"\t", std::string_view("\0", 1), "\xE2
 std::pair<std::size_t, std::size_t> find_reserved(std::string_view text) {
   std::pair<std::size_t, std::size_t> first(text.size(), 0);
   for (const std::string_view reserved : kReserved) {
-    const std::size_t found = text.substr(0, first.first).find(reserved);
-    if (found != std::string_view::npos) first = {found, reserved.size()};
+    const std::size_t position = text.substr(0, first.first).find(reserved);
+    if (position != std::string_view::npos) first = {position, reserved.size()};
   }
   return first;
 }

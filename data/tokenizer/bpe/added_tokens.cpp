@@ -72,9 +72,9 @@ std::size_t AddedTokens::next_candidate(std::string_view text, std::size_t from)
 const AddedToken* AddedTokens::token_at(std::string_view text) const {
   const Bucket& bucket = by_first_byte_[static_cast<u8>(text[0])];
   if (!text.starts_with(bucket.common)) return nullptr;
-  const auto found =
+  const auto it =
       std::ranges::find_if(bucket.tokens, [&](const AddedToken* token) { return text.starts_with(token->content); });
-  return found == bucket.tokens.end() ? nullptr : *found;
+  return it == bucket.tokens.end() ? nullptr : *it;
 }
 
 /// Text before `done` cannot become part of a token.

@@ -71,8 +71,8 @@ void set_rules(BpeDescription& description, PreTokenization kind) {
 }
 
 const KnownVocabulary* known_vocabulary(i64 pieces) {
-  const auto found = std::ranges::find(all_known(), pieces, &KnownVocabulary::pieces);
-  return found == all_known().end() ? nullptr : &*found;
+  const auto it = std::ranges::find(all_known(), pieces, &KnownVocabulary::pieces);
+  return it == all_known().end() ? nullptr : &*it;
 }
 
 std::string known_vocabularies() {

@@ -16,12 +16,12 @@ void check_icu(UErrorCode error) {
 
 const icu::Normalizer2& normalizer_of(UnicodeForm form) {
   UErrorCode error = U_ZERO_ERROR;
-  const icu::Normalizer2* found = form == UnicodeForm::Nfc    ? icu::Normalizer2::getNFCInstance(error)
-                                  : form == UnicodeForm::Nfd  ? icu::Normalizer2::getNFDInstance(error)
-                                  : form == UnicodeForm::Nfkc ? icu::Normalizer2::getNFKCInstance(error)
-                                                              : icu::Normalizer2::getNFKDInstance(error);
+  const icu::Normalizer2* normalizer = form == UnicodeForm::Nfc    ? icu::Normalizer2::getNFCInstance(error)
+                                       : form == UnicodeForm::Nfd  ? icu::Normalizer2::getNFDInstance(error)
+                                       : form == UnicodeForm::Nfkc ? icu::Normalizer2::getNFKCInstance(error)
+                                                                   : icu::Normalizer2::getNFKDInstance(error);
   check_icu(error);
-  return *found;
+  return *normalizer;
 }
 
 icu::StringPiece piece_of(std::string_view text) {

@@ -73,12 +73,12 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
 std::optional<Regex::Match> Regex::find(std::string_view text, std::size_t from, RegexMemory& memory) const {
-  const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                                PCRE2_NO_UTF_CHECK, memory.match_, memory.context_);
-  if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
+  const int match_count = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                                      PCRE2_NO_UTF_CHECK, memory.match_, memory.context_);
+  if (match_count == PCRE2_ERROR_NOMATCH) return std::nullopt;
   // With space for one pair, 0 means that there are groups too.
-  check_input(found >= 0, source_, ": the pattern ", pattern_, " exceeds the match limit on the text at byte ", from,
-              ": ", message_of(found));
+  check_input(match_count >= 0, source_, ": the pattern ", pattern_, " exceeds the match limit on the text at byte ",
+              from, ": ", message_of(match_count));
   const std::size_t* ends = pcre2_get_ovector_pointer(memory.match_);
   return Match{ends[0], ends[1]};
 }

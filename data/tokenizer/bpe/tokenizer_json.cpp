@@ -54,10 +54,10 @@ MergeReader::MergeReader(BpeDescription& description, const std::string& source)
 }
 
 u32 MergeReader::id_of(const std::string& piece, const std::string& left, const std::string& right) const {
-  const auto found = ids_.find(piece);
-  check_input(found != ids_.end(), source_, ": merge ", description_.merges.size(), ", of \"", left, "\" and \"", right,
+  const auto it = ids_.find(piece);
+  check_input(it != ids_.end(), source_, ": merge ", description_.merges.size(), ", of \"", left, "\" and \"", right,
               "\", needs the piece \"", piece, "\", which is not in the vocabulary");
-  return found->second;
+  return it->second;
 }
 
 void MergeReader::add(const std::string& left, const std::string& right) {
@@ -138,9 +138,9 @@ void read_normalizer(const JsonObject& step, BpeDescription& description) {
 SplitBehavior behavior_of(const JsonObject& step) {
   static const std::array<std::string, 5> names{"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
                                                 "Contiguous"};
-  const auto found = std::ranges::find(names, step.text("behavior"));
-  if (found == names.end()) fail_unsupported(step, "the behavior " + step.text("behavior"), join(names, ", "));
-  return static_cast<SplitBehavior>(found - names.begin());
+  const auto it = std::ranges::find(names, step.text("behavior"));
+  if (it == names.end()) fail_unsupported(step, "the behavior " + step.text("behavior"), join(names, ", "));
+  return static_cast<SplitBehavior>(it - names.begin());
 }
 
 void add_rule(BpeDescription& description, const std::string& rule) {

@@ -176,7 +176,7 @@ void plan_for_deadline(const PlanOptions& options, const PredictionInput& any, c
   const MinDevices devices =
       find_min_devices(any.hardware, any.program, any.work, limits, options.deadline, options.failures);
   const std::string text = deadline_text(any, devices, options.deadline);
-  check_input(devices.found.has_value(), text);
+  check_input(devices.smallest.has_value(), text);
   log.info(text);
 }
 
@@ -315,18 +315,19 @@ void check_hardware_for_worlds(const PlanOptions& options, const HardwareKind& k
 std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& options, HardwareKind& kind,
                                const Log& log) {
   std::string problem;
-  const auto load = [&](const PlanOptions& given) {
+  const auto load = [&](const PlanOptions& plan_options) {
     try {
-      if (!given.hardware.empty()) kind = load_hardware(given.hardware, find_installed_file(given.hardware_folder));
+      if (!plan_options.hardware.empty())
+        kind = load_hardware(plan_options.hardware, find_installed_file(plan_options.hardware_folder));
     } catch (const Error& error) {
       problem = error.what();
     }
   };
   std::optional<Config> config;
   try {
-    config = read_config_and_options(args, usage, options, log, [&](const PlanOptions& given, const Config&) {
-      load(given);
-      return read_config_text(given.config);
+    config = read_config_and_options(args, usage, options, log, [&](const PlanOptions& plan_options, const Config&) {
+      load(plan_options);
+      return read_config_text(plan_options.config);
     });
   } catch (const Error& error) {
     check_input(problem.empty(), error.what(), "\n", problem);

@@ -1,5 +1,5 @@
-// Section [parallel]: the layout of a run over ranks, and how they communicate. Does not change what is trained, except
-// for keys whose help states it.
+// Section [parallel]: the layout of a run over ranks, and the communication between ranks. Keys do not change the
+// results of training unless their help says so.
 #pragma once
 #include <array>
 #include <string_view>

@@ -129,11 +129,11 @@ EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::st
     return ids;
   };
   EncodedPair pair{.context = encode(context), .continuation = {}};
-  const std::vector<i32> both = encode(context + continuation);
+  const std::vector<i32> tokens = encode(context + continuation);
   if (context.empty()) pair.context = {encoder.prefix};
-  const bool has_context = !both.empty() && both.front() == encoder.prefix;  // of a continuation alone
-  const std::size_t begin = context.empty() ? (has_context ? 1 : 0) : std::min(pair.context.size(), both.size());
-  pair.continuation.assign(both.begin() + static_cast<std::ptrdiff_t>(begin), both.end());
+  const bool has_context = !tokens.empty() && tokens.front() == encoder.prefix;  // of a continuation alone
+  const std::size_t begin = context.empty() ? (has_context ? 1 : 0) : std::min(pair.context.size(), tokens.size());
+  pair.continuation.assign(tokens.begin() + static_cast<std::ptrdiff_t>(begin), tokens.end());
   return pair;
 }
 

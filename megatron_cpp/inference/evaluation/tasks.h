@@ -57,8 +57,9 @@ struct EncodedPair {
 };
 
 /// Encodes a context and its continuation. Whitespace (as defined by Unicode) at the end of the context moves to the
-/// continuation, since tokens begin with whitespace. Tokenizes the context alone and the concatenation; the tokens of
-/// the concatenation after those of the context are the continuation. Either may be empty.
+/// continuation, since tokens begin with whitespace. Tokenizes the context and the concatenation of both; the
+/// continuation consists of the tokens of the concatenation that follow as many tokens as the context has. Either may
+/// be empty.
 EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::string continuation);
 
 /// Tokens of all continuations, each after its context, with a window that scores it.

@@ -29,11 +29,11 @@ struct RankFlags {
 /// Returns, for each flag, whether it is set on any rank of the group.
 RankFlags reduce_flags(RankFlags local, Communicator& group) {
   CpuDevice host;
-  Tensor both = Tensor::empty({2}, DType::F32, host, MemoryClass::Other);
-  both.data<float>()[0] = local.is_busy ? 1 : 0;
-  both.data<float>()[1] = local.has_signal ? 1 : 0;
-  group.all_reduce(both, ReduceOp::Max).wait();
-  return {both.data<float>()[0] != 0, both.data<float>()[1] != 0};
+  Tensor flags = Tensor::empty({2}, DType::F32, host, MemoryClass::Other);
+  flags.data<float>()[0] = local.is_busy ? 1 : 0;
+  flags.data<float>()[1] = local.has_signal ? 1 : 0;
+  group.all_reduce(flags, ReduceOp::Max).wait();
+  return {flags.data<float>()[0] != 0, flags.data<float>()[1] != 0};
 }
 
 }  // namespace
@@ -191,13 +191,13 @@ namespace {
 
 /// Returns the prefixes of all data paths, in which each may be preceded by its weight.
 std::vector<std::string> prefixes(const DataConfig& data) {
-  std::vector<std::string> found;
+  std::vector<std::string> existing;
   for (const auto* list : {&data.data_path, &data.train_data_path, &data.valid_data_path, &data.test_data_path}) {
     for (const std::string& entry : *list) {
-      if (std::filesystem::exists(entry + ".idx")) found.push_back(entry);
+      if (std::filesystem::exists(entry + ".idx")) existing.push_back(entry);
     }
   }
-  return found;
+  return existing;
 }
 
 /// Fills in data.eod_token if it is unset and document boundaries depend on it.

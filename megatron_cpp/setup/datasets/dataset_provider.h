@@ -103,7 +103,7 @@ Tokenizer open_tokenizer(const Path& path, const std::string& trained_with, cons
 
 /// Tokenizer that produced the token ids of a run, identified by the checksum of its file.
 struct TokenizerSource {
-  /// file from which this was determined: data.tokenizer_model, or the .json of the first dataset that has one
+  /// File that states the checksum: data.tokenizer_model, or the .json file of the first dataset that has one.
   std::string file;
   std::string checksum;
 };

@@ -84,11 +84,11 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   const Tensor y = experts_.forward(dispatcher->dispatch(inputs, run_shared_expert), dispatcher->rows(), microbatch);
   const TokenDispatcher::Combined combined =
       dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights);
-  for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.kept})
+  for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.saved})
     microbatch.save(this, t);
   if (fc2_latent_proj_) microbatch.save(this, combined.out);
-  const Tensor own = fc2_latent_proj_ ? fc2_latent_proj_->forward(combined.out) : combined.out;
-  Tensor out = shard_.gather(own, x.numel() / x.dim(-1)).view(x.shape());
+  const Tensor projected = fc2_latent_proj_ ? fc2_latent_proj_->forward(combined.out) : combined.out;
+  Tensor out = shard_.gather(projected, x.numel() / x.dim(-1)).view(x.shape());
   if (shared_) ops::add_to(shared, out);
   return out;
 }

@@ -60,8 +60,8 @@ struct ShardSegment {
 /// PowerSGD state of a parameter on one rank.
 struct PowerSgdState {
   Param* param;
-  /// error feedback in the shape of the parameter: the part of this rank's gradients that sums have omitted so far;
-  /// initially zero
+  /// Error feedback in the shape of the parameter: the part of this rank's gradients that previous sums omitted.
+  /// Initially zero.
   Tensor error;
   Tensor factor;  ///< [columns, rank], identical on all ranks of `shard`: start of the next power iteration
 };
@@ -102,7 +102,7 @@ class ParamAndGradBuffer {
   /// Returns true if gradients are reduced after every microbatch (stages 2 and 3), not once per step.
   virtual bool reduces_every_microbatch() const = 0;
 
-  /// Discards all gradients: the next ones overwrite them. Writes no memory.
+  /// Marks all gradients as zero, so that the next gradients overwrite them. Does not write memory.
   void clear_grads();
 
   /// Calls f(param, first, values) for each part of a parameter in shard(), where `values` is a flat view of elements

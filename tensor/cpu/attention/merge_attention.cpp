@@ -15,8 +15,8 @@ template <class T, class S>
 void add_weighted(const T* from, Lane<T> other, S* to, Lane<T> own, i64 n) {
   const LaneTag<T> d;
   sweep(d, 0, n, [=](i64 i, auto lanes) {
-    const auto kept = hn::Mul(hn::Set(d, own), load(d, to + i, lanes));
-    store(hn::MulAdd(hn::Set(d, other), load(d, from + i, lanes), kept), d, to + i, lanes);
+    const auto scaled = hn::Mul(hn::Set(d, own), load(d, to + i, lanes));
+    store(hn::MulAdd(hn::Set(d, other), load(d, from + i, lanes), scaled), d, to + i, lanes);
   });
 }
 

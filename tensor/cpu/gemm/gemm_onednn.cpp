@@ -79,13 +79,13 @@ void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<
     const GemmSize s{at.rows, at.columns, size.k};
     const bool to_f32 = std::is_same_v<C, float>, accumulate = beta != 0;
     const OneDnnKernels::Key key{s.m, s.n, s.k, a.ld, a.transposed, b.ld, b.transposed, size.n, to_f32, accumulate};
-    auto found = kernels.by_key.find(key);
-    if (found == kernels.by_key.end()) {
-      found = kernels.by_key
-                  .emplace(key, kernels.create(s, a.ld, a.transposed, b.ld, b.transposed, size.n, to_f32, accumulate))
-                  .first;
+    auto it = kernels.by_key.find(key);
+    if (it == kernels.by_key.end()) {
+      it = kernels.by_key
+               .emplace(key, kernels.create(s, a.ld, a.transposed, b.ld, b.transposed, size.n, to_f32, accumulate))
+               .first;
     }
-    auto& kernel = found->second;
+    auto& kernel = it->second;
     kernel.a.set_data_handle(const_cast<BFloat16*>(a.at(at.row, 0)));
     kernel.b.set_data_handle(const_cast<BFloat16*>(b.at(0, at.column)));
     kernel.c.set_data_handle(c + at.row * size.n + at.column);

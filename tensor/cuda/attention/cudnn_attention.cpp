@@ -152,9 +152,9 @@ CudnnPlanResult try_compile(CudnnAttention& state, const AttentionCase& c) {
 
 const CudnnPlanResult& find_plan(CudaDevice& device, const AttentionCase& c) {
   CudnnAttention& state = device.cudnn();
-  auto found = state.plan_cache.find(c);
-  if (found == state.plan_cache.end()) found = state.plan_cache.emplace(c, try_compile(state, c)).first;
-  return found->second;
+  auto it = state.plan_cache.find(c);
+  if (it == state.plan_cache.end()) it = state.plan_cache.emplace(c, try_compile(state, c)).first;
+  return it->second;
 }
 
 /// Returns null, and records a notice, if cuDNN has no plan.

@@ -171,12 +171,12 @@ std::vector<CudnnDescriptor> engine_configurations(cudnnBackendDescriptor_t grap
   };
   i64 count = 0;
   get(0, count, nullptr);
-  std::vector<CudnnDescriptor> found;
+  std::vector<CudnnDescriptor> engines;
   std::vector<cudnnBackendDescriptor_t> descriptors;
-  for (i64 i = 0; i < count; ++i) descriptors.push_back(found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).raw());
+  for (i64 i = 0; i < count; ++i) descriptors.push_back(engines.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).raw());
   get(static_cast<i64>(descriptors.size()), count, descriptors.data());
-  while (static_cast<i64>(found.size()) > count) found.pop_back();
-  return found;
+  while (static_cast<i64>(engines.size()) > count) engines.pop_back();
+  return engines;
 }
 
 }  // namespace

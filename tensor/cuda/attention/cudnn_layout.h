@@ -81,7 +81,7 @@ inline std::vector<CudnnShape> cudnn_shapes(std::span<const Heads* const> all, i
 /// Attention case: the key of a compiled plan.
 struct AttentionCase {
   bool is_backward = false, is_causal = false;
-  std::vector<CudnnShape> shapes = {};  ///< shapes of q, k, v, out; for backward followed by those of dout, dq, dk, dv
+  std::vector<CudnnShape> shapes = {};  ///< shapes of q, k, v, out and, for backward, dout, dq, dk, dv
   DType dtype = DType::BF16;            ///< BF16 or F16
   bool accumulates = false;             ///< backward: dq is accumulated by atomic additions, in no fixed order
   auto operator<=>(const AttentionCase&) const = default;

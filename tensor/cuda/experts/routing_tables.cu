@@ -172,8 +172,8 @@ struct Counts {
 
 template <>
 void ChoiceKernels<DeviceType::Cuda>::count_choices(const Tensor& experts, const ExpertRange& range, Tensor& counts) {
-  const Counts found(experts, range);
-  check_cuda(cudaMemcpyAsync(counts.raw(), found.totals.raw(), static_cast<std::size_t>(counts.bytes()),
+  const Counts counted(experts, range);
+  check_cuda(cudaMemcpyAsync(counts.raw(), counted.totals.raw(), static_cast<std::size_t>(counts.bytes()),
                              cudaMemcpyDeviceToDevice, cuda(experts).stream()),
              "cudaMemcpyAsync");
 }

@@ -176,13 +176,14 @@ std::vector<GemmAlgo> candidates(const CublasLt& state, const GemmKey& key, cons
     set(preference, attribute, alignment(key.in));
   for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     set(preference, attribute, alignment(key.out));
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.operation, &plan.b, &plan.a, &plan.c,
-                                                               &plan.c, &preference, kCandidates, found.data(), &count);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(state.handle, &plan.operation, &plan.b, &plan.a, &plan.c, &plan.c, &preference,
+                                     kCandidates, results.data(), &count);
   check_gemm(status, "cublasLtMatmulAlgoGetHeuristic", key);
   std::vector<GemmAlgo> choices;
-  for (const auto& result : std::span(found).first(static_cast<std::size_t>(count))) {
+  for (const auto& result : std::span(results).first(static_cast<std::size_t>(count))) {
     if (result.state != CUBLAS_STATUS_SUCCESS) continue;
     choices.push_back({std::to_array(result.algo.data), static_cast<i64>(result.workspaceSize)});
   }
@@ -245,7 +246,7 @@ bool is_valid(const CublasLt& state, const GemmPlan& plan) {
 }
 
 const GemmPlan& plan_for(CublasLt& state, const GemmKey& key, const Operands& x, CudaDevice& device) {
-  if (const auto found = state.plans.find(key); found != state.plans.end()) return found->second;
+  if (const auto it = state.plans.find(key); it != state.plans.end()) return it->second;
   GemmPlan plan = describe(is_grouped(key) ? with_rows(key, kTypicalRows) : key);
   set_pointers(plan, key, x);  // read by the heuristics
   const auto known = state.choices.find(key);

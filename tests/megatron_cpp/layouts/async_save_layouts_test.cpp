@@ -50,8 +50,8 @@ class AsyncSaveLayoutsTest : public testing::Test {
       const Log log(rank);
       test::Numbers rank_losses{self.step(0).loss};
       std::vector<NamedShard> shards =
-          coverage == Coverage::Whole ? shards_to_save(self.state()) : shards_to_load(self.state());
-      const Path part_folder = coverage == Coverage::Whole ? Path() : Path(str(rank));
+          coverage == Coverage::Full ? shards_to_save(self.state()) : shards_to_load(self.state());
+      const Path part_folder = coverage == Coverage::Full ? Path() : Path(str(rank));
       HostCopies source(shards);
       CheckpointSave sync_save({.folder = folder / "waited" / part_folder, .coverage = coverage}, {.iteration = 1},
                                world, log, files_);
@@ -105,11 +105,11 @@ class AsyncSaveLayoutsTest : public testing::Test {
 };
 
 TEST_F(AsyncSaveLayoutsTest, SavesStateOfItsIteration) {
-  expect_matches_sync_save(task_of(test::tiny_gpt2(), DType::F32), Coverage::Whole);
+  expect_matches_sync_save(task_of(test::tiny_gpt2(), DType::F32), Coverage::Full);
 }
 
 TEST_F(AsyncSaveLayoutsTest, SavesStateOfItsIterationInBf16WithMasterWeights) {
-  expect_matches_sync_save(task_of(test::tiny_llama(), DType::BF16), Coverage::Whole);
+  expect_matches_sync_save(task_of(test::tiny_llama(), DType::BF16), Coverage::Full);
 }
 
 TEST_F(AsyncSaveLayoutsTest, SavesStateOfItsIterationToLocalTier) {

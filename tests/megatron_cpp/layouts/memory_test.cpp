@@ -578,7 +578,7 @@ TEST_P(PipelineMemoryTest, FirstRankHoldsAtMostOneMicrobatchPerRank) {
   const ModelConfig model = model_of(name);
   const StageContents first{
       .first_layer = 0, .end_layer = model.num_layers / ranks, .has_embedding = true, .has_output = false};
-  const i64 kept = stage_activations(model, {.dtype = dtype, .micro_batch_size = 2}, first).kept;
+  const i64 kept = stage_activations(model, {.dtype = dtype, .micro_batch_size = 2}, first).saved;
   const i64 message = model.seq_length * 2 * model.hidden_size * size_of(dtype);
   const auto peak = [&, name = name, dtype = dtype](i64 microbatches) {
     const i64 tokens_and_targets = microbatches * 2 * model.seq_length * 2 * 4;

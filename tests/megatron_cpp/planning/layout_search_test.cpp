@@ -226,18 +226,18 @@ TEST(LayoutSearchTest, FindsMinDevicesForDeadline) {
     return deadline.tokens / work.tokens() * found.best.front().time.seconds / 3600;
   };
   const MinDevices any = find_min_devices(hardware, program, work, limits, deadline, {});
-  ASSERT_TRUE(any.found);
-  EXPECT_LE(hours(any.found->world_size), 24);
-  EXPECT_NEAR(any.found->cost.hours / hours(any.found->world_size), 1, 1e-9);
-  for (i64 world = 1; world < any.found->world_size; world *= 2) EXPECT_GT(hours(world), 24) << world;
+  ASSERT_TRUE(any.smallest);
+  EXPECT_LE(hours(any.smallest->world_size), 24);
+  EXPECT_NEAR(any.smallest->cost.hours / hours(any.smallest->world_size), 1, 1e-9);
+  for (i64 world = 1; world < any.smallest->world_size; world *= 2) EXPECT_GT(hours(world), 24) << world;
   limits.tp = 3;
   const MinDevices of_three = find_min_devices(hardware, program, work, limits, deadline, {});
-  ASSERT_TRUE(of_three.found);
-  EXPECT_EQ(of_three.found->world_size % 3, 0);
-  EXPECT_GE(of_three.found->world_size, any.found->world_size);
+  ASSERT_TRUE(of_three.smallest);
+  EXPECT_EQ(of_three.smallest->world_size % 3, 0);
+  EXPECT_GE(of_three.smallest->world_size, any.smallest->world_size);
   // If no world size meets the deadline, the error names the fastest one, or the time on all devices.
   const MinDevices late = find_min_devices(hardware, program, work, limits, {.tokens = 3e10, .hours = 1e-2}, {});
-  EXPECT_FALSE(late.found);
+  EXPECT_FALSE(late.smallest);
   EXPECT_TRUE(late.fastest.has_value() || late.min_hours > 1e-2);
 }
 

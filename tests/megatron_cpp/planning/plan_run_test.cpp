@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/monitor/run_metrics.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "tests/support/errors.h"

@@ -207,7 +207,7 @@ TEST(HuggingfaceConfigTest, ReadsDeepSeekConfigurations) {
                   "'mlp_layer_types' is of 1 layers, which is not supported; allowed: one for each of");
 }
 
-TEST(HuggingfaceConfigTest, ModelsWithLatentAttentionNeedSuchFamily) {
+TEST(HuggingfaceConfigTest, ModelsWithLatentAttentionNeedFamilyThatSupportsIt) {
   ModelConfig model = parse_huggingface_config(
       read_text_file(test::source_folder() / "tests/golden/families/deepseek_v3/config.json"), "config.json");
   EXPECT_CONTAINS(test::error_of([&] { exporting_family(model, "llama"); }),
@@ -359,7 +359,7 @@ TEST(HuggingfaceConfigTest, ConfigurationsRoundTrip) {
   EXPECT_CONTAINS(error, "model.activation_func");
 }
 
-TEST(HuggingfaceConfigTest, LlamaBiasesAreTwoSettings) {
+TEST(HuggingfaceConfigTest, ReadsAttentionAndMlpBiasesSeparately) {
   for (const bool attention : {false, true}) {
     for (const bool mlp : {false, true}) {
       auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));

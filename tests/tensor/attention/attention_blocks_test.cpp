@@ -71,7 +71,7 @@ TEST(AttentionBlockTest, IsTriangularOrFullAndVisitedOnce) {
                 {0, 0}, {16, 0}, {16, 16}, {32, 0}, {32, 16}, {32, 32}, {48, 0}, {48, 16}, {48, 32}, {48, 48}}));
 }
 
-TEST(AttentionBlockTest, RejectedBlockEndsBackward) {
+TEST(AttentionBlockTest, ReturnsFalseWhenBlockIsRejected) {
   CpuDevice device;
   AttentionCall call({{64, 64, 1, 2, 1, 8}}, DType::F32, device);
   ops::attention(call.x, call.options, call.y);

@@ -268,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, GatedScanDocumentsTest,
                          testing::Values(ScanRule::DeltaRule, ScanRule::StateSpace, ScanRule::ChannelDeltaRule),
                          [](const auto& p) { return std::string(rule_name(p.param)); });
 
-TEST_P(GatedScanDocumentsTest, EqualDocumentsAlone) {
+TEST_P(GatedScanDocumentsTest, PackedDocumentsMatchSeparateDocuments) {
   CpuDevice device;
   const ScanShape shape = shape_of(GetParam(), 2, 2, 8, 12);
   const std::vector<i64> lengths{70, 1, 129};

@@ -151,7 +151,7 @@ std::string value_of(const Field& field) {
       {"data.split", "9,1,0"},
       {"checkpoint.allow_changed_keys", "training.seed"},
   };
-  if (const auto found = values.find(field.key); found != values.end()) return found->second;
+  if (const auto it = values.find(field.key); it != values.end()) return it->second;
   const std::string given = field.print();
   switch (field.type.kind) {
     case FieldType::Kind::Bool:
