@@ -84,7 +84,7 @@ void ordered_parallel(i64 workers, Produce produce, Transform transform, Consume
       if (!item) return false;
       pending.push_back(pool.submit([&transform, x = std::move(*item)]() mutable { return transform(std::move(x)); }));
       return true;
-    } catch (...) {  // deferred until earlier items are consumed
+    } catch (...) {  // the exception is deferred until earlier items are consumed
       produce_error = std::current_exception();
       return false;
     }

@@ -1,5 +1,5 @@
-// Checkpoint configuration: where to save, how often, and how a run starts from a checkpoint. Names are Megatron-LM's
-// where it has one.
+// Checkpoint configuration: where to save, how often, and how a run starts from a checkpoint. Keys have the names of
+// Megatron-LM where it has the same key.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// Datasets, tokenizer and document rules. Names are Megatron-LM's.
+// Configuration of datasets, tokenizer and document rules. Keys have the names of Megatron-LM.
 #pragma once
 #include <string>
 #include <vector>

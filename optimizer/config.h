@@ -1,4 +1,4 @@
-// Optimizer configuration: update rule, learning rate, weight decay. Names are Megatron-LM's.
+// Optimizer configuration: update rule, learning rate, weight decay. Keys have the names of Megatron-LM.
 #pragma once
 #include <array>
 #include <string>

@@ -12,7 +12,7 @@
 
 namespace mcpp {
 
-/// Update settings of a parameter group. Names are Megatron-LM's.
+/// Update settings of a parameter group. Members are named as in Megatron-LM.
 struct ParamGroup {
   OptimizerKind rule = OptimizerKind::Adam;
   double lr_mult = 1;  ///< multiplies the learning rate

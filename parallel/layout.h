@@ -16,7 +16,7 @@
 
 namespace mcpp {
 
-/// Algorithms for context-parallel attention. Names are Megatron-LM's.
+/// Algorithms for context-parallel attention, named as in Megatron-LM.
 enum class CpCommType : u8 {
   P2p,        ///< keys and values are passed around a ring: RingAttention
   AllGather,  ///< keys and values are gathered: GatheredAttention

@@ -60,7 +60,7 @@ enum class OpKind : u8 {
 struct OpRecord {
   OpKind kind = OpKind::Memory;
   bool is_backward = false;         ///< computes a gradient
-  bool is_weight_gradient = false;  ///< its result is added to the main gradient of a parameter
+  bool is_weight_gradient = false;  ///< the result is added to the main gradient of a parameter
   DType dtype = DType::F32;         ///< type of the inputs
   double elements = 0;              ///< processed elements, for kinds with a time per element
   double bytes = 0;                 ///< bytes read and written, for AttentionMerge and Memory

@@ -19,7 +19,7 @@ namespace mcpp {
 /// Fills `to` from byte `offset` of an open file; throws BadInput with `path` if the file is too short.
 void read_at(int descriptor, const Path& path, i64 offset, std::span<std::byte> to);
 
-/// Called with the number of bytes read since the last call.
+/// Callback for progress, called with the number of bytes read since the last call.
 using BytesListener = std::function<void(i64 bytes)>;
 
 /// Input file with plain reads, which are faster for large files than a memory mapping.
@@ -57,7 +57,7 @@ class OutputFile {
   void reserve(i64 bytes);
   /// Writes bytes. Only one thread may write at a time; others may read other parts of the file concurrently.
   void write(i64 offset, std::span<const std::byte> bytes);
-  /// See InputFile::read().
+  /// Reads like InputFile::read().
   void read(i64 offset, std::span<std::byte> to) const { read_at(descriptor_, path_, offset, to); }
   /// Blocks until all data are on disk.
   void flush();

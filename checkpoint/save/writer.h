@@ -23,7 +23,7 @@ enum class SavePoint : u8 {
   AfterFiles,      ///< every rank: its file is written and flushed
   BeforeManifest,  ///< rank 0: all files are flushed
   BeforeRename,    ///< rank 0: the manifest is flushed
-  BeforeLatest,    ///< rank 0: the checkpoint has its name; `latest` names the previous one
+  BeforeLatest,    ///< rank 0: the checkpoint is renamed, but `latest` still names the previous checkpoint
   BeforePrune,     ///< rank 0: older checkpoints have not been removed
 };
 

@@ -143,7 +143,7 @@ class GroupLog {
 
     void pause() { set(OperationRecord::State::Started); }
     void resume() { set(OperationRecord::State::Waiting); }
-    /// See FlightRecorder::set_queued.
+    /// Marks the operation as queued on the device (FlightRecorder::set_queued()).
     void track_completion(std::function<bool()> is_done) {
       if (recorder_) std::exchange(recorder_, nullptr)->set_queued(id_, std::move(is_done));
     }

@@ -105,8 +105,8 @@ struct DocumentOutputRules {
 /// Writes the documents of one key to `sequences`.
 class DocumentWriter {
  public:
-  /// If `continues`, the text up to the first end of a document continues a document of the previous unit; it is
-  /// written unchanged as a separate document.
+  /// If `continues_document`, the text up to the first end of a document continues a document of the previous unit. It
+  /// is written unchanged as a separate document.
   DocumentWriter(TokenSequenceEncoder& sequences, const DocumentOutputRules& rules, const Tokenizer& tokenizer,
                  bool continues_document = false);
 

@@ -142,8 +142,8 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
     log.info(options_list(fields_of(options, defaults)));
     return std::nullopt;
   }
-  // The arguments are read twice, because they select the base text and also override it. Problems found in this first
-  // pass are dropped: the second pass finds them again.
+  // The arguments are read twice, because they select the base text and also override it. Problems of the first pass
+  // are dropped, because the second pass reports them too.
   Options first_options = options;
   Config first_config;
   SettingsReader first_reader(fields_of(first_options, first_config));

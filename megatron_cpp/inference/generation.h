@@ -48,7 +48,7 @@ struct TextStart {
   SamplingOptions sampling;
 };
 
-/// Called with the index of a text and each new token as soon as it is known, and with -1 after the last one.
+/// Callback that receives the index of a text and each new token as soon as it is known, or -1 after the last token.
 using TokenListener = std::function<void(std::size_t text, i32 token)>;
 
 /// Continues several texts in one batch. Collective over `parallel`; all ranks return the same tokens, and

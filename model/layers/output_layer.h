@@ -16,8 +16,8 @@ namespace mcpp {
 ///   the last two cases, the gradients of both stages are summed.
 class VocabMatrix {
  public:
-  /// `shared` is the weight of the word embeddings if this matrix is that weight and the embedding is on this rank,
-  /// otherwise nullptr.
+  /// `shared` is the weight of the word embeddings if this matrix must equal it and the embedding layer is on this
+  /// rank, otherwise nullptr.
   VocabMatrix(const std::string& name, StoredRef<ModelContext> context, Param* shared);
 
   const Tensor& value() const { return shared_ ? shared_->value : weight_.value; }
@@ -50,7 +50,7 @@ class VocabMatrix {
 /// Final norm, output matrix and loss.
 class OutputLayer {
  public:
-  /// `shared` is as in VocabMatrix.
+  /// `shared` is passed to VocabMatrix.
   OutputLayer(StoredRef<ModelContext> context, Param* shared);
 
   /// Returns the logits [s * b, padded vocabulary / tp] of hidden [s, b, h] (sequence parallel: [s / tp, b, h]).

@@ -1,5 +1,5 @@
-// Collectives at the boundaries of a tensor-parallel region. Names are Megatron-LM's. Each function is the backward
-// pass of another of these functions.
+// Collectives at the boundaries of a tensor-parallel region. Functions are named as in Megatron-LM. Each function is
+// the backward pass of another of these functions.
 #pragma once
 #include <functional>
 #include <string>

@@ -35,8 +35,8 @@ FailureLoss failure_loss(const Failures& failures, i64 world_size);
 /// Predicted cost of a checkpoint.
 struct SaveTime {
   double bytes = 0;          ///< total of all ranks, without replicas: weights, master weights and optimizer states
-  double seconds = 0;        ///< time to write them to the local disks of all ranks; 0 = disk speed unknown
-  double stall_seconds = 0;  ///< time that training waits for an asynchronous save, which copies first
+  double seconds = 0;        ///< time to write the checkpoint to the local disks of all ranks; 0 = disk speed unknown
+  double stall_seconds = 0;  ///< time that training waits for the copy of an asynchronous save
 };
 SaveTime save_time(const PredictionInput& job);
 std::string save_text(const PredictionInput& job, const SaveTime& save);

@@ -18,9 +18,10 @@ struct Transfer {
 
 /// Communication of ZeRO 2 and 3 for a unit (embedding, layer or output) in each microbatch.
 struct UnitTraffic {
-  Transfer first, forward, backward;  ///< weight gathers: in the first pass of a step, in later ones, and in backward
-  Transfer reduction;                 ///< gradient reduction
-  bool can_prefetch = true;           ///< weights can be gathered while the previous unit computes
+  Transfer first, forward,
+      backward;        ///< weight gathers in the first forward pass of a step, in later forward passes, and in backward
+  Transfer reduction;  ///< gradient reduction
+  bool can_prefetch = true;  ///< weights can be gathered while the previous unit computes
 
   UnitTraffic& operator+=(const UnitTraffic& other);
 };

@@ -73,7 +73,8 @@ struct MpiWorld {
   WaitPolicy wait_policy() const {
     return {.spins = spins_of(has_core_per_rank), .progress_callback = progress_callback()};
   }
-  /// Without a core per rank, spinning would keep the peer from running.
+  /// Returns the number of polls before yielding: 0 without a core per rank, because polling would keep the peer from
+  /// running.
   static int spins_of(bool has_core_per_rank) { return has_core_per_rank ? 2000 : 0; }
 };
 

@@ -49,7 +49,7 @@ struct PartMetadata {
 /// Contents of a part file: metadata, and the data that is stored nowhere else.
 struct PartContent {
   PartMetadata metadata;
-  /// [key] lengths of the documents entirely within the part; 0 for a kept empty document
+  /// Lengths of the documents that are entirely within the part, by key. 0 for an empty document that is kept.
   std::vector<std::vector<i32>> lengths;
   std::vector<std::vector<std::byte>>
       edges;  ///< [key] tokens outside of full blocks (see AlignedBlockRange), if the part has output ranges
@@ -68,7 +68,7 @@ PartContent read_part(const Path& file, const WorkUnit& unit, const std::vector<
 
 class PartsFolder {
  public:
-  /// Names the folder for `options`; it is next to the output datasets.
+  /// Determines the path of the folder, which is next to the output datasets of `options`.
   PartsFolder(const PreprocessOptions& options, std::vector<std::string> keys);
 
   const Path& path() const { return path_; }

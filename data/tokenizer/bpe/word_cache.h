@@ -18,7 +18,7 @@ class WordCache {
 
   /// Returns the ids of an inserted word, valid until the next insert(); std::nullopt if the word is not in the cache.
   std::optional<std::span<const i32>> find(std::string_view word, u64 hash) const;
-  /// Inserts a word that find() did not find.
+  /// Inserts a word that is not in the cache.
   void insert(std::string_view word, u64 hash, std::span<const i32> ids);
 
  private:

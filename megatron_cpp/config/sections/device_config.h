@@ -1,4 +1,4 @@
-// Device of a run: processor, threads and GPU options.
+// Configuration of the device of a run: processor, threads and GPU options.
 #pragma once
 #include <array>
 #include <string>

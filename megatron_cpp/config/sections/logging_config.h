@@ -1,4 +1,4 @@
-// Logs and metrics of a run. Names are Megatron-LM's if it has the key.
+// Configuration of logs and metrics. Keys have the names of Megatron-LM where it has the same key.
 #pragma once
 #include <array>
 #include <string>

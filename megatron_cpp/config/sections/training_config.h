@@ -1,4 +1,5 @@
-// Duration, batch sizes, precision and policies of a run. Names are Megatron-LM's if it has the key.
+// Configuration of the duration, batch sizes, precision and policies of a run. Keys have the names of Megatron-LM where
+// it has the same key.
 #pragma once
 #include <array>
 #include <string>

@@ -115,7 +115,7 @@ class ParamAndGradBuffer {
   /// Calls f like visit_weights(), for gradients.
   void visit_grads(const PartVisitor& f) const;
 
-  /// Returns the ranks that hold the same shard() as this one and can divide the work of saving it.
+  /// Returns the ranks that hold the same shard() as this rank. They can divide the work of saving it.
   virtual Communicator& replicas() const = 0;
   /// Returns the grid on which all parameters of the buffer are placed.
   GridKind grid() const { return params_.empty() ? GridKind::Dense : params_.front()->placement.grid; }

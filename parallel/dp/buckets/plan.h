@@ -16,7 +16,8 @@ inline constexpr i64 kParamAlignment = 64;
 struct ParamMeta {
   std::string name;
   i64 numel = 0;
-  int unit = 0;  ///< index in forward order of its unit: parameters acquired and released together
+  int unit = 0;  ///< index, in forward order, of the unit (the parameters that are acquired and released together) that
+                 ///< contains it
 };
 
 /// Elements [begin, end) of the flat vectors, which hold units [first_unit, end_unit) completely. end - begin is a
