@@ -138,7 +138,7 @@ std::string tolerance_warning(const RunPart& part) {
 }
 
 RunSpeed infer_speed(const StepTime& predicted, const MeasuredRun& measured) {
-  RunSpeed speed{.computing = computing(predicted) / measured.computing()};
+  RunSpeed speed{.compute = computing(predicted) / measured.computing()};
   const double communication = predicted.communication() - predicted.messages,
                measured_seconds = measured.exposed_communication * measured.seconds;
   if (communication > kAbsoluteTolerance * predicted.seconds && measured_seconds > 0)
@@ -149,14 +149,14 @@ RunSpeed infer_speed(const StepTime& predicted, const MeasuredRun& measured) {
 Hardware scale_hardware(Hardware h, const RunSpeed& speed) {
   DeviceRates& d = h.device;
   for (double* rate : {&d.bf16_attained, &d.fp8_attained, &d.fp32_attained, &d.attention_attained, &d.memory_attained})
-    *rate *= speed.computing;
-  d.kernel_gap /= speed.computing;
+    *rate *= speed.compute;
+  d.kernel_gap /= speed.compute;
   d.bf16_peak = std::max({d.bf16_peak, d.bf16_attained, d.attention_attained});
   d.fp8_peak = std::max(d.fp8_peak, d.fp8_attained);
   d.fp32_peak = std::max(d.fp32_peak, d.fp32_attained);
   d.memory_bandwidth = std::max(d.memory_bandwidth, d.memory_attained);
-  speed_up(h.measured_bf16, speed.computing);
-  speed_up(h.measured_fp32, speed.computing);
+  speed_up(h.measured_bf16, speed.compute);
+  speed_up(h.measured_fp32, speed.compute);
   for (double& bandwidth : h.links.bandwidth) bandwidth *= speed.links;
   for (double& latency : h.links.latency) latency /= speed.links;
   return h;

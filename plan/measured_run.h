@@ -73,7 +73,7 @@ std::string tolerance_warning(const RunPart& part);
 /// Measured speed relative to the predicted rates, for compute and for links. `links` is derived only if the predicted
 /// step has enough exposed communication, because time in which ranks wait for each other also counts as communication.
 struct RunSpeed {
-  double computing = 1, links = 1;
+  double compute = 1, links = 1;
 };
 RunSpeed infer_speed(const StepTime& predicted, const MeasuredRun& measured);
 /// Returns the hardware scaled by `speed`. Peaks that the scaled rates exceed are raised with them.

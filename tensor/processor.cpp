@@ -54,8 +54,8 @@ std::unique_ptr<DeviceClock> make_device_clock(Device& device) {
 }
 
 ProfileRange::ProfileRange(const Device& device, Profiler* profiler, const char* name, Detail detail,
-                           const RangeFacts& facts)
-    : device_(device.type()), timed_(profiler, name, detail, facts) {
+                           const RangeInfo& info)
+    : device_(device.type()), timed_(profiler, name, detail, info) {
   on_device(device_, [&]<DeviceType D>() { Processor<D>::begin_range(name); });
 }
 

@@ -41,7 +41,7 @@ std::unique_ptr<DeviceClock> make_device_clock(Device& device);
 class ProfileRange {
  public:
   ProfileRange(const Device& device, Profiler* profiler, const char* name, Detail detail = Detail::Layer,
-               const RangeFacts& facts = {});
+               const RangeInfo& info = {});
   ~ProfileRange();
   ProfileRange(const ProfileRange&) = delete;
   ProfileRange& operator=(const ProfileRange&) = delete;

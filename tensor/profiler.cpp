@@ -36,7 +36,7 @@ Profiler::Trace Profiler::stop() {
                              .kind = RangeKind::Work,
                              .begin = clock_->time_of(range.begin),
                              .end = clock_->time_of(range.end),
-                             .facts = range.facts,
+                             .info = range.info,
                              .is_on_device = true});
   }
   on_device_.clear();
@@ -45,15 +45,15 @@ Profiler::Trace Profiler::stop() {
 }
 
 void Profiler::add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
-                   const RangeFacts& facts) {
-  std::string full_name = facts.group.empty() ? std::string(name) : str(facts.group, " ", name);
+                   const RangeInfo& info) {
+  std::string full_name = info.group.empty() ? std::string(name) : str(info.group, " ", name);
   if (detail <= timed_) seconds_[full_name] += std::chrono::duration<double>(end - begin).count();
   if (!is_tracing_) return;
   if (trace_.ranges.size() >= kMaxRanges) {
     ++trace_.dropped_ranges;
     return;
   }
-  trace_.ranges.push_back({.name = std::move(full_name), .kind = kind, .begin = begin, .end = end, .facts = facts});
+  trace_.ranges.push_back({.name = std::move(full_name), .kind = kind, .begin = begin, .end = end, .info = info});
 }
 
 void Profiler::record_kept_bytes(const std::string& name, i64 bytes) {
@@ -67,20 +67,20 @@ std::optional<std::size_t> Profiler::mark() const {
   return clock_->mark();
 }
 
-void Profiler::add_on_device(std::string_view name, std::size_t begin, std::size_t end, const RangeFacts& facts) {
-  if (is_tracing_) on_device_.push_back({std::string(name), begin, end, facts});
+void Profiler::add_on_device(std::string_view name, std::size_t begin, std::size_t end, const RangeInfo& info) {
+  if (is_tracing_) on_device_.push_back({std::string(name), begin, end, info});
 }
 
-void TimedRange::begin(std::string_view name, Detail detail, const RangeFacts& facts) {
-  open_ = {.name = std::string(name), .detail = detail, .facts = facts, .mark = profiler_->mark(), .begin = {}};
+void TimedRange::begin(std::string_view name, Detail detail, const RangeInfo& info) {
+  open_ = {.name = std::string(name), .detail = detail, .info = info, .mark = profiler_->mark(), .begin = {}};
   open_->begin = Profiler::Clock::now();
 }
 
 void TimedRange::end() {
   const auto now = Profiler::Clock::now();
-  profiler_->add(open_->name, open_->detail, RangeKind::Work, open_->begin, now, open_->facts);
+  profiler_->add(open_->name, open_->detail, RangeKind::Work, open_->begin, now, open_->info);
   if (!open_->mark) return;
-  if (const auto mark = profiler_->mark()) profiler_->add_on_device(open_->name, *open_->mark, *mark, open_->facts);
+  if (const auto mark = profiler_->mark()) profiler_->add_on_device(open_->name, *open_->mark, *mark, open_->info);
 }
 
 }  // namespace mcpp

@@ -29,7 +29,7 @@ enum class RangeKind : u8 {
 };
 
 /// Optional attributes of a range. Negative or empty values mean unknown.
-struct RangeFacts {
+struct RangeInfo {
   i64 iteration = -1;
   i64 microbatch = -1;
   i64 chunk = -1;               ///< index of the model chunk on this rank
@@ -42,7 +42,7 @@ struct ProfiledRange {
   std::string name;
   RangeKind kind = RangeKind::Work;
   Clock::time_point begin = {}, end = {};
-  RangeFacts facts = {};
+  RangeInfo info = {};
   bool is_on_device = false;  ///< recorded on the asynchronous device instead of the host
 };
 
@@ -83,20 +83,20 @@ class Profiler {
   /// Adds a range whose times the caller has measured. Ignored unless is_enabled(detail). If the range has a group, the
   /// group's name is prepended to the name.
   void add(std::string_view name, Detail detail, RangeKind kind, Clock::time_point begin, Clock::time_point end,
-           const RangeFacts& facts = {});
+           const RangeInfo& info = {});
   /// Records the bytes that the forward pass of a module keeps for one microbatch; a trace reports the maximum over
   /// microbatches.
   void record_kept_bytes(const std::string& name, i64 bytes);
   /// Marks the device's progress if it is asynchronous and a trace is being recorded.
   std::optional<std::size_t> mark() const;
   /// Adds the device's execution of a range between two marks.
-  void add_on_device(std::string_view name, std::size_t begin, std::size_t end, const RangeFacts& facts);
+  void add_on_device(std::string_view name, std::size_t begin, std::size_t end, const RangeInfo& info);
 
  private:
   struct DeviceRange {
     std::string name;
     std::size_t begin, end;
-    RangeFacts facts;
+    RangeInfo info;
   };
   void set_detail();
 
@@ -113,13 +113,13 @@ class Profiler {
 class CountedRange {
  public:
   /// `name` must outlive the range.
-  CountedRange(double& seconds, Profiler* profiler, std::string_view name, RangeKind kind, const RangeFacts& facts = {})
-      : seconds_(seconds), profiler_(profiler), name_(name), kind_(kind), facts_(facts) {}
+  CountedRange(double& seconds, Profiler* profiler, std::string_view name, RangeKind kind, const RangeInfo& info = {})
+      : seconds_(seconds), profiler_(profiler), name_(name), kind_(kind), info_(info) {}
   ~CountedRange() {
     const Profiler::Clock::time_point now = Profiler::Clock::now();
     seconds_ += std::chrono::duration<double>(now - begin_).count();
     if (profiler_ && profiler_->is_enabled(Detail::Microbatch))
-      profiler_->add(name_, Detail::Microbatch, kind_, begin_, now, facts_);
+      profiler_->add(name_, Detail::Microbatch, kind_, begin_, now, info_);
   }
   CountedRange(const CountedRange&) = delete;
   CountedRange& operator=(const CountedRange&) = delete;
@@ -129,16 +129,16 @@ class CountedRange {
   Profiler* profiler_;
   std::string_view name_;
   RangeKind kind_;
-  RangeFacts facts_;
+  RangeInfo info_;
   Profiler::Clock::time_point begin_ = Profiler::Clock::now();
 };
 
 /// Scope recorded as a range of a profiler, which may be null.
 class TimedRange {
  public:
-  TimedRange(Profiler* profiler, std::string_view name, Detail detail, const RangeFacts& facts = {})
+  TimedRange(Profiler* profiler, std::string_view name, Detail detail, const RangeInfo& info = {})
       : profiler_(profiler && profiler->is_enabled(detail) ? profiler : nullptr) {
-    if (profiler_) begin(name, detail, facts);
+    if (profiler_) begin(name, detail, info);
   }
   ~TimedRange() {
     if (profiler_) end();
@@ -147,13 +147,13 @@ class TimedRange {
   TimedRange& operator=(const TimedRange&) = delete;
 
  private:
-  void begin(std::string_view name, Detail detail, const RangeFacts& facts);
+  void begin(std::string_view name, Detail detail, const RangeInfo& info);
   void end();
 
   struct Open {
     std::string name;
     Detail detail;
-    RangeFacts facts;
+    RangeInfo info;
     std::optional<std::size_t> mark;
     Profiler::Clock::time_point begin;
   };

@@ -62,7 +62,7 @@ class ShardSource {
   virtual Tensor data(std::size_t index) = 0;
 };
 
-/// Returns the descriptions of the shards. Throws an Internal error for one with the wrong number of elements.
+/// Returns the descriptions of the shards. Throws an Internal error for a shard with the wrong number of elements.
 std::vector<ShardSpec> specs_of(std::span<const NamedShard> shards);
 
 }  // namespace mcpp

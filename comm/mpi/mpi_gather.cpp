@@ -25,7 +25,7 @@ void ChunkChain::submit_to(int rank, std::span<std::byte> chunk) {
   if (me_ == position_.first)
     send(chunk, rank);
   else if (me_ == rank)
-    receive(chunk, position_.first, others_.emplace_back());
+    receive(chunk, position_.first, requests_.emplace_back());
 }
 
 bool ChunkChain::forward_received() {
@@ -45,12 +45,12 @@ void ChunkChain::finish() {
     forward_received();
   }
   wait_all(arrived_, wait_policy_);
-  wait_all(others_, wait_policy_);
+  wait_all(requests_, wait_policy_);
 }
 
 void ChunkChain::send(std::span<std::byte> chunk, int rank) {
   check_mpi(
-      MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, rank, tag_, comm_, &others_.emplace_back()),
+      MPI_Isend(chunk.data(), static_cast<int>(chunk.size()), MPI_BYTE, rank, tag_, comm_, &requests_.emplace_back()),
       "MPI_Isend");
 }
 

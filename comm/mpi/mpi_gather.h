@@ -45,7 +45,7 @@ class ChunkChain {
   std::vector<std::span<std::byte>> chunks_;  // chunks received from the source
   std::vector<MPI_Request> arrived_;          // receive requests, by chunk
   std::size_t num_forwarded_ = 0;
-  std::vector<MPI_Request> others_;
+  std::vector<MPI_Request> requests_;  // requests that wait_all() completes
 };
 
 /// Hierarchical all-gather and broadcast. Each part is sent once to every other node and forwarded within the node,

@@ -5,7 +5,7 @@
 namespace mcpp {
 
 bool ProtoReader::next(ProtoField& field) {
-  if (rest_.empty()) return false;
+  if (remaining_.empty()) return false;
   const u64 tag = varint();
   field = ProtoField();
   field.number = tag >> 3;
@@ -35,9 +35,9 @@ void ProtoReader::damaged() const {
 }
 
 std::string_view ProtoReader::take(u64 size) {
-  if (size > rest_.size()) damaged();
-  const std::string_view taken = rest_.substr(0, size);
-  rest_.remove_prefix(size);
+  if (size > remaining_.size()) damaged();
+  const std::string_view taken = remaining_.substr(0, size);
+  remaining_.remove_prefix(size);
   return taken;
 }
 

@@ -17,20 +17,20 @@ struct ProtoField {
 class ProtoReader {
  public:
   /// The fields refer to `bytes`. `source` is the name of the file in messages.
-  ProtoReader(std::string_view bytes, const std::string& source) : rest_(bytes), source_(source) {}
+  ProtoReader(std::string_view bytes, const std::string& source) : remaining_(bytes), source_(source) {}
 
   /// Reads the next field. Returns false at the end. Throws BadInput if the bytes are not a valid message.
   bool next(ProtoField& field);
 
   /// Returns the bytes that were not read yet.
-  std::string_view rest() const { return rest_; }
+  std::string_view rest() const { return remaining_; }
 
  private:
   [[noreturn]] void damaged() const;
   std::string_view take(u64 size);
   u64 varint();
 
-  std::string_view rest_;
+  std::string_view remaining_;
   const std::string& source_;
 };
 

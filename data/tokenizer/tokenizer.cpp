@@ -97,17 +97,17 @@ std::string StreamDecoder::add(i32 id) {
   const TextCoder& coder = *tokenizer_.impl_->coder;
   std::string_view bytes = coder.bytes(id);
   if (is_first_ && coder.drops_first_space() && bytes.starts_with(' ')) bytes.remove_prefix(1);
-  held_ += bytes;
+  incomplete_ += bytes;
   if (!coder.is_control(id)) is_first_ = false;
-  const auto whole = held_.size() - static_cast<std::size_t>(utf8_incomplete_suffix(held_));
-  std::string text = replace_invalid_utf8(std::string_view(held_).substr(0, whole));
-  held_.erase(0, whole);
+  const auto whole = incomplete_.size() - static_cast<std::size_t>(utf8_incomplete_suffix(incomplete_));
+  std::string text = replace_invalid_utf8(std::string_view(incomplete_).substr(0, whole));
+  incomplete_.erase(0, whole);
   return text;
 }
 
 std::string StreamDecoder::finish() {
-  std::string text = replace_invalid_utf8(held_);
-  held_.clear();
+  std::string text = replace_invalid_utf8(incomplete_);
+  incomplete_.clear();
   is_first_ = true;
   return text;
 }

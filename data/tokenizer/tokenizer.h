@@ -72,7 +72,7 @@ class StreamDecoder {
 
  private:
   const Tokenizer& tokenizer_;
-  std::string held_;
+  std::string incomplete_;
   bool is_first_ = true;
 };
 

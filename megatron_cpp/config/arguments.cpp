@@ -41,11 +41,11 @@ class ArgumentParser {
         take_positional(arg);
       }
     }
-    if (!rest_.empty()) {
+    if (!remaining_.empty()) {
       reader_.assign({.key = usage_.positional.back(),
-                      .value = {rest_},
+                      .value = {remaining_},
                       .location = kCommandLine,
-                      .spelled = upper(usage_.positional.back())});
+                      .spelling = upper(usage_.positional.back())});
     }
   }
 
@@ -64,11 +64,11 @@ class ArgumentParser {
       if (equals == std::string::npos && has_next && positional_ >= usage_.positional.size()) ++next_;
       return;
     }
-    Setting setting{.key = key, .value = {true}, .location = kCommandLine, .spelled = arg};
+    Setting setting{.key = key, .value = {true}, .location = kCommandLine, .spelling = arg};
     if (equals != std::string::npos) {
       setting.value.data = Value::Raw{arg.substr(equals + 1)};
     } else if (is_bool(*field) ? has_next && (args_[next_] == "true" || args_[next_] == "false") : has_next) {
-      setting.spelled = str(arg, " ", args_[next_]);
+      setting.spelling = str(arg, " ", args_[next_]);
       setting.value.data = Value::Raw{args_[next_++]};
     } else if (!is_bool(*field)) {
       return reader_.add_problem(str(kCommandLine, ": ", arg, ": needs a value, ", field->type.describe()));
@@ -83,11 +83,11 @@ class ArgumentParser {
     const std::string& key = usage_.positional[positional_];
     const Field* field = reader_.find(key);
     if (field->type.is_list) {
-      rest_.push_back({arg});
+      remaining_.push_back({arg});
     } else {
       ++positional_;
       reader_.assign(
-          {.key = key, .value = {Value::Raw{arg}}, .location = kCommandLine, .spelled = str(upper(key), " ", arg)});
+          {.key = key, .value = {Value::Raw{arg}}, .location = kCommandLine, .spelling = str(upper(key), " ", arg)});
     }
   }
 
@@ -96,7 +96,7 @@ class ArgumentParser {
   SettingsReader& reader_;
   std::size_t next_ = 0;        // argument to read
   std::size_t positional_ = 0;  // positional key to fill
-  Value::List rest_;            // values of the last positional key, if it is a list
+  Value::List remaining_;       // values of the last positional key, if it is a list
 };
 
 std::string spelled_key(const Usage& usage, const std::string& key) {

@@ -57,9 +57,9 @@ bool mentions(std::string_view text, std::string_view word) {
 }
 
 /// Returns a setting as repeated in messages: many problems of one long list should not each show all of it.
-std::string shortened(const std::string& spelled) {
+std::string shortened(const std::string& spelling) {
   constexpr std::size_t kLongest = 200;
-  return spelled.size() <= kLongest ? spelled : spelled.substr(0, kLongest) + "...";
+  return spelling.size() <= kLongest ? spelling : spelling.substr(0, kLongest) + "...";
 }
 
 /// Keys whose values are free text; other strings are names.
@@ -226,7 +226,7 @@ const Field* SettingsReader::find(std::string_view key) const {
 std::string SettingsReader::suggest(std::string_view key, std::string_view prefix) {
   if (const std::string_view advice = find_advice(name_of(key)); !advice.empty()) return str("; ", advice);
   if (const Field* field = find(find_native_key(name_of(key)))) {
-    doubtful_.insert(field->key);
+    unreliable_keys_.insert(field->key);
     return str("; did you mean ", prefix, field->key, "?");
   }
   std::vector<std::string> candidates, same_name;
@@ -235,19 +235,19 @@ std::string SettingsReader::suggest(std::string_view key, std::string_view prefi
     if (field.name() == name_of(key)) same_name.push_back(field.key);
   }
   if (!same_name.empty()) {
-    doubtful_.insert(same_name[0]);
+    unreliable_keys_.insert(same_name[0]);
     return str("; did you mean ", prefix, same_name[0], "?");
   }
   const std::string nearest = nearest_name(name_of(key), candidates);
   if (nearest.empty()) return "";
   const std::string section(section_of(key));
   const std::string full = section.empty() ? nearest : section + "." + nearest;
-  doubtful_.insert(full);
+  unreliable_keys_.insert(full);
   return str("; did you mean ", prefix, full, "?");
 }
 
 void SettingsReader::assign(const Setting& setting) {
-  const std::string origin = setting.location + ": " + shortened(setting.spelled) + ": ";
+  const std::string origin = setting.location + ": " + shortened(setting.spelling) + ": ";
   const Field* field = find(setting.key);
   if (field == nullptr) {
     if (const std::string problem = unknown(setting); !problem.empty()) add_problem(origin + problem);
@@ -259,18 +259,18 @@ void SettingsReader::assign(const Setting& setting) {
     const Setting& before = earlier->second;
     const bool is_same_source = source_of(before.location) == source_of(setting.location);
     if (before.location == setting.location || (before.key != setting.key && is_same_source)) {
-      return add_problem(str(origin, "was already set as ", shortened(before.spelled), "; set it once",
+      return add_problem(str(origin, "was already set as ", shortened(before.spelling), "; set it once",
                              before.key == setting.key ? "" : ", as " + field->key));
     }
   }
   Value value = setting.value;
   if (const std::string problem = field->convert(value); !problem.empty()) {
     add_problem(origin + problem);
-    doubtful_.insert(field->key);
+    unreliable_keys_.insert(field->key);
     return;
   }
   field->store(value);
-  doubtful_.erase(field->key);
+  unreliable_keys_.erase(field->key);
   settings_[field->key] = setting;
 }
 
@@ -304,7 +304,7 @@ std::string SettingsReader::unknown(const Setting& setting) {
   if (!unknown_sections_.insert(section).second) return "";
   const std::string nearest = nearest_name(section, sections);
   for (const Field& field : fields_) {
-    if (field.section() == nearest) doubtful_.insert(field.key);
+    if (field.section() == nearest) unreliable_keys_.insert(field.key);
   }
   return str("unknown section [", section, "]; ",
              nearest.empty() ? str("the sections are ", join(sections, ", ")) : str("did you mean [", nearest, "]?"));
@@ -312,7 +312,7 @@ std::string SettingsReader::unknown(const Setting& setting) {
 
 void SettingsReader::add_conflict(const std::string& text, std::string_view default_location) {
   if (is_incomplete_) return;
-  for (const std::string& key : doubtful_) {
+  for (const std::string& key : unreliable_keys_) {
     if (mentions(text, name_of(key))) return;
   }
   const std::size_t key_end = text.find_first_of(":,");
@@ -320,7 +320,7 @@ void SettingsReader::add_conflict(const std::string& text, std::string_view defa
   if (it == settings_.end()) {
     add_problem(default_location.empty() ? text : str(default_location, ": ", text));
   } else if (key_end != std::string::npos && text[key_end] == ':') {
-    add_problem(str(it->second.location, ": ", shortened(it->second.spelled), text.substr(key_end)));
+    add_problem(str(it->second.location, ": ", shortened(it->second.spelling), text.substr(key_end)));
   } else {
     add_problem(str(it->second.location, ": ", text));
   }

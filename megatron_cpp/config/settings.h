@@ -71,7 +71,7 @@ struct Setting {
   std::string key;
   Value value;
   std::string location;  ///< "run.toml:3:1" or "command line"
-  std::string spelled;   ///< the key as the user wrote it: "model.num_layers", "--model.num_layers=x"
+  std::string spelling;  ///< the key as the user wrote it: "model.num_layers", "--model.num_layers=x"
 };
 
 /// Stores settings into fields and collects every problem, to report all together.
@@ -105,7 +105,7 @@ class SettingsReader {
   }
   bool was_set(std::string_view key) const { return settings_.count(std::string(key)) > 0; }
   /// Returns true if a setting of this key was rejected, or if a misspelled key is probably this one.
-  bool is_doubtful(const std::string& key) const { return doubtful_.count(key) > 0; }
+  bool is_doubtful(const std::string& key) const { return unreliable_keys_.count(key) > 0; }
   const std::vector<std::string>& problems() const { return problems_; }
   /// Returns one line that lists the former names in use with their present ones; empty if there are none.
   std::string renaming_hint() const;
@@ -117,7 +117,7 @@ class SettingsReader {
 
   std::vector<Field> fields_;
   std::map<std::string, Setting> settings_;  // by the field's key; Setting::key is the given name
-  std::set<std::string> doubtful_;           // keys with a rejected value, and keys that a misspelled key resembles
+  std::set<std::string> unreliable_keys_;    // keys with a rejected value, and keys that a misspelled key resembles
   std::set<std::string> unknown_sections_;   // each is reported once
   std::map<std::string, std::string> former_names_;  // former names in use, with their present names
   std::vector<std::string> problems_;

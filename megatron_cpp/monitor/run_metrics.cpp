@@ -160,7 +160,7 @@ std::vector<MeasuredRun> select_steps(const RunLines& lines) {
 }
 
 /// Returns the seconds per iteration of each module.
-std::map<std::string, double> seconds_by_module(const nlohmann::json& events, const nlohmann::json& facts) {
+std::map<std::string, double> seconds_by_module(const nlohmann::json& events, const nlohmann::json& metadata) {
   const std::set<std::pair<double, double>> devices = device_threads(events);
   std::map<std::string, std::map<double, double>> rank_values;
   for (const auto& event : events) {
@@ -169,7 +169,7 @@ std::map<std::string, double> seconds_by_module(const nlohmann::json& events, co
     const double microseconds = number(event, "dur");
     if (is_amount(microseconds)) rank_values[module_name(name)][number(event, "pid")] += 1e-6 * microseconds;
   }
-  const double iterations = std::max(1.0, number(facts, "last_iteration") - number(facts, "first_iteration") + 1);
+  const double iterations = std::max(1.0, number(metadata, "last_iteration") - number(metadata, "first_iteration") + 1);
   std::map<std::string, double> modules;
   for (const auto& [name, ranks] : rank_values) {
     for (const auto& [rank, seconds] : ranks) modules[name] += seconds;
@@ -202,10 +202,10 @@ BytesByModule bytes_by_module(const nlohmann::json& ranks) {
 TracedModules traced_modules(const Path& trace) {
   const auto json = nlohmann::json::parse(read_text_file(trace), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("traceEvents") || !json["traceEvents"].is_array()) return {};
-  const nlohmann::json facts = json.contains("otherData") ? json["otherData"] : nlohmann::json::object();
-  TracedModules modules{.seconds = seconds_by_module(json["traceEvents"], facts)};
-  const auto ranks = facts.find("ranks");
-  if (!facts.is_object() || ranks == facts.end() || !ranks->is_array()) return modules;
+  const nlohmann::json metadata = json.contains("otherData") ? json["otherData"] : nlohmann::json::object();
+  TracedModules modules{.seconds = seconds_by_module(json["traceEvents"], metadata)};
+  const auto ranks = metadata.find("ranks");
+  if (!metadata.is_object() || ranks == metadata.end() || !ranks->is_array()) return modules;
   modules.ranks = static_cast<i64>(ranks->size());
   modules.bytes = bytes_by_module(*ranks);
   return modules;

@@ -96,13 +96,13 @@ double steady_seconds_of(ProfiledRange::Clock::time_point moment) {
   return std::chrono::duration<double>(moment.time_since_epoch()).count();
 }
 
-std::string arguments(const RangeFacts& facts) {
+std::string arguments(const RangeInfo& info) {
   OrderedJson object = OrderedJson::object();
-  if (facts.iteration >= 0) object["iteration"] = facts.iteration;
-  if (facts.microbatch >= 0) object["microbatch"] = facts.microbatch;
-  if (facts.chunk >= 0) object["chunk"] = facts.chunk;
-  if (facts.bytes >= 0) object["bytes"] = facts.bytes;
-  if (!facts.group.empty()) object["group"] = facts.group;
+  if (info.iteration >= 0) object["iteration"] = info.iteration;
+  if (info.microbatch >= 0) object["microbatch"] = info.microbatch;
+  if (info.chunk >= 0) object["chunk"] = info.chunk;
+  if (info.bytes >= 0) object["bytes"] = info.bytes;
+  if (!info.group.empty()) object["group"] = info.group;
   return object.dump();
 }
 
@@ -114,7 +114,7 @@ std::string event_of(const ProfiledRange& range, const RankTrace& trace, int ran
              kCategories[static_cast<std::size_t>(range.kind)], R"(","ph":"X","ts":)",
              fixed(1e6 * (begin - trace.before.reference), kNanoseconds), R"(,"dur":)",
              fixed(1e6 * (end - begin), kNanoseconds), R"(,"pid":)", rank, R"(,"tid":)", range.is_on_device ? 1 : 0,
-             R"(,"args":)", arguments(range.facts), "}");
+             R"(,"args":)", arguments(range.info), "}");
 }
 
 std::string metadata_event(const char* what, int rank, int thread, const OrderedJson& arguments) {
@@ -193,7 +193,7 @@ std::string trace_events(const RankTrace& trace, int rank) {
   return text;
 }
 
-std::string write_trace_file(const Path& path, const RankTrace& local, const std::string& facts, Communicator& world) {
+std::string write_trace_file(const Path& path, const RankTrace& local, const std::string& info, Communicator& world) {
   const std::string events = trace_events(local, world.rank()), totals = figures_of(local, world.rank());
   if (world.rank() != 0) {
     send_text(totals, world);
@@ -207,7 +207,7 @@ std::string write_trace_file(const Path& path, const RankTrace& local, const std
     all_figures.append(",\n").append(receive_text(rank, world));
     file.write(",\n" + receive_text(rank, world));
   }
-  OrderedJson other = OrderedJson::parse(facts);
+  OrderedJson other = OrderedJson::parse(info);
   other["ranks"] = OrderedJson::parse(str("[", all_figures, "]"));
   file.write(str("\n],\n\"otherData\": ", other.dump(), "}\n"));
   return file.finish();
@@ -290,8 +290,8 @@ void StepTrace::end(const TrainingState& state, i64 zero_stage) {
     local_trace_.modules[module][std::string(name_of(MemoryClass::Activations))] = static_cast<double>(bytes);
 }
 
-std::string StepTrace::write(const Path& path, const std::string& facts) {
-  return write_trace_file(path, std::exchange(local_trace_, {}), facts, session_.parallel.world);
+std::string StepTrace::write(const Path& path, const std::string& info) {
+  return write_trace_file(path, std::exchange(local_trace_, {}), info, session_.parallel.world);
 }
 
 TraceWindow::TraceWindow(StoredRef<LoggingConfig> config, Path folder, Session& session, StoredRef<Log> log)
@@ -330,8 +330,8 @@ void TraceWindow::end(i64 iteration, const TrainingState& state, i64 zero_stage)
 void TraceWindow::write() {
   if (!trace_ || !is_over_) return;
   const Path path = folder_ / str(trace_prefix(first_), "_", seven_digits(last_), ".json");
-  const OrderedJson facts{{"first_iteration", first_}, {"last_iteration", last_}};
-  const std::string problem = trace_->write(path, facts.dump());
+  const OrderedJson info{{"first_iteration", first_}, {"last_iteration", last_}};
+  const std::string problem = trace_->write(path, info.dump());
   trace_.reset();
   if (problem.empty())
     log_.info(str("the trace of iterations ", first_, " to ", last_, " is in ", path.string()));

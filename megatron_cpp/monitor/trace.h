@@ -52,9 +52,9 @@ struct RankTrace {
 std::string trace_events(const RankTrace& trace, int rank);
 
 /// Writes the traces of all ranks from rank 0. Collective over `world`, which must support tensors in host memory.
-/// "otherData" contains the figures by rank and the members of `facts`, a JSON object. Returns, on rank 0, why the file
+/// "otherData" contains the figures by rank and the members of `info`, a JSON object. Returns, on rank 0, why the file
 /// could not be written, or "".
-std::string write_trace_file(const Path& path, const RankTrace& local, const std::string& facts, Communicator& world);
+std::string write_trace_file(const Path& path, const RankTrace& local, const std::string& info, Communicator& world);
 
 /// Prefix of all trace file names. trace_prefix() appends the first iteration, as in "trace_iter_0000031", so that
 /// names sort by iteration.
@@ -71,9 +71,9 @@ class StepTrace {
   void begin(const TrainingState& state);
   /// Ends recording; call it between two steps. `zero_stage` is the ZeRO stage of the training.
   void end(const TrainingState& state, i64 zero_stage);
-  /// Writes the trace file. `facts` is a JSON object stored in it. Returns, on rank 0, why the file could not be
+  /// Writes the trace file. `info` is a JSON object stored in it. Returns, on rank 0, why the file could not be
   /// written, or "".
-  std::string write(const Path& path, const std::string& facts);
+  std::string write(const Path& path, const std::string& info);
 
  private:
   Session& session_;

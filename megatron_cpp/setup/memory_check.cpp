@@ -98,9 +98,9 @@ double largest_rank(const Config& config, int world_size) {
 }  // namespace
 
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
-                  double certain) {
+                  double min_fraction) {
   for (const auto& [id, demand] : collect_demands(bytes, memory_limits(), ranks)) {
-    if (certain * demand.bytes <= demand.limit) continue;
+    if (min_fraction * demand.bytes <= demand.limit) continue;
     fail(ExitCode::OutOfMemory, "not enough memory for ", what, ": ", demand_text(demand), "; ", advice);
   }
 }

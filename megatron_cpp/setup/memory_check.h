@@ -11,11 +11,11 @@
 namespace mcpp {
 
 /// Throws OutOfMemory on all ranks if the ranks that share a host or a memory-limited control group together need more
-/// memory than it has. Collective. `bytes` is the estimated need of this rank; at least the fraction `certain` of it is
-/// needed. Swap space counts as memory. `what` completes "not enough memory for ..." in the message, and `advice` names
-/// settings that need less.
+/// memory than it has. Collective. `bytes` is the estimated need of this rank; at least the fraction `min_fraction` of
+/// it is needed. Swap space counts as memory. `what` completes "not enough memory for ..." in the message, and `advice`
+/// names settings that need less.
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
-                  double certain = 1);
+                  double min_fraction = 1);
 
 /// Calls check_memory() with the estimated memory of train() on each rank. Does nothing for training on GPUs.
 void check_training_memory(const Config& config, const World& world);

@@ -46,11 +46,13 @@ struct Deadline {
   double price = 0;  ///< price per device hour; 0 = ignored
 };
 
+/// Smallest number of devices that meets a deadline.
 struct MinDevices {
   std::optional<ScalingPoint> smallest;
-  /// If nothing is found: the point with the fewest hours among the world sizes that were tried and fit, and a lower
-  /// bound of the hours with the maximum number of devices that the links connect (0 if not known).
+  /// Set only if `smallest` is empty: the point with the fewest hours among the world sizes that were tried and fit.
   std::optional<ScalingPoint> fastest;
+  /// Set only if `smallest` is empty: lower bound of the hours with the maximum number of devices that the links
+  /// connect; 0 = unknown.
   double min_hours = 0;
 };
 

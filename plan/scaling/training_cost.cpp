@@ -35,7 +35,7 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& job) {
     with("twice the bandwidth between device and host", [](Hardware& h) { h.host.link_bandwidth *= 2; });
   if (job.layout.uses(OffloadTier::File))
     with("twice the bandwidth of local disks", [](Hardware& h) { h.host.nvme_bandwidth *= 2; });
-  std::ranges::stable_sort(gains, std::greater(), &Speedup::part);
+  std::ranges::stable_sort(gains, std::greater(), &Speedup::fraction);
   return gains;
 }
 

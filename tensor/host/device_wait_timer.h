@@ -34,8 +34,8 @@ std::unique_ptr<DeviceWaitTimer> make_device_wait_timer(Device& device);
 class WaitRange {
  public:
   WaitRange(double& seconds, DeviceWaitTimer* waits, Profiler* profiler, std::string_view name, RangeKind kind,
-            const RangeFacts& facts = {})
-      : seconds_(seconds), waits_(waits), range_(waits ? host_seconds_ : seconds, profiler, name, kind, facts) {
+            const RangeInfo& info = {})
+      : seconds_(seconds), waits_(waits), range_(waits ? host_seconds_ : seconds, profiler, name, kind, info) {
     if (waits_) waits_->begin();
   }
   ~WaitRange() {

@@ -85,10 +85,10 @@ struct AttentionOptions {
 
 /// Result of attention over a subset of the keys. Results for the same queries and disjoint keys can be merged.
 struct AttentionResult {
-  /// [s, b, heads * head_dim], of the queries' dtype or of the accumulate dtype, which avoids rounding of partial
-  /// results; zero for a query that sees no key.
+  /// Output [s, b, heads * head_dim] in the dtype of the queries, or in the accumulate dtype to avoid rounding of
+  /// partial results. Zero for a query that sees no key.
   Tensor out;
-  Tensor lse;  ///< [b, heads, s] (fp32 / fp64): log of the softmax denominator; -infinity if no key is seen
+  Tensor lse;  ///< log of the softmax denominator, fp32 (fp64) [b, heads, s]; -infinity if no key is seen
 };
 
 /// Parameters of a norm.

@@ -20,7 +20,7 @@ class ExposedCommTest : public testing::Test {
     const Transfer weights{.links = gather};
     return {.forward = 10,
             .backward = 20,
-            .traffic = {.first = weights, .forward = weights, .backward = weights, .sums = {.links = sums}}};
+            .traffic = {.first = weights, .forward = weights, .backward = weights, .reduction = {.links = sums}}};
   }
 
   Hardware hardware_;

@@ -108,7 +108,7 @@ TEST(MeasuredRunTest, FittedHardwareIsValidHardwareFile) {
   for (const double factor : {0.1, 0.9, 3.0}) {
     const MeasuredRun run{.seconds = predicted.seconds / factor};
     const RunSpeed speed = infer_speed(predicted, run);
-    EXPECT_NEAR(speed.computing, factor, 1e-9);
+    EXPECT_NEAR(speed.compute, factor, 1e-9);
     EXPECT_EQ(speed.links, 1);
     const Hardware found = scale_hardware(file, speed);
     EXPECT_THAT(found.conflicts(), testing::IsEmpty());

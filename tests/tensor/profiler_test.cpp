@@ -59,7 +59,7 @@ TEST(ProfilerTest, TraceHasAllDetailsInOrderOfEnd) {
   record_ranges(&profiler);
   const Profiler::Trace trace = profiler.stop();
   EXPECT_THAT(names_of(trace), ElementsAre("layer", "pass", "phase"));
-  EXPECT_EQ(trace.ranges[1].facts.microbatch, 3);
+  EXPECT_EQ(trace.ranges[1].info.microbatch, 3);
   for (std::size_t i = 1; i < trace.ranges.size(); ++i) {
     EXPECT_LE(trace.ranges[i].begin, trace.ranges[i - 1].begin);
     EXPECT_GE(trace.ranges[i].end, trace.ranges[i - 1].end);

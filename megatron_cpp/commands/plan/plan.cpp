@@ -66,7 +66,7 @@ std::string origin(const PlanOptions& options, const RecordedRun& run, const std
   return str("# --hardware=", options.hardware, " adjusted to the run in ", options.from_run, " by `megatron_cpp plan ",
              "--from_run`:\n# ", ranks_text(run.world_size), ", ", layout, ", ",
              human_step_seconds(run.measured.seconds), " a step, ", human_step_seconds(predicted), " predicted.\n",
-             "# Compute rates are ", fixed(speed.computing, 3), " times those of the original file, link rates ",
+             "# Compute rates are ", fixed(speed.compute, 3), " times those of the original file, link rates ",
              speed.links == 1 ? "unchanged: too little was sent to measure them" : str(fixed(speed.links, 3), " times"),
              ".\n\n");
 }

@@ -146,7 +146,7 @@ CudnnPlanResult try_compile(CudnnAttention& state, const AttentionCase& c) {
     c.is_backward ? build_backward(graph, c) : build_forward(graph, c);
     return graph.compile();
   } catch (const Error& error) {
-    return {.plan = std::nullopt, .refusal = error.what()};
+    return {.plan = std::nullopt, .rejection_reason = error.what()};
   }
 }
 
@@ -161,7 +161,7 @@ const CudnnPlanResult& find_plan(CudaDevice& device, const AttentionCase& c) {
 const CudnnPlan* plan_for(CudaDevice& device, const AttentionCase& c) {
   const CudnnPlanResult& result = find_plan(device, c);
   if (result.plan) return &*result.plan;
-  warn_fallback_kernel(device, c.is_backward, str("cuDNN ", cudnnGetVersion(), " refuses, ", result.refusal));
+  warn_fallback_kernel(device, c.is_backward, str("cuDNN ", cudnnGetVersion(), " refuses, ", result.rejection_reason));
   return nullptr;
 }
 

@@ -153,7 +153,7 @@ void CudnnGraph::reshape(const CudnnValue& x, const CudnnValue& y) {
 namespace {
 
 CudnnPlanResult failed_result(const char* what, cudnnStatus_t status) {
-  return {.plan = std::nullopt, .refusal = std::string(what) + ": " + cudnnGetErrorString(status)};
+  return {.plan = std::nullopt, .rejection_reason = std::string(what) + ": " + cudnnGetErrorString(status)};
 }
 
 /// Returns the engine configurations for the graph, most promising first; none, with the status, if the library has no
@@ -202,7 +202,7 @@ CudnnPlanResult CudnnGraph::compile() {
                 "cudnnBackendGetAttribute");
     parts_.push_back(std::move(configuration));
     parts_.push_back(std::move(plan));
-    return {.plan = CudnnPlan(std::move(parts_), workspace), .refusal = {}};
+    return {.plan = CudnnPlan(std::move(parts_), workspace), .rejection_reason = {}};
   }
   return failed_result("plans of all engines", last);
 }

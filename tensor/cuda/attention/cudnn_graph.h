@@ -68,7 +68,7 @@ class CudnnPlan {
 /// Plan, or cuDNN's reason for rejecting the graph.
 struct CudnnPlanResult {
   std::optional<CudnnPlan> plan;
-  std::string refusal;
+  std::string rejection_reason;
 };
 
 class CudnnGraph {

@@ -55,7 +55,7 @@ std::set<std::pair<i64, i64>> passes(const TracedStep& traced, const std::set<st
   std::set<std::pair<i64, i64>> found;
   for (const ProfiledRange& range : traced.trace.ranges) {
     if (!names.contains(range.name)) continue;
-    EXPECT_TRUE(found.emplace(range.facts.microbatch, range.facts.chunk).second);
+    EXPECT_TRUE(found.emplace(range.info.microbatch, range.info.chunk).second);
   }
   return found;
 }
@@ -65,7 +65,7 @@ void expect_sums(const TracedStep& traced, const RunLayout& layout) {
   EXPECT_NEAR(seconds_of(traced, RangeKind::Bubble), traced.timings.pipeline, 1e-9) << layout.name;
   EXPECT_GT(traced.timings.compute(), 0) << layout.name;
   i64 bytes = 0;
-  for (const ProfiledRange& range : traced.trace.ranges) bytes += std::max<i64>(range.facts.bytes, 0);
+  for (const ProfiledRange& range : traced.trace.ranges) bytes += std::max<i64>(range.info.bytes, 0);
   EXPECT_EQ(bytes, traced.bytes) << layout.name;
   EXPECT_EQ(traced.trace.dropped_ranges, 0);
 }

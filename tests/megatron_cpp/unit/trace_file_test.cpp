@@ -45,9 +45,9 @@ RankTrace trace_of(int rank, double ahead) {
                                 .kind = RangeKind::Communication,
                                 .begin = begin,
                                 .end = begin + 1500ns,
-                                .facts = {.bytes = 4096, .group = "tp"}});
+                                .info = {.bytes = 4096, .group = "tp"}});
   trace.trace.ranges.push_back(
-      {.name = "forward-compute \\ \n", .begin = begin, .end = begin + 2ms, .facts = {.microbatch = 1, .chunk = 0}});
+      {.name = "forward-compute \\ \n", .begin = begin, .end = begin + 2ms, .info = {.microbatch = 1, .chunk = 0}});
   return trace;
 }
 
