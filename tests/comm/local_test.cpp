@@ -43,10 +43,10 @@ TEST(LocalRanksTest, ErrorWithOperationInFlightEndsAllRanks) {
   const std::string error = error_of(3, [&](Communicator& world, int rank, Device& device) {
     Tensor t = Tensor::zeros({1000}, DType::F32, device);
     Work first = rank == 1 ? Work() : world.all_reduce(t, ReduceOp::Sum);
-    if (rank == 0) throw std::runtime_error("left with work on its way");
+    if (rank == 0) throw std::runtime_error("left with work in flight");
     if (rank == 1) world.recv(t, 0).wait();
   });
-  EXPECT_EQ(error, "left with work on its way");
+  EXPECT_EQ(error, "left with work in flight");
 }
 
 TEST(LocalRanksTest, ReportsMismatchedCalls) {

@@ -20,7 +20,7 @@ namespace mcpp::cuda_simulator {
 
 /// Order in which queued operations run.
 enum class Policy {
-  Late,     ///< only what somebody waits for, as late as possible
+  Late,     ///< only operations that are waited for, as late as possible
   Eager,    ///< everything at once
   Reverse,  ///< late, and then the operations of streams with the lowest priority first
   Random,   ///< any operation that can run

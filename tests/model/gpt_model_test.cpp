@@ -142,7 +142,7 @@ TEST_P(GPTModelDeviceTest, CachedGenerationMatchesLogitsOfFullContext) {
   const i64 vocab = expected.dim(1), length = m.tokens.dim(0);
   KvCache cache(m.model.context(), 1, length);
   for (i64 done = 0; done < length;) {
-    const i64 count = done == 0 ? 3 : 1;  // a prompt, then token by token
+    const i64 count = done == 0 ? 3 : 1;  // a prompt first, then single tokens
     MicrobatchContext p = m.pass(false);
     p.positions.first = done;
     p.kv_cache = &cache;

@@ -98,7 +98,7 @@ i64 measured(const ModelConfig& config, DType dtype, const Recompute& recompute,
     return table[static_cast<std::size_t>(MemoryClass::Activations)].bytes;
   };
   const Shape input{config.seq_length / (split.sequence_parallel ? split.tp : 1), kBatch, config.hidden_size};
-  MicrobatchContext first;  // builds the table of rotary positions, which belongs to the model
+  MicrobatchContext first;  // builds the rotary table, which belongs to the model
   first.saves_for_backward = false;
   first.samples = {0, 1};
   layer->forward(Tensor::zeros(input, dtype, device), first);

@@ -51,7 +51,7 @@ TEST(MetaModelTest, TensorsHaveSizesAndNoMemory) {
   EXPECT_NE(huge.raw(), gathered.raw());
 }
 
-// A thousand layers of a width that no host has memory for.
+// The model has a thousand layers that do not fit in the memory of any host.
 TEST(MetaModelTest, HandlesHugeModels) {
   ModelConfig config = config_of(true, false);
   config.num_layers = 1000;

@@ -109,7 +109,7 @@ std::vector<NamedConfig> models() {
 class MoeModelTest : public testing::TestWithParam<NamedConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, MoeModelTest, testing::ValuesIn(models()), [](const auto& p) { return p.param.name; });
 
-/// Returns the total loss: that of the tokens, and the losses added by routers, which they report without coefficients.
+/// Returns the token loss plus the losses of the routers times their coefficients.
 double whole_loss(TinyModel& m) {
   for (const auto& [layer, router] : m.model.routers()) router->clear_counts();
   MicrobatchContext microbatch = m.pass(true);
@@ -155,7 +155,7 @@ TEST_P(MoeModelTest, RecomputationAndDelayedWeightGradientsAreBitwiseIdentical) 
 TEST_P(MoeModelTest, CountsEveryChoiceOnce) {
   TinyModel m(GetParam().config, DType::F32);
   m.make_batch(2);
-  m.loss();  // an evaluation counts nothing
+  m.loss();  // an evaluation does not change the counts
   m.step();
   const ModelConfig& config = GetParam().config;
   const auto choices = static_cast<double>(2 * config.seq_length * config.moe.router_topk);
@@ -192,7 +192,7 @@ TEST(MoeCapacityTest, IsIgnoredOutsideTraining) {
   EXPECT_NE(first_sample(losses_of(m.tokens, m.targets, true)), alone) << "nothing is dropped";
 }
 
-/// The mean balancing loss is 1 if experts are equally busy, whatever their number.
+/// The mean balancing loss is 1 if experts are equally busy, for any number of experts.
 TEST(MoeBalanceTest, LossIsOneWhenExpertsAreEquallyBusy) {
   ModelConfig config = with_experts();
   config.moe.aux_loss_coeff = 1;
@@ -226,8 +226,7 @@ TEST(MoeBalanceTest, IsForcedByRandomChoices) {
   EXPECT_LT(busiest(), 1.3);
 }
 
-/// Routers compute in fp32 whatever the model's type: results equal those of a router in double precision, rounded
-/// once.
+/// Routers compute in fp32 for every model dtype: results equal those of a router in double precision, rounded once.
 TEST(MoeRouterTest, ComputesInFp32ForEveryModelType) {
   ModelConfig config = with_experts();
   config.num_layers = 1;

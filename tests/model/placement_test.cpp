@@ -31,7 +31,7 @@ void on_two_ranks(bool sequence_parallel, const std::function<void(const ModelCo
   });
 }
 
-/// Layer that fails to sum over the ranks.
+/// Layer that omits the sum over ranks.
 class LayerWithoutSum final : public Module {
  public:
   Tensor forward(const Tensor& x, MicrobatchContext&) override { return x; }
@@ -136,7 +136,7 @@ TEST(ModulePlacementTest, ParameterPlacementsMatchTheirUse) {
   }
 }
 
-/// A stage with one end of a tied pair, in a pipeline that has both ends on one rank, and the reverse.
+/// Tests a stage with only the embedding or the output in a pipeline that has both on one rank, and vice versa.
 TEST(ModulePlacementTest, TiedEmbeddingsFollowPipelinePlacement) {
   const auto self = make_self_communicator();
   CpuDevice device;

@@ -28,7 +28,7 @@ ModelConfig model_of(const std::string& name) {
   return config;
 }
 
-/// Compares with a bound relative to the largest value.
+/// Expects that the largest error is below a bound relative to the largest value.
 void expect_near(const Tensor& found, const Numbers& expected, const std::string& what) {
   const Numbers values = test::to_doubles(found);
   ASSERT_EQ(values.size(), expected.size()) << what;

@@ -119,7 +119,7 @@ TEST_P(DropoutOpsTest, DropoutKeepsExpectedFraction) {
   }
   const double count = rows * n, keep = 1 - static_cast<double>(p);
   EXPECT_NEAR(sum / count, keep, 4 * std::sqrt(keep * (1 - keep) / count));
-  // Neighbors are independent: both are kept with the square of the probability.
+  // Neighbors are independent: the probability that both are kept is the square of that of one.
   EXPECT_NEAR(pairs / count, keep * keep, 8 * std::sqrt(keep * (1 - keep) / count));
 }
 

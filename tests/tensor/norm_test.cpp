@@ -168,7 +168,7 @@ TEST_P(NormOpsTest, AddsOffsetToWeights) {
   }
 }
 
-/// Computes as two ranks do that have half of the columns each.
+/// Emulates two ranks with half of the columns each.
 TEST_P(NormOpsTest, RmsNormSupportsShardedColumns) {
   const i64 rows = 33, n = 40, part = n / 2;
   const NormInputs in(rows, n, dtype(), accumulate_dtype());

@@ -94,7 +94,7 @@ TEST(ProfilerTest, CountsRangesBeyondCapacity) {
   EXPECT_EQ(trace.dropped_ranges, 5);
 }
 
-/// A device that is one second behind the host.
+/// Clock of a device that is one second behind the host.
 class LateClock final : public DeviceClock {
  public:
   std::size_t mark() noexcept override {

@@ -1,4 +1,4 @@
-// Ops that decide about an update on the device: totals of losses, squares, the decision, and updates that follow it.
+// Ops that decide on the device whether to update: totals of losses, sums of squares, the decision, and the updates.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -43,7 +43,7 @@ TEST_P(TransferTest, SourceMayChangeImmediatelyAfterWrite) {
   }
 }
 
-/// Writes more than the ring of pinned memory holds, without waiting for the device in between.
+/// Writes more than the capacity of the pinned ring without waiting for the device in between.
 TEST_P(TransferTest, ManyWritesInFlightArriveIntact) {
   constexpr i64 kCount = i64{3} << 20;
   std::vector<Tensor> tensors;

@@ -132,7 +132,7 @@ TEST_F(InferenceLayoutsTest, GeneratedTextIsIndependentOfLayout) {
   EXPECT_EQ(run_on_ranks(4, generate(layout(2, 2))), one_rank);
 }
 
-/// Each text is the same as alone, regardless of the other texts of the batch, also beyond the end of the context.
+/// Each text equals the text generated without the other prompts of the batch, also beyond the end of the context.
 TEST_F(InferenceLayoutsTest, GeneratedTextIsIndependentOfOtherPromptsInBatch) {
   train("run");
   const std::vector<std::string> prompts{"ROMEO:", "First Citizen:\nWe are accounted poor citizens", "O"};

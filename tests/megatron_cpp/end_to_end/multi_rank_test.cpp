@@ -75,7 +75,7 @@ TEST_F(MultiRankTest, PeakMemoryExcludesMfuMeasurement) {
 }
 
 TEST_F(MultiRankTest, ComparesMemoryOfAllRanksWithHost) {
-  // Each needs about 14 TiB: none fits, and nothing may be allocated to find out.
+  // Each run needs about 14 TiB and must be rejected before anything is allocated.
   const Strings large{"--model.hidden_size=65536", "--model.num_layers=24", "--training.micro_batch_size=1"};
   const Outcome one = run(pretrain("run", large)), two = run_on(2, pretrain("run", large));
   for (const Outcome& outcome : {one, two}) {

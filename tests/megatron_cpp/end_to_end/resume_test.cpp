@@ -221,7 +221,7 @@ TEST_F(ResumeTest, RequeuedJobTakesOverFolder) {
   const Outcome cut_off = first.wait();
   EXPECT_EQ(cut_off.code, 2);
   EXPECT_CONTAINS(cut_off.err, "was taken over by host");
-  EXPECT_EQ(run(pretrain("run")).code, 0);  // nothing of the first run is left
+  EXPECT_EQ(run(pretrain("run")).code, 0);  // no file of the first run is left
 }
 
 TEST_F(ResumeTest, StopsAfterConsecutiveNonFiniteSteps) {

@@ -140,7 +140,7 @@ TEST_P(TensorParallelVolumeTest, MatchesFormulaWithSequenceParallelism) {
 TEST(Fp8VolumeTest, AddsFewBytesPerLinearLayer) {
   for (const RunLayout& layout : {RunLayout{{.tp = 2}}, RunLayout{{.tp = 2, .sequence_parallel = true}},
                                   RunLayout{{.tp = 2, .cp = 2}}, RunLayout{{.pp = 2, .dp = 2}}}) {
-    std::map<std::string, i64> calls, bytes;  // those in addition to bf16, of all ranks
+    std::map<std::string, i64> calls, bytes;  // sums over all ranks, minus those of the bf16 run
     std::mutex mutex;
     for (const Fp8 fp8 : {Fp8::None, Fp8::Hybrid}) {
       RunTask task = task_of("llama", DType::BF16, layout.dp * kBatch);

@@ -83,8 +83,7 @@ TEST(SecondaryShardTest, IsUsedForDenseLayersOfMixture) {
   expect_same_bits(run_layout(task, layout), without);
 }
 
-/// Each parameter is quantized in its own blocks, so the values depend neither on the ranks nor on the ZeRO stage, and
-/// one rank computes with the same values.
+/// No block spans two parameters, so quantized values depend neither on the number of ranks nor on the ZeRO stage.
 TEST(QuantizedWeightsTest, AreIndependentOfRanksAndZeroStage) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(dtype);
@@ -162,8 +161,8 @@ TEST(Bf16GradientReductionTest, HasNoEffectOnOneRank) {
   }
 }
 
-/// Gradients kept in bf16 are rounded before they are sent, and their sum over ranks is in fp32, so sending bf16
-/// changes nothing.
+/// Gradients stored in bf16 are rounded before they are sent and summed over ranks in fp32, so sending them in bf16
+/// does not change results.
 TEST(Bf16GradientReductionTest, HasNoEffectOnGradientsKeptInBf16) {
   RunTask task = task_of(DType::BF16);
   task.optimizer.main_grads_dtype = GradDType::Bf16;
@@ -243,7 +242,7 @@ TEST(QuantizedTrainingTest, ContinuesFromCheckpoint) {
   }
 }
 
-/// ZeRO 0 and 1 have the same order of summation, and so have the other options here.
+/// ZeRO 0 and 1 and all options of this test have the same order of summation.
 TEST(PowerSgdLayoutsTest, AreBitwiseIdenticalToOneAnother) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     const RunTask task = task_of(dtype);

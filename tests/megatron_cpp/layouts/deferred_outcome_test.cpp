@@ -36,7 +36,7 @@ const std::vector<RunLayout>& layouts() {
 
 enum class Order { Immediate, Deferred };
 
-/// Trains. Only `bad_rank` finds NaN in its gradients of one step, after the reduction, as if its memory failed.
+/// Trains. Emulates a memory fault: only `bad_rank` has NaN in its gradients of one step after the reduction.
 RunResult run(const RunLayout& layout, Order order, int bad_rank = -1) {
   const RunTask run_task = task();
   RunResult result;

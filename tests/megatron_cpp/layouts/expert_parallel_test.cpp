@@ -180,8 +180,7 @@ TEST(LoadBalancingLossTest, IsIndependentOfMicrobatchSize) {
   }
 }
 
-/// A router of zeros gives all experts the same score, and ties choose the first expert, so all tokens of all ranks go
-/// to one rank.
+/// A router of zeros gives all experts equal scores, and ties choose the first expert, so all tokens go to one rank.
 TEST(ExpertParallelWorstCaseTest, MatchesOneRankWhenAllTokensChooseSameRank) {
   RunTask task = task_of("mixtral");
   task.steps = 2;

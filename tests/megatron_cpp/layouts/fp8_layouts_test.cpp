@@ -173,7 +173,7 @@ TEST(Fp8TrainingTest, NonFiniteStepChangesNothing) {
   });
 }
 
-/// The plan includes the few bytes of the scales; fp8 keeps nothing else.
+/// The plan includes the few bytes of the scales, which are all that fp8 adds.
 TEST(Fp8MemoryTest, EqualsBf16MemoryPlusScales) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{{.recompute = kSelective}}, RunLayout{{.tp = 2}}}) {
     for (const char* name : {"llama", "experts"}) {

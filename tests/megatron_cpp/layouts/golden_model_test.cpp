@@ -28,7 +28,7 @@ Path golden(const std::string& model) {
 
 /// Distance of `actual` from `expected`, both as one long vector.
 struct Distance {
-  double relative = 0;  ///< L2 norm of the difference divided by that of `expected`
+  double relative = 0;  ///< L2 norm of the difference divided by the L2 norm of `expected`
   double cosine = 0;
   double largest = 0;  ///< largest difference of an element divided by the largest magnitude of `expected`
 };

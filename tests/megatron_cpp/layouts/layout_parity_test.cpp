@@ -140,7 +140,7 @@ ModelConfig windows() {
   return config;
 }
 
-/// Returns one of the other model families.
+/// Returns a model of a further family.
 ModelConfig variant(const std::string& name) {
   for (test::NamedModel variant : test::tiny_variants()) {
     if (variant.name != name) continue;

@@ -219,8 +219,8 @@ INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
                                           testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kExpertLayouts)),
                          name_of_case);
 
-/// All tokens choose the experts of one rank: a router of zeros gives all experts the same score, ties choose the first
-/// ones, and a learning rate of 0 keeps it so.
+/// All tokens choose the experts of one rank: a router of zeros gives all experts equal scores, ties choose the first
+/// experts, and the learning rate is 0.
 class BusyRankMemoryTest : public testing::TestWithParam<RunLayout> {
  protected:
   static RunTask unbalanced_task(const RunLayout& layout, double capacity_factor = 0) {
@@ -297,8 +297,8 @@ TEST(WeightMemoryTest, CountsOnlyExpertsOfRank) {
   }
 }
 
-/// Everything that is not in device memory is in the other tier, to the byte, except for delayed offloads, which have
-/// returned already.
+/// The bytes missing in device memory equal the bytes in the other tier, except for delayed offloads, which have been
+/// reloaded already.
 TEST(OffloadedActivationMemoryTest, MatchesOffloadedBytes) {
   const test::DiskFolder folder;
   for (const RunLayout& base : {RunLayout{}, RunLayout{{.recompute = kFull}}, RunLayout{{.recompute = kSelective}},
@@ -349,7 +349,7 @@ TEST(OffloadedWeightMemoryTest, MatchesPeak) {
   }
 }
 
-/// Matrices have one state, all other parameters two.
+/// Muon has one state for matrices and two for all other parameters.
 TEST(MuonMemoryTest, MatchesPeak) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{{.tp = 2, .dp = 2, .zero_stage = 1}}}) {
     RunTask task = task_of("llama", DType::BF16, test::samples_of_peak(layout));

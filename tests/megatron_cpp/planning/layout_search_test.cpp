@@ -160,7 +160,7 @@ TEST(LayoutSearchTest, OffloadsAllStatesWhenObjectiveIsMemory) {
 /// The sizes of a layout: tp, cp, pp, micro batch size.
 using Sizes = std::tuple<i64, i64, i64, i64>;
 
-// The search tries every size that the rules allow, including those that are not powers of two, and no others.
+// The search tries exactly the sizes that the rules allow, including sizes that are not powers of two.
 TEST(LayoutSearchTest, TriesEveryAllowedSize) {
   const Hardware hardware = catalogue("h100_sxm");
   for (const auto& [world, sequence] : {std::pair<i64, i64>{12, 24576}, {6, 9000}, {24, 24576}}) {
@@ -379,7 +379,7 @@ TEST(LayoutSearchTest, TriesLossyCommunicationOnlyOnRequest) {
   const KernelTraits program;
   const Workload work{.model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .global_batch_size = 64};
   SearchLimits limits = limits_for(hardware, 64);
-  limits.pp = 1;  // so that gradients cross slow links
+  limits.pp = 1;  // makes gradients cross slow links
   const SearchResult exact = search_layouts(hardware, program, work, limits);
   for (const Candidate& candidate : exact.best) EXPECT_EQ(candidate.layout.formats, CommFormats{});
   const auto alternative = std::ranges::find(exact.alternatives, "lossy formats", &Alternative::kind);

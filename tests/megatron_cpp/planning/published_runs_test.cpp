@@ -26,7 +26,7 @@ using test::LlamaRow;
 
 constexpr Recompute kFull{.granularity = Recompute::Granularity::Full};
 
-// Kernels of other programs, according to their sources and papers.
+// Kernel traits of other programs, according to their sources and papers.
 
 /// Megatron-LM in 2021: attention with its scores in memory, dropout, biases and their gradients, nothing overlapped.
 KernelTraits megatron_2021() {

@@ -37,7 +37,8 @@ TEST(StragglersTest, ComparesOnlyRanksOfSamePipelineStage) {
 }
 
 TEST(StragglersTest, NamesGroupWithSlowLink) {
-  // Two groups of two. Rank 0 waits for rank 1, which arrives late; in the other group both wait for the network.
+  // There are two groups of two ranks. In one, rank 0 waits for rank 1, which arrives late; in the other, both ranks
+  // wait for the network.
   std::vector<GroupSecondsByName> ranks(4);
   ranks[0]["dp"] = {.first = 0, .seconds = 5.0, .bytes = 1e9};
   ranks[1]["dp"] = {.first = 0, .seconds = 1.0, .bytes = 1e9};

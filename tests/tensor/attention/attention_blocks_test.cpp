@@ -86,7 +86,7 @@ TEST(AttentionBlockTest, ReturnsFalseWhenBlockIsRejected) {
   EXPECT_NE(error_of([&] { slice_rows(call.x.q, 60, 5); }), "");
 }
 
-// The purpose of blocks: without them, memory would grow with the square of the sequence length.
+// Without blocks, memory would grow with the square of the sequence length.
 TEST(AttentionBlockTest, BoundsMemoryOfKernel) {
   constexpr i64 kSeq = 256, kRows = 32;
   CpuDevice device;
@@ -102,7 +102,7 @@ TEST(AttentionBlockTest, BoundsMemoryOfKernel) {
   EXPECT_LT(device.memory().total.peak - before, 2 * kSeq * kSeq * 4 / 2);
 }
 
-/// Returns `rows` rows, of which those after the first 1024 repeat.
+/// Returns `rows` rows, which repeat the first 1024 rows.
 Tensor long_tensor(i64 rows, i64 heads, i64 dim, u64 seed, Device& device) {
   constexpr i64 kSamples = 1024;
   const Tensor samples = random_tensor({kSamples, heads * dim}, DType::BF16, device, seed, 1, 0);

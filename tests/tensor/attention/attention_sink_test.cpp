@@ -1,4 +1,4 @@
-// Attention with a term in the softmax denominator that has no value, and starts of chunks.
+// Attention sinks, which add a term to the softmax denominator, and starts of chunks.
 #include "base/check.h"
 #include "tests/support/attention.h"
 #include "tests/support/errors.h"

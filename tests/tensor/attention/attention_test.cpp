@@ -65,7 +65,7 @@ const std::vector<AttentionCase> kCases{
     {{150, 150, 1, 4, 2, 24}, zigzag(1, 2, 75), zigzag(1, 2, 75), 0.1f, 1, 3, 1, 50, 0.35},
     {{70, 70, 1, 2, 1, 64}, {}, after(70), 0, 1, 0, 1, 0, 2},  // no key is visible
     {{3, 70, 2, 2, 1, 24}, after(67), {}, 0, 2, 2, 1, 5, 1},
-    // Values of another width than keys.
+    // Values and keys of different widths.
     {{130, 130, 1, 2, 2, 192, 128}},
     {{70, 70, 2, 4, 2, 24, 9}, {}, {}, 0.1f, 1, 3, 1, 50, 0.7},
     {{97, 140, 1, 4, 1, 20, 72}, after(43)},

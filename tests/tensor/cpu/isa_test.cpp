@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-// A minimal kernel: a function compiled for every target.
+// Minimal kernel that is compiled for every target.
 int64_t compiled_for() {
   return HWY_TARGET;
 }

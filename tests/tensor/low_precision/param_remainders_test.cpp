@@ -1,4 +1,4 @@
-// fp32 values split into their bf16 rounding and a remainder, which together restore every bit.
+// Splitting of fp32 values into their bf16 rounding and a remainder, which together restore every bit.
 #include "tensor/ops/low_precision/param_remainders.h"
 
 #include <gtest/gtest.h>

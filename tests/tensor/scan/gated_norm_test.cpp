@@ -65,7 +65,7 @@ Numbers normalized(const NormCase& c, const Inputs& in) {
 class GatedNormOpsTest : public Ops {};
 INSTANTIATE_TEST_SUITE_P(Types, GatedNormOpsTest, every_type(), ops_name);
 
-/// Returns dy, dp and dw [rows, weights].
+/// Returns dy, dp and the partial sums dw [rows, weights].
 template <class MakeTensor>
 std::vector<Tensor> gradients(const NormCase& c, const Inputs& in, Device& device, DType accumulate,
                               const MakeTensor& make) {
