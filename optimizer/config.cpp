@@ -58,7 +58,7 @@ std::vector<std::string> OptimizerConfig::conflicts() const {
   if (lr_warmup_init > lr) errors.push_back(str("optimizer.lr_warmup_init: ", lr_warmup_init, " is above lr ", lr));
   const bool has_wsd_length = lr_wsd_decay_iters > 0 || lr_wsd_decay_samples > 0;
   if (lr_decay_style == LrDecayStyle::Wsd && !has_wsd_length) {
-    errors.push_back("optimizer.lr_wsd_decay_iters: WSD needs the length of its decay (or lr_wsd_decay_samples)");
+    errors.push_back("optimizer.lr_wsd_decay_iters: must be set with lr_decay_style \"WSD\" (or lr_wsd_decay_samples)");
   }
   if (lr_decay_style != LrDecayStyle::Wsd && has_wsd_length) {
     errors.push_back("optimizer.lr_wsd_decay_iters: only read when lr_decay_style is \"WSD\"");

@@ -29,7 +29,7 @@ struct ValidationSet {
 
 struct Datasets {
   std::vector<std::unique_ptr<IndexedDataset>> sources;  ///< sources of the datasets below; must outlive them
-  std::unique_ptr<Dataset> train, test;                  ///< null if not requested or without a share
+  std::unique_ptr<Dataset> train, test;                  ///< nullptr if not requested or without a share
   std::vector<ValidationSet> validation;                 ///< empty if not requested or without a share
 
   const Dataset* valid() const { return validation.empty() ? nullptr : validation[0].dataset.get(); }

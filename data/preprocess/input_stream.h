@@ -59,7 +59,7 @@ class InputStream {
 
   const char* compression_name() const {
     return decompressor_ ? decompressor_->format() : nullptr;
-  }  ///< null if not compressed
+  }  ///< nullptr if not compressed
   bool is_regular_file() const { return is_regular_file_; }
   u64 bytes_consumed() const { return bytes_read_ - compressed_.size(); }  ///< bytes of the file on disk
 

@@ -188,7 +188,7 @@ std::string toml_text(const T& member) {
   }
 }
 
-/// Appends the fields of `object`, to which they refer.
+/// Appends the fields of `object`, which must outlive them.
 template <class T>
 void list_fields(T& object, std::string_view section, std::vector<Field>& fields) {
   const auto visit = [&]<class M>(std::string_view name, M& member, std::string_view help, Constraint constraint = {}) {

@@ -214,11 +214,10 @@ struct ModelConfig {
     visit("add_mlp_bias", self.add_mlp_bias, "biases in the MLP even if add_bias_linear is false");
     visit("untie_embeddings_and_output_weights", self.untie_embeddings_and_output_weights,
           "use a separate output matrix instead of the word embeddings");
-    visit(
-        "mtp_num_layers", self.mtp_num_layers,
-        "multi-token prediction: in training, layer k after the last one predicts the token k positions further ahead; "
-        "0 = none",
-        between(0, 100));
+    visit("mtp_num_layers", self.mtp_num_layers,
+          "layers of multi-token prediction, of which layer k predicts the token k positions after the next one in "
+          "training; 0 = none",
+          between(0, 100));
     visit("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor,
           "weight of the mean loss of the multi-token prediction layers", greater_than(0));
     visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP",

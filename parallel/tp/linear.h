@@ -43,7 +43,7 @@ class LinearSlice {
   void visit(const ParamVisitor& f);
 
   Param weight;
-  std::unique_ptr<Param> bias;  ///< null if disabled
+  std::unique_ptr<Param> bias;  ///< nullptr if disabled
 };
 
 /// Column-parallel linear layer: y = x W^T + b with W sharded along `split_axis` of its output axes. forward: x [s, b,

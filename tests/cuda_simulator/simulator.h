@@ -105,7 +105,7 @@ struct HostRange {
 struct Operation {
   std::string name;
   std::function<void()> run;
-  std::function<bool()> is_ready = nullptr;            ///< null: always
+  std::function<bool()> is_ready = nullptr;            ///< nullptr: always
   std::shared_ptr<EventState> waited_event = nullptr;  ///< ready once its record `version` has run
   std::shared_ptr<EventState> recorded_event = nullptr;
   std::uint64_t version = 0;

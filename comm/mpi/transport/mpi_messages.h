@@ -64,8 +64,8 @@ void request_message(int source, OfferTags tags, MPI_Comm comm, MPI_Request& req
 struct MpiWorld {
   bool has_core_per_rank;
   std::shared_ptr<PeerArenas> arenas;
-  std::shared_ptr<PeerMessages> messages;    ///< null if the ranks of the node cannot map one another's memory
-  std::shared_ptr<ProgressThread> progress;  ///< null on a single node, or if MPI does not allow a second thread
+  std::shared_ptr<PeerMessages> messages;    ///< nullptr if the ranks of the node cannot map one another's memory
+  std::shared_ptr<ProgressThread> progress;  ///< nullptr on a single node, or if MPI does not allow a second thread
 
   /// Returns the callback that makes progress while a thread waits.
   std::function<void()> progress_callback() const { return progress ? progress->progress_callback() : nullptr; }
@@ -119,7 +119,7 @@ class MpiMessages {
     // Offers only: the header, and the MPI request of the answer.
     std::optional<OfferHeader> header = {};
     MPI_Request answer = MPI_REQUEST_NULL;
-    std::shared_ptr<ProgressHold> progress_hold = {};  ///< null within a node
+    std::shared_ptr<ProgressHold> progress_hold = {};  ///< nullptr within a node
 
     void finish();
     void check_size(std::size_t request, i64 received) const;
