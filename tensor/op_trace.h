@@ -25,6 +25,7 @@ struct AttentionShape {
   i64 query_heads = 0, key_heads = 0;
   i64 key_dim = 0, value_dim = 0;  ///< widths of a head of queries and keys, and of values
   i64 window = 0;                  ///< 0: none
+  i64 chunk = 0;                   ///< see AttentionOptions; 0: none
   /// Number of (query, key) pairs in which the query attends to the key, for one head in one sample. As is usual in
   /// FLOP counts, pairs with equal positions count half.
   double pairs = 0;

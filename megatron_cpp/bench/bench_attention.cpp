@@ -78,7 +78,7 @@ class AttentionRun {
     const AttentionWork work{.seq_length = config.seq_length,
                              .batch = bench.batch,
                              .starts = starts_of_documents(bench.document_lengths, config.seq_length, bench.batch),
-                             .windows = {window}};
+                             .layers = {{.window = window}}};
     options_.window = window;
     partition_ = std::make_shared<const SamplePartition>(balance_sequence_partition(cp_.partition, work));
     options_.queries.ranges = options_.keys = partition_->rank_positions(cp_.rank);

@@ -17,7 +17,7 @@ AttentionWork attention_work(const MicroBatch& batch, const ModelConfig& config)
   AttentionWork work{.seq_length = config.seq_length, .batch = static_cast<i64>(batch.samples.size())};
   if (batch.attention_starts.defined()) work.starts = read_values<i32>(batch.attention_starts);
   for (const BlockSpec& block : block_specs(config))
-    if (const auto attention = block.core_attention()) work.windows.push_back(attention->window);
+    if (const auto attention = block.core_attention()) work.layers.push_back({attention->window, attention->chunk});
   return work;
 }
 

@@ -201,7 +201,7 @@ CoreAttentionOptions SelfAttention::make_options(const MicrobatchContext& microb
   options.soft_cap = context_.config.attn_logit_softcapping;
   options.queries = {microbatch.positions, microbatch.attention_starts};
   options.keys = microbatch.positions;
-  options.window = spec_.window;
+  options.window = spec_.window, options.chunk = spec_.chunk;
   options.dropout = context_.dropout_for(context_.config.attention_dropout, name_ + ".core_attention",
                                          microbatch.positions, microbatch);
   options.dropout.first_column = context_.tp.rank() * spec_.num_heads / context_.tp.size();

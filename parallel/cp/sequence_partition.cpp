@@ -85,16 +85,21 @@ constexpr double kBalanced = 1.01;
 
 /// Returns the prefix sums of the cost of all queries: [s + 1].
 std::vector<i64> prefix_costs_of(const AttentionWork& work) {
-  std::map<i64, i64> layers;  // by window
-  for (const i64 window : work.windows) ++layers[window];
-  if (layers.empty()) layers[0] = 1;
+  std::map<KeyLimits, i64> layers;  // number of layers with these limits
+  for (const KeyLimits& limits : work.layers) ++layers[limits];
+  if (layers.empty()) layers[{}] = 1;
   std::vector<i64> prefix_costs{0};
   for (i64 position = 0; position < work.seq_length; ++position) {
     i64 cost = prefix_costs.back();
     for (i64 b = 0; b < work.batch; ++b) {
       const i64 start = work.starts.empty() ? 0 : work.starts[static_cast<std::size_t>(position * work.batch + b)];
       const i64 keys = position - start + 1;
-      for (const auto& [window, count] : layers) cost += count * (kTile + (window > 0 ? std::min(window, keys) : keys));
+      for (const auto& [limits, count] : layers) {
+        i64 visible = keys;
+        if (limits.window > 0) visible = std::min(visible, limits.window);
+        if (limits.chunk > 0) visible = std::min(visible, (keys - 1) % limits.chunk + 1);
+        cost += count * (kTile + visible);
+      }
     }
     prefix_costs.push_back(cost);
   }

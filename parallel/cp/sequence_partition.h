@@ -62,11 +62,19 @@ Tensor select_rows(const Tensor& full, const PositionRanges& positions, i64 rows
 
 // Load balancing of attention over the context-parallel ranks for samples packed from documents.
 
+/// Keys that a query of a layer sees: the last `window` positions, or its chunk of `chunk` positions of its document;
+/// 0 = no limit.
+struct KeyLimits {
+  i64 window = 0, chunk = 0;
+
+  auto operator<=>(const KeyLimits&) const = default;
+};
+
 /// Parameters that determine the attention cost of a microbatch.
 struct AttentionWork {
   i64 seq_length = 0, batch = 1;
-  std::vector<i32> starts = {};   ///< [s, b]: first position of each token's document; empty = 0
-  std::vector<i64> windows = {};  ///< number of positions visible to a query, by layer; 0 = all
+  std::vector<i32> starts = {};        ///< [s, b]: first position of each token's document; empty = 0
+  std::vector<KeyLimits> layers = {};  ///< limits of each layer with attention; empty = one layer without limits
 };
 
 /// Returns the first of the following partitions whose maximum load is at most 1 % above the mean, or else the one with

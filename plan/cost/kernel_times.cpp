@@ -118,11 +118,26 @@ double attended_in_documents(double s, i64 window_size, double mean) {
 
 }  // namespace
 
-double mean_attended_keys(const Workload& work, i64 window) {
+double mean_attended_keys(const Workload& work, i64 window, i64 chunk) {
   const i64 s = work.model.seq_length;
+  const double mean = work.document_tokens;
   // For much longer documents a sample is a part of one, and the difference above would cancel catastrophically.
-  const bool has_document_ends = work.document_tokens > 0 && work.document_tokens < kLongDocument * real(s);
-  return has_document_ends ? attended_in_documents(real(s), window, work.document_tokens) : attended_keys(window, s);
+  const bool has_document_ends = mean > 0 && mean < kLongDocument * real(s);
+  const auto attended = [&](i64 keys) {
+    return has_document_ends ? attended_in_documents(real(s), keys, mean) : attended_keys(keys, s);
+  };
+  if (chunk == 0 || chunk >= s) return attended(window);
+  // The mean of the preceding tokens modulo the chunk: by number of full chunks, the integral of the probability that
+  // more than x precede, less that of reaching the next chunk.
+  const auto reach_probability = [&](i64 tokens) {
+    return (1 - real(tokens) / real(s)) * (has_document_ends ? std::exp(-real(tokens) / mean) : 1);
+  };
+  double sum = 0;
+  for (i64 begin = 0; begin < s; begin += chunk) {
+    const i64 end = std::min(begin + chunk, s);
+    sum += attended(end) - (begin > 0 ? attended(begin) : 0) - real(end - begin) * reach_probability(end);
+  }
+  return sum;
 }
 
 }  // namespace mcpp

@@ -38,6 +38,6 @@ double gemm_seconds(const Hardware& hardware, GemmType type, const MatmulShape& 
 // Number of keys that a query attends to if attention is restricted to documents.
 
 /// Returns the average over samples. Assumes exponentially distributed document lengths with the workload's mean.
-double mean_attended_keys(const Workload& work, i64 window);
+double mean_attended_keys(const Workload& work, i64 window, i64 chunk = 0);
 
 }  // namespace mcpp

@@ -27,7 +27,8 @@ GemmType gemm_type(const Workload& work, const OpRecord& op) {
 }  // namespace
 
 double attended_pairs(const Workload& work, const AttentionShape& shape) {
-  return real(shape.batch * shape.query_heads * shape.queries) * shape.share * mean_attended_keys(work, shape.window);
+  return real(shape.batch * shape.query_heads * shape.queries) * shape.share *
+         mean_attended_keys(work, shape.window, shape.chunk);
 }
 
 double attention_flops(const Workload& work, const AttentionShape& shape) {

@@ -80,6 +80,8 @@ struct AttentionOptions {
   Positions queries;    ///< positions of the queries; `starts` is [s, b]
   PositionRanges keys;  ///< positions of the keys and values
   i64 window = 0;       ///< number of positions a query sees, including its own; 0 = all
+  /// Length of the chunks of positions to which `queries.starts` limit attention, for recorded FLOPs only; 0 = none.
+  i64 chunk = 0;
   Dropout dropout;  ///< dropout of the probabilities; the element index is (query head, query position, key position)
 };
 

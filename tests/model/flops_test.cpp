@@ -112,5 +112,17 @@ TEST(FlopsTest, WindowCountsVisibleKeysOnly) {
   EXPECT_EQ(flops_per_token(c), full);
 }
 
+TEST(FlopsTest, ChunksCountVisibleKeysOnly) {
+  ModelConfig c = llama(32, 4096, 32, 8, 14336);
+  const double full = flops_per_token(c), q = 4096, s = 8192;
+  c.no_rope_freq = {4};
+  for (const i64 chunk : {1024, 3000, 8192, 10000}) {
+    c.attention_chunk_size = chunk;
+    double seen = 0;
+    for (i64 query = 0; query < c.seq_length; ++query) seen += (static_cast<double>(query % chunk) + 0.5) / s;
+    EXPECT_NEAR(full - flops_per_token(c), 24 * 6 * 2 * q * (s / 2 - seen), 1e-9 * full) << chunk;
+  }
+}
+
 }  // namespace
 }  // namespace mcpp

@@ -13,8 +13,9 @@ namespace mcpp {
 namespace {
 
 /// Returns a microbatch of samples packed from documents of these lengths. The last document is truncated.
-AttentionWork pack_documents(i64 seq, const std::vector<std::vector<i64>>& samples, std::vector<i64> windows = {0}) {
-  AttentionWork work{.seq_length = seq, .batch = static_cast<i64>(samples.size()), .starts = {}, .windows = windows};
+AttentionWork pack_documents(i64 seq, const std::vector<std::vector<i64>>& samples,
+                             std::vector<KeyLimits> layers = {{}}) {
+  AttentionWork work{.seq_length = seq, .batch = static_cast<i64>(samples.size()), .starts = {}, .layers = layers};
   work.starts.resize(static_cast<std::size_t>(seq * work.batch));
   for (i64 b = 0; b < work.batch; ++b) {
     i64 start = 0;
@@ -46,7 +47,7 @@ TEST(BalanceSequencePartitionTest, IsZigzagForSamplesOfOneDocument) {
   for (const i64 n : {2, 3, 4, 8}) {
     const SequencePartition ranks{.heads = 1, .rings = n};
     const SamplePartition partition = balance_sequence_partition(
-                              ranks, {.seq_length = 2 * n * 100, .starts = {}, .windows = {0, 0}}),
+                              ranks, {.seq_length = 2 * n * 100, .starts = {}, .layers = {{}, {}}}),
                           zigzag = SamplePartition::zigzag(ranks, 2 * n * 100);
     ASSERT_EQ(partition.runs(), 2);
     for (i64 rank = 0; rank < n; ++rank) EXPECT_EQ(partition.rank_positions(rank), zigzag.rank_positions(rank));
@@ -60,11 +61,22 @@ TEST(BalanceSequencePartitionTest, KeepsShortDocumentsAndWindowsTogether) {
   EXPECT_EQ(documents.runs(), 1);
   for (i64 owner = 0; owner < 4; ++owner) EXPECT_EQ(documents.reach(owner, 0), 0) << "no document is split";
   const SamplePartition windows =
-      balance_sequence_partition(ranks, {.seq_length = 32768, .starts = {}, .windows = {256}});
+      balance_sequence_partition(ranks, {.seq_length = 32768, .starts = {}, .layers = {{.window = 256}}});
   EXPECT_EQ(windows.runs(), 1);
   for (i64 owner = 0; owner < 4; ++owner) EXPECT_EQ(windows.reach(owner, 256), owner == 3 ? 0 : 1);
-  EXPECT_EQ(balance_sequence_partition(ranks, {.seq_length = 32768, .starts = {}, .windows = {256, 0}}).runs(), 2)
+  EXPECT_EQ(
+      balance_sequence_partition(ranks, {.seq_length = 32768, .starts = {}, .layers = {{.window = 256}, {}}}).runs(), 2)
       << "a layer without a window costs most";
+}
+
+TEST(BalanceSequencePartitionTest, CountsKeysOfChunksOnly) {
+  const SequencePartition ranks{.heads = 1, .rings = 4};
+  const AttentionWork work{.seq_length = 32768, .layers = {{.chunk = 8192}}};
+  const SamplePartition partition = balance_sequence_partition(ranks, work);
+  EXPECT_EQ(partition.runs(), 1) << "each rank has one chunk";
+  const std::vector<i64> costs = member_costs(ranks, work, partition);
+  EXPECT_EQ(costs[0], 8192 * 8193 / 2 + 64 * 8192);
+  EXPECT_EQ(std::count(costs.begin(), costs.end(), costs[0]), 4);
 }
 
 TEST(BalanceSequencePartitionTest, BalancesDocumentsOfAllLengths) {
@@ -73,8 +85,9 @@ TEST(BalanceSequencePartitionTest, BalancesDocumentsOfAllLengths) {
     for (const i64 n : {2, 4, 8}) {
       const SequencePartition ranks{.heads = 1, .rings = n};
       for (unsigned seed = 1; seed <= 20; ++seed) {
-        const AttentionWork work = pack_documents(seq, {mixed_lengths(seq, seed)},
-                                                  seed % 3 == 0 ? std::vector<i64>{0, 1024} : std::vector<i64>{0});
+        const AttentionWork work =
+            pack_documents(seq, {mixed_lengths(seq, seed)},
+                           seed % 3 == 0 ? std::vector<KeyLimits>{{}, {.window = 1024}} : std::vector<KeyLimits>{{}});
         worst = std::max(worst, max_to_min_cost(ranks, work, balance_sequence_partition(ranks, work)));
         worst_zigzag = std::max(worst_zigzag, max_to_min_cost(ranks, work, SamplePartition::zigzag(ranks, seq)));
       }
@@ -107,7 +120,7 @@ TEST(SamplePartitionTest, ReachMatchesPairwiseVisibility) {
   constexpr i64 kSeq = 96;
   const SequencePartition ranks{.heads = 1, .rings = 4};
   for (const i64 window : {0, 1, 5, 30}) {
-    const AttentionWork work = pack_documents(kSeq, {{10, 40, 3, 20, 23}, {50, 46}}, {window});
+    const AttentionWork work = pack_documents(kSeq, {{10, 40, 3, 20, 23}, {50, 46}}, {{.window = window}});
     const std::vector<i64> chunks{0, 5, 1, 2, 3, 7, 4, 6};
     std::vector<i64> first_keys;
     for (i64 chunk = 0; chunk < 8; ++chunk)

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "model/config/block_spec.h"
@@ -20,7 +21,7 @@ Workload work_of(double document_tokens, i64 window) {
 }
 
 /// Counts the keys that each token sees, for consecutive documents split into samples.
-double counted(double mean, i64 samples, i64 length, i64 window) {
+double counted(double mean, i64 samples, i64 length, i64 window, i64 chunk = 0) {
   std::mt19937_64 random(1);
   std::exponential_distribution<double> lengths(1 / mean);
   double sum = 0, left = lengths(random), age = 0;
@@ -29,7 +30,8 @@ double counted(double mean, i64 samples, i64 length, i64 window) {
       while (age >= left) age -= left, left = lengths(random);
       age += 1;
       const double position = static_cast<double>(at) + 0.5;
-      sum += std::min({age, position, window > 0 ? static_cast<double>(window) : position});
+      const double preceding = std::min({age - 0.5, position, window > 0 ? static_cast<double>(window) : position});
+      sum += chunk > 0 ? std::fmod(preceding, static_cast<double>(chunk)) : preceding;
     }
   }
   return sum / static_cast<double>(samples * length);
@@ -40,6 +42,14 @@ TEST(MeanAttendedKeysTest, MatchCountsOfPackedDocuments) {
     for (const i64 window : {i64{0}, i64{256}}) {
       const double found = mean_attended_keys(work_of(mean, window), window);
       EXPECT_NEAR(found / counted(mean, 4000, 2048, window), 1, 0.02) << mean << ", window " << window;
+    }
+}
+
+TEST(MeanAttendedKeysTest, MatchCountsInChunks) {
+  for (const double mean : {40.0, 300.0, 20000.0})
+    for (const i64 chunk : {i64{256}, i64{600}}) {
+      const double keys = mean_attended_keys(work_of(mean, 0), 0, chunk);
+      EXPECT_NEAR(keys / counted(mean, 4000, 2048, 0, chunk), 1, 0.02) << mean << ", chunk " << chunk;
     }
 }
 
