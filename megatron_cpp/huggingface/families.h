@@ -1,5 +1,5 @@
 // Table of the supported Hugging Face model types. A row has the names of a type and its differences from llama. A new
-// family also needs the names of its weights in weight_map.cpp.
+// family also needs the names of its weights in weight_names.cpp.
 #pragma once
 #include <span>
 #include <string>
