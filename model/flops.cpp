@@ -61,8 +61,7 @@ double attended_keys(i64 window, i64 seq_length) {
 
 double attention_flops_per_token(const ModelConfig& c) {
   const BlockKinds blocks(c);
-  std::vector<i64> layers = blocks.count(0, c.num_layers);
-  layers[blocks.kind_of_layer.back()] += c.mtp_num_layers;
+  const std::vector<i64> layers = blocks.count(0, c.num_blocks());
   BlockTraces traces(c);
   double flops = 0;
   for (std::size_t kind = 0; kind < layers.size(); ++kind)

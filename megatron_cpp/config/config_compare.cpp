@@ -90,6 +90,7 @@ constexpr auto kTensorDefining = std::to_array<std::string_view>({"training.prec
                                                                   "model.moe_router_add_bias",
                                                                   "model.moe_router_enable_expert_bias",
                                                                   "model.mtp_num_layers",
+                                                                  "model.mtp_hybrid_layer_pattern",
                                                                   "model.position_embedding_type"});
 
 bool defines_tensors(std::string_view key) {

@@ -27,14 +27,6 @@ RotaryKind rotary_kind(const ModelConfig& c, i64 layer, i64 window) {
   return c.rope_local_base_freq > 0 && window > 0 ? RotaryKind::Local : RotaryKind::Global;
 }
 
-/// Characters of hybrid_layer_pattern; '-' is an MLP.
-constexpr char kAttentionOnly = '*', kMambaOnly = 'M', kDeltaNetOnly = 'G', kExpertsOnly = 'E';
-
-/// Returns the character of a layer with one branch, or 0 without a pattern.
-char branch_of(const ModelConfig& c, i64 layer) {
-  return c.hybrid_layer_pattern.empty() ? '\0' : c.hybrid_layer_pattern.at(static_cast<std::size_t>(layer));
-}
-
 AttentionSpec attention_spec(const ModelConfig& c, i64 layer) {
   const i64 window = window_of(c, layer);
   const RotaryKind rope = rotary_kind(c, layer, window);
@@ -75,9 +67,33 @@ MultiLatentAttentionSpec latent_attention_spec(const ModelConfig& c, i64 layer) 
 bool has_experts(const ModelConfig& c, i64 layer) {
   const MoeConfig& moe = c.moe;
   if (moe.num_experts == 0) return false;
-  if (!c.hybrid_layer_pattern.empty()) return branch_of(c, layer) == kExpertsOnly;
   if (moe.layer_freq.size() == 1) return layer % moe.layer_freq[0] == 0;
   return moe.layer_freq.at(static_cast<std::size_t>(layer)) == 1;
+}
+
+/// Characters of hybrid_layer_pattern.
+constexpr char kAttention = '*', kMamba = 'M', kDeltaNet = 'G', kMlp = '-', kExperts = 'E';
+
+/// Characters of the branches of a layer; 0 = none.
+struct Branches {
+  char mixer = 0, feed_forward = 0;
+};
+
+/// Returns the branches of a pattern such as "*E", "G" or "-".
+Branches parse_branches(std::string_view pattern) {
+  Branches branches;
+  for (const char branch : pattern)
+    (branch == kMlp || branch == kExperts ? branches.feed_forward : branches.mixer) = branch;
+  return branches;
+}
+
+Branches branches_of(const ModelConfig& c, i64 layer) {
+  if (layer >= c.num_layers && !c.mtp_hybrid_layer_pattern.empty()) return parse_branches(c.mtp_hybrid_layer_pattern);
+  layer = std::min(layer, c.num_layers - 1);
+  if (!c.hybrid_layer_pattern.empty())
+    return parse_branches(std::string_view(c.hybrid_layer_pattern).substr(static_cast<std::size_t>(layer), 1));
+  return {.mixer = has_delta_net(c, layer) ? kDeltaNet : kAttention,
+          .feed_forward = has_experts(c, layer) ? kExperts : kMlp};
 }
 
 std::string describe(const AttentionSpec& attention, const ModelConfig& c) {
@@ -159,20 +175,19 @@ std::optional<AttentionSpec> BlockSpec::core_attention() const {
 }
 
 BlockSpec block_spec(const ModelConfig& config, i64 layer) {
+  const Branches branches = branches_of(config, layer);
   layer = std::min(layer, config.num_layers - 1);
   BlockSpec block;
   const bool has_post_norms = is_selected(config.post_norm_freq, layer, /*is_nth=*/true, /*if_empty=*/false);
   block.norm_position = has_post_norms ? NormPosition::Post : config.norm_position;
-  const char branch = branch_of(config, layer);
-  if (branch == kMambaOnly || branch == kDeltaNetOnly || has_delta_net(config, layer))
-    block.mixer = recurrent_spec(config, branch == kMambaOnly);
-  else if ((branch == '\0' || branch == kAttentionOnly) && config.mla.is_used)
+  if (branches.mixer == kMamba || branches.mixer == kDeltaNet)
+    block.mixer = recurrent_spec(config, branches.mixer == kMamba);
+  else if (branches.mixer == kAttention && config.mla.is_used)
     block.mixer = latent_attention_spec(config, layer);
-  else if (branch == '\0' || branch == kAttentionOnly)
+  else if (branches.mixer == kAttention)
     block.mixer = attention_spec(config, layer);
-  if (branch != '\0' && block.has_mixer()) return block;
-  block.feed_forward = MlpSpec{config.ffn(layer)};
-  if (has_experts(config, layer))
+  if (branches.feed_forward == kMlp) block.feed_forward = MlpSpec{config.ffn(layer)};
+  if (branches.feed_forward == kExperts)
     block.feed_forward = MoeSpec{.num_experts = config.moe.num_experts,
                                  .ffn_hidden_size = config.moe_ffn(),
                                  .latent_size = config.moe.latent_size,
@@ -195,7 +210,7 @@ std::vector<BlockSpec> block_specs(const ModelConfig& config) {
 }
 
 BlockKinds::BlockKinds(const ModelConfig& config) {
-  for (const BlockSpec& block : block_specs(config)) {
+  for (const BlockSpec& block : block_specs(config, 0, config.num_blocks())) {
     const auto it = std::ranges::find(kinds, block);
     kind_of_layer.push_back(static_cast<std::size_t>(it - kinds.begin()));
     if (it == kinds.end()) kinds.push_back(block);
@@ -220,6 +235,9 @@ std::string describe_blocks(const ModelConfig& config) {
     groups.push_back(count > 1 || texts.size() == 1 ? str(count, " x ", group) : group);
     at += period * count;
   }
+  if (config.mtp_num_layers > 0)
+    groups.push_back(str(config.mtp_num_layers, " x ", describe(block_spec(config, config.num_layers), config),
+                         " for multi-token prediction"));
   return join(groups, ", ");
 }
 

@@ -1,8 +1,8 @@
 // Blocks of a model: a model is an embedding, a list of blocks, a final norm and an output matrix. block_spec() is the
 // only place that interprets the keys of the configuration that differ by layer (hybrid_layer_pattern, moe_layer_freq,
 // window_attn_skip_freq, no_rope_freq and the keys that concern only layers with or without RoPE, post_norm_freq,
-// attention_output_gate, linear_attention_freq, and sizes given as lists). Layers, estimates, weight maps and the
-// planner read the result.
+// attention_output_gate, linear_attention_freq, mtp_hybrid_layer_pattern, and sizes given as lists). Layers, estimates,
+// weight maps and the planner read the result.
 #pragma once
 #include <compare>
 #include <optional>
@@ -104,8 +104,8 @@ struct BlockSpec {
   auto operator<=>(const BlockSpec&) const = default;
 };
 
-/// Returns the block of layer 0, 1, ... The layers of multi-token prediction follow the others and equal the last of
-/// them.
+/// Returns the block of a layer, counted from 0. Layers of multi-token prediction, which follow the others, have the
+/// block of the last layer or, with mtp_hybrid_layer_pattern, the branches that it states.
 BlockSpec block_spec(const ModelConfig& config, i64 layer);
 /// Returns the number of residual branches of the model.
 i64 count_branches(const ModelConfig& config);
@@ -113,7 +113,7 @@ i64 count_branches(const ModelConfig& config);
 std::vector<BlockSpec> block_specs(const ModelConfig& config, i64 first, i64 end);
 std::vector<BlockSpec> block_specs(const ModelConfig& config);
 
-/// Distinct blocks of a model, and the index of each layer's block.
+/// Distinct blocks of a model, including those of multi-token prediction, and the index of each layer's block.
 struct BlockKinds {
   std::vector<BlockSpec> kinds;  ///< in the order of their first layers
   std::vector<std::size_t> kind_of_layer;

@@ -159,8 +159,39 @@ void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& errors) 
     errors.push_back("model.qk_layernorm_all_heads: needs normalization = \"RMSNorm\"");
 }
 
+/// Returns true if `pattern` is one mixer, one feed-forward part, or one of each in this order.
+bool is_one_layer(const std::string& pattern) {
+  constexpr std::string_view kMixers = "*MG", kFeedForward = "-E";
+  const bool has_mixer = !pattern.empty() && kMixers.find(pattern[0]) != std::string_view::npos;
+  const std::string rest = pattern.substr(has_mixer ? 1 : 0);
+  return rest.empty() ? has_mixer : rest.size() == 1 && kFeedForward.find(rest[0]) != std::string_view::npos;
+}
+
+/// Appends conflicts of mtp_hybrid_layer_pattern.
+void add_mtp_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
+  const std::string& pattern = m.mtp_hybrid_layer_pattern;
+  if (pattern.empty()) return;
+  const auto has = [&](char branch) { return pattern.find(branch) != std::string::npos; };
+  const auto model_has = [&](char branch) { return m.hybrid_layer_pattern.find(branch) != std::string::npos; };
+  const auto add = [&](const auto&... text) {
+    errors.push_back(str("model.mtp_hybrid_layer_pattern: \"", pattern, "\" ", text...));
+  };
+  if (!is_one_layer(pattern))
+    return add(
+        "must be one of * (attention), M (Mamba-2) and G (Gated DeltaNet), one of - (MLP) and E (experts), or one ",
+        "of each in this order");
+  if (has('E') && m.moe.num_experts == 0) add("needs num_experts; set it, or use - instead of E");
+  if (has('M') && !model_has('M')) add("needs a layer with Mamba-2 in hybrid_layer_pattern; use * instead of M");
+  if (has('G') && !model_has('G') && m.recurrent.linear_attention_freq.empty())
+    add("needs a layer with Gated DeltaNet (linear_attention_freq, or G in hybrid_layer_pattern); use * instead of G");
+  if (m.use_parallel_residual && pattern.size() == 1)
+    add("is one branch, which cannot run in parallel; state two, or remove use_parallel_residual");
+}
+
 void add_mtp_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
   if (m.mtp_num_layers == 0) {
+    if (!m.mtp_hybrid_layer_pattern.empty())
+      errors.push_back("model.mtp_hybrid_layer_pattern: only read when mtp_num_layers is set");
     if (m.mtp_loss_scaling_factor != ModelConfig().mtp_loss_scaling_factor)
       errors.push_back("model.mtp_loss_scaling_factor: only read when mtp_num_layers is set");
     return;
@@ -169,6 +200,7 @@ void add_mtp_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {
     errors.push_back("model.mtp_num_layers: needs position_embedding_type = \"rope\" or \"none\"");
   if (m.mtp_num_layers >= m.seq_length)
     errors.push_back(str("model.mtp_num_layers: ", m.mtp_num_layers, " must be below seq_length ", m.seq_length));
+  add_mtp_pattern_conflicts(m, errors);
 }
 
 /// Appends conflicts of multi-latent attention with keys of other kinds of attention.

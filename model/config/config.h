@@ -97,6 +97,7 @@ struct ModelConfig {
   bool add_mlp_bias = false;
   bool untie_embeddings_and_output_weights = false;
   i64 mtp_num_layers = 0;
+  std::string mtp_hybrid_layer_pattern = {};
   double mtp_loss_scaling_factor = 0.1;
   double hidden_dropout = 0.1;
   double attention_dropout = 0.1;
@@ -218,6 +219,9 @@ struct ModelConfig {
           "layers of multi-token prediction, of which layer k predicts the token k positions after the next one in "
           "training; 0 = none",
           between(0, 100));
+    visit("mtp_hybrid_layer_pattern", self.mtp_hybrid_layer_pattern,
+          "branches of a layer of multi-token prediction, as in hybrid_layer_pattern: one of *, M and G, then one of - "
+          "and E, for example \"*E\"; \"\" = those of the last layer");
     visit("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor,
           "weight of the mean loss of the multi-token prediction layers", greater_than(0));
     visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP",
@@ -232,6 +236,7 @@ struct ModelConfig {
   /// Removes multi-token prediction, which only training uses.
   void remove_mtp() {
     mtp_num_layers = 0;
+    mtp_hybrid_layer_pattern.clear();
     mtp_loss_scaling_factor = ModelConfig().mtp_loss_scaling_factor;
   }
   /// Returns true if the pipeline stage with the output layer uses the word embeddings, as output matrix or for

@@ -327,6 +327,45 @@ TEST(BlockSpecTest, LayersOfMultiTokenPredictionEqualLastLayer) {
   EXPECT_THAT(layers_with_experts(config, 0, config.num_blocks()), ElementsAre(2, 5, 6, 7));
 }
 
+TEST(BlockSpecTest, LayersOfMultiTokenPredictionHaveStatedBranches) {
+  ModelConfig config = small_model();
+  config.position_embedding_type = PositionEmbedding::Rope;
+  config.mtp_num_layers = 2;
+  config.moe.num_experts = 4;
+  config.moe.layer_freq = {0, 1, 1, 1, 1, 0};
+  config.recurrent.linear_attention_freq = {1, 0, 1, 0, 1, 1};
+  config.mtp_hybrid_layer_pattern = "*E";
+  EXPECT_TRUE(config.conflicts().empty());
+  EXPECT_EQ(block_spec(config, 6), block_spec(config, 3));
+  EXPECT_EQ(block_spec(config, 7), block_spec(config, 3));
+  EXPECT_THAT(BlockKinds(config).count(0, 8), ElementsAre(2, 4, 2));
+  EXPECT_THAT(describe_blocks(config),
+              testing::EndsWith(", 2 x [attention gqa 4/2 rope | 4 experts top 2 gelu 96] for multi-token prediction"));
+  config.mtp_hybrid_layer_pattern = "-";
+  EXPECT_FALSE(block_spec(config, 6).has_mixer());
+  EXPECT_EQ(block_spec(config, 6).mlp()->ffn_hidden_size, 96);
+}
+
+TEST(BlockSpecTest, RejectsImpossibleBranchesOfMultiTokenPrediction) {
+  ModelConfig config = small_model();
+  config.position_embedding_type = PositionEmbedding::Rope;
+  config.mtp_num_layers = 1;
+  const auto with = [&](const char* pattern) {
+    config.mtp_hybrid_layer_pattern = pattern;
+    return config.conflicts();
+  };
+  for (const char* pattern : {"E*", "**", "*-E", "x", "*x", "-E"})
+    EXPECT_THAT(with(pattern), ElementsAre(HasSubstr("one of each in this order"))) << pattern;
+  EXPECT_THAT(with("*E"), ElementsAre("model.mtp_hybrid_layer_pattern: \"*E\" needs num_experts; set it, or use - "
+                                      "instead of E"));
+  EXPECT_THAT(with("M-"), ElementsAre(HasSubstr("needs a layer with Mamba-2 in hybrid_layer_pattern")));
+  EXPECT_THAT(with("G"), ElementsAre(HasSubstr("needs a layer with Gated DeltaNet")));
+  config.use_parallel_residual = true;
+  EXPECT_THAT(with("*"), ElementsAre(HasSubstr("is one branch, which cannot run in parallel")));
+  config.mtp_num_layers = 0;
+  EXPECT_THAT(with("*-"), ElementsAre("model.mtp_hybrid_layer_pattern: only read when mtp_num_layers is set"));
+}
+
 TEST(BlockSpecTest, RejectsImpossibleMultiTokenPrediction) {
   ModelConfig config = small_model();
   config.mtp_num_layers = 10;

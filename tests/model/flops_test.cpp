@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "model/config/block_spec.h"
+#include "tests/support/tiny_model.h"
 
 namespace mcpp {
 namespace {
@@ -90,6 +91,21 @@ TEST(FlopsTest, MatchesPublishedLlama3) {
   EXPECT_NEAR(flops_per_token(llama(32, 4096, 32, 8, 14336)), 5.147e10, 0.001e10);
   const ModelConfig c = llama(32, 4096, 32, 8, 14336);
   EXPECT_DOUBLE_EQ(flops_per_batch(c, 3), flops_per_token(c) * 8192 * 3);
+}
+
+/// The layer of multi-token prediction has attention, unlike the last layer.
+TEST(FlopsTest, CountsBranchesOfMultiTokenPrediction) {
+  ModelConfig c = test::tiny_delta_net();
+  c.num_layers = 4;  // layers 0, 1 and 3 have Gated DeltaNet
+  const double before = attention_flops_per_token(c), dense = flops_per_token(c);
+  c.mtp_num_layers = 1, c.mtp_hybrid_layer_pattern = "*-";
+  const AttentionSpec attention = *block_spec(c, 4).attention();
+  const double core = 4 * static_cast<double>(attention.query_width()) * attended_keys(0, c.seq_length);
+  EXPECT_DOUBLE_EQ(attention_flops_per_token(c) - before, core);
+  const i64 h = c.hidden_size, matrices = h * (2 * h + attention.query_width() + 2 * attention.key_width()) +
+                                          attention.query_width() * h + 3 * h * c.ffn_hidden_size.first() +
+                                          h * c.padded_vocab_size();
+  EXPECT_DOUBLE_EQ(flops_per_token(c) - dense, 6 * static_cast<double>(matrices) + 3 * core);
 }
 
 TEST(FlopsTest, WindowCountsVisibleKeysOnly) {

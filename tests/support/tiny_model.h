@@ -236,6 +236,10 @@ inline std::vector<NamedModel> tiny_variants() {
   mtp.mtp_loss_scaling_factor = 0.5;
   ModelConfig mtp_tied = gemma;
   mtp_tied.mtp_num_layers = 1;
+  ModelConfig mtp_attention = tiny_delta_net();
+  mtp_attention.recurrent.linear_attention_freq = {5};  // the last of 3 or 8 layers has Gated DeltaNet
+  mtp_attention.mtp_num_layers = 1;
+  mtp_attention.mtp_hybrid_layer_pattern = "*-";
   const auto [deepseek, wide_values] = tiny_latent_models();
   return {{"qwen3", qwen3},
           {"gated_attention", gated_attention},
@@ -245,6 +249,7 @@ inline std::vector<NamedModel> tiny_variants() {
           {"gemma", gemma},
           {"mtp", mtp},
           {"mtp_tied", mtp_tied},
+          {"mtp_attention", mtp_attention},
           {"neox", neox},
           {"parallel_both_norms", mixed},
           {"hybrid", hybrid},

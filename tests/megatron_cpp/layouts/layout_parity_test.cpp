@@ -236,8 +236,8 @@ INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
                          });
 
 INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, LayoutParityTest,
-                         testing::Combine(testing::Values("mtp", "mtp_tied"), testing::Values(OptimizerKind::Adam),
-                                          testing::ValuesIn(kRows)),
+                         testing::Combine(testing::Values("mtp", "mtp_tied", "mtp_attention"),
+                                          testing::Values(OptimizerKind::Adam), testing::ValuesIn(kRows)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
                          });

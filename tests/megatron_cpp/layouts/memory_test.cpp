@@ -29,12 +29,13 @@ ModelConfig model_of(const std::string& name) {
   config.seq_length = 64;
   config.vocab_size = 512;
   config.hidden_dropout = name == "gpt2" ? 0.1 : 0;
-  if (name == "mtp") config.mtp_num_layers = 2;
+  if (name.starts_with("mtp")) config.mtp_num_layers = 2;
+  if (name == "mtp_experts") config.mtp_hybrid_layer_pattern = "*E";
   if (name == "latent") config = test::with_latent_attention(config);
   if (name.ends_with("experts")) {
-    config.moe.latent_size = name == "experts" ? 0 : 48;
+    config.moe.latent_size = name == "latent_experts" ? 48 : 0;
     config.moe.num_experts = config.moe.router_topk = 4;
-    config.moe.layer_freq = {0, 0, 1, 1, 0, 1, 1, 1};
+    config.moe.layer_freq = {0, 0, 1, 1, 0, 1, 1, name == "mtp_experts" ? 0 : 1};
     config.moe.ffn_hidden_size = 96;
     config.moe.aux_loss_coeff = 0.01;
     config.moe.shared_expert_intermediate_size = 32;
@@ -215,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, MemoryEstimateTest,
                          [](const auto& p) { return str(std::get<2>(p.param).name); });
 
 INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
-                         testing::Combine(testing::Values("experts", "latent_experts"),
+                         testing::Combine(testing::Values("experts", "latent_experts", "mtp_experts"),
                                           testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kExpertLayouts)),
                          name_of_case);
 

@@ -112,6 +112,7 @@ class RandomTraining {
     draw_latent_attention();
     draw_experts();
     draw_layer_differences();
+    draw_mtp_branches();
     config_.optimizer = {};
     config_.optimizer.optimizer = pick("optimizer", {OptimizerKind::Adam, OptimizerKind::Sgd});
     config_.optimizer.clip_grad = pick("clip_grad", {1.0, 0.0});
@@ -208,6 +209,23 @@ class RandomTraining {
     for (i64 layer = 0; layer < m.num_layers; ++layer)
       m.hybrid_layer_pattern += branches[static_cast<std::size_t>(layer) % branches.size()];
     if (m.moe.num_experts > 0) m.moe.layer_freq = {1};
+  }
+
+  /// Draws branches of multi-token prediction among those of the model.
+  void draw_mtp_branches() {
+    ModelConfig& m = config_.model;
+    if (m.mtp_num_layers == 0 || !flip("mtp_hybrid_layer_pattern")) return;
+    std::string mixers = "*", feed_forwards = "-";
+    if (m.hybrid_layer_pattern.find('M') != std::string::npos) mixers += "M";
+    if (m.hybrid_layer_pattern.find('G') != std::string::npos || !m.recurrent.linear_attention_freq.empty())
+      mixers += "G";
+    if (m.moe.num_experts > 0) feed_forwards += "E";
+    const auto draw = [&](const char* what, const std::string& from) {
+      return from.substr(pick<std::size_t>(what, {0, 1, 2, 3}) % from.size(), 1);
+    };
+    const i64 part = m.use_parallel_residual ? 0 : pick<i64>("mtp_branches", {0, 0, 0, 1, 2});
+    if (part != 1) m.mtp_hybrid_layer_pattern = draw("mtp_mixer", mixers);
+    if (part != 2) m.mtp_hybrid_layer_pattern += draw("mtp_feed_forward", feed_forwards);
   }
 
   /// The norms after scans have small inputs, so that they would amplify rounding with a small epsilon.
