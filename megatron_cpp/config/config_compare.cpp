@@ -136,6 +136,7 @@ ModelConfig architecture(ModelConfig model) {
   model.hidden_dropout = defaults.hidden_dropout;
   model.attention_dropout = defaults.attention_dropout;
   model.init_method_std = defaults.init_method_std;
+  model.mtp_loss_scaling_factor = defaults.mtp_loss_scaling_factor;
   model.moe.router_dtype = defaults.moe.router_dtype;
   model.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
   model.moe.router_bias_update_rate = defaults.moe.router_bias_update_rate;
@@ -244,6 +245,12 @@ void check_same_architecture(const Config& saved, const Config& now, const std::
   Config before, after;
   before.model = architecture(saved.model);
   after.model = architecture(now.model);
+  const i64 layers = before.model.mtp_num_layers;
+  if (layers > 0 && after.model.mtp_num_layers == 0) {
+    before.model.remove_mtp();
+    log.warn(str(checkpoint, ": its ", layers, " layers of multi-token prediction are left out; to train them, set ",
+                 "--model.mtp_num_layers=", layers));
+  }
   refuse_unless_accepted(differences(before, after), now.checkpoint.allow_changed_keys,
                          str(checkpoint, ": has the weights of a different model:"),
                          str("; `megatron_cpp checkpoint show --toml ", checkpoint, "` prints what to set"), log);

@@ -25,7 +25,8 @@ std::vector<Difference> differences(const Config& before, const Config& now);
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
 /// Throws BadInput if the weights of the checkpoint do not fit the model of `now`. Use it for runs that load only
-/// weights. Dropout, initialization and, if position embeddings are not trained, the context length may differ.
+/// weights. Dropout, initialization and, if position embeddings are not trained, the context length may differ. `now`
+/// may be without multi-token prediction, which is logged.
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
 /// Returns a warning for each schedule (learning rate, weight decay) whose remaining part changes because the length of

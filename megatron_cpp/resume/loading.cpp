@@ -227,7 +227,7 @@ std::optional<Damage> load_weights(const RunContext& run, TrainingState& state, 
     });
     add_expert_biases(*chunk.model, shards);
   }
-  check_all_used(reader, shards, world);
+  check_all_used(reader, shards, world, run.config.model.mtp_num_layers == 0 ? kMtpPrefix : "");
   if (auto damage = reader.load(shards, {world, *run.session.node}, Conversion::Convert)) return damage;
   state.publish_weights();
   const std::string bad = find_nonfinite_weight(state, world, *run.session.device);

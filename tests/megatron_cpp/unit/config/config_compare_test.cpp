@@ -112,6 +112,16 @@ TEST(ConfigCompareTest, RefusesWeightsOfDifferentArchitecture) {
       << shorter;
 }
 
+TEST(ConfigCompareTest, WeightsMayBeUsedWithoutMultiTokenPrediction) {
+  const std::string rope = "--model.position_embedding_type=rope", mtp = "--model.mtp_num_layers=2";
+  EXPECT_EQ(architecture_error({rope, mtp, "--model.mtp_hybrid_layer_pattern=*-"}, {rope}), "");
+  EXPECT_EQ(architecture_error({rope, mtp}, {rope, mtp, "--model.mtp_loss_scaling_factor=0.3"}), "");
+  EXPECT_CONTAINS(architecture_error({rope, mtp}, {rope, "--model.mtp_num_layers=1"}), "model.mtp_num_layers: 2 in");
+  EXPECT_CONTAINS(architecture_error({rope}, {rope, mtp}), "model.mtp_num_layers: 0 in the checkpoint, 2 now");
+  EXPECT_CONTAINS(architecture_error({rope, mtp}, {rope, mtp, "--model.mtp_hybrid_layer_pattern=-"}),
+                  "model.mtp_hybrid_layer_pattern: ");
+}
+
 TEST(ConfigCompareTest, RefusesChangedOriginalContextOfScaledRope) {
   const std::vector<std::string> yarn{"--model.position_embedding_type=rope", "--model.rope_scaling_type=yarn",
                                       "--model.rope_scaling_factor=4"};
