@@ -73,6 +73,7 @@ struct ImportOptions {
   std::string folder;
   std::string save;
   std::string precision;
+  i64 mtp_num_layers = -1;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -80,6 +81,8 @@ struct ImportOptions {
           "Hugging Face model: config.json and model.safetensors, or else model.safetensors.index.json and its parts");
     visit("save", self.save, "folder to write the checkpoint in");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the file");
+    visit("mtp_num_layers", self.mtp_num_layers,
+          "layers for multi-token prediction to import; 0 = none, -1 = all in the file", at_least(-1));
   }
 };
 
@@ -306,6 +309,19 @@ SpecialTokens read_checked_tokens(const Path& folder, const Path& tokenizer, con
   return read_stated_tokens(folder, &opened, model.vocab_size);
 }
 
+/// Logs what the import leaves out or chooses.
+void warn_of_differences(const std::string& folder, const ImportedModel& imported, const Log& log) {
+  if (imported.ignores_index)
+    log.warn(str(folder, ": has both model.safetensors and model.safetensors.index.json; the weights are read ",
+                 "from model.safetensors, as in transformers"));
+  if (!imported.skipped_layers.empty())
+    log.warn(str(folder, ": the layers for multi-token prediction are not imported: ",
+                 join(imported.skipped_layers, "*, "), "*"));
+  if (imported.absent_layers > 0)
+    log.warn(str(folder, ": config.json states ", imported.absent_layers,
+                 " layers for multi-token prediction, but the file has none; the model is imported without them"));
+}
+
 ExitCode import_hf(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp checkpoint import-hf",
                     .summary = str("Converts a Hugging Face model to a checkpoint of weights, for evaluation, "
@@ -317,13 +333,10 @@ ExitCode import_hf(Arguments args, Log& log) {
   if (!read_options(args, usage, options, log)) return ExitCode::Done;
   check_without_checkpoints(options.save);
   CpuDevice device;
-  ImportedModel imported = import_huggingface(options.folder, dtype_option(options.precision), device);
-  if (imported.ignores_index)
-    log.warn(str(options.folder, ": has both model.safetensors and model.safetensors.index.json; the weights are read ",
-                 "from model.safetensors, as in transformers"));
-  if (!imported.skipped_layers.empty())
-    log.warn(str(options.folder, ": the layers for multi-token prediction are not imported: ",
-                 join(imported.skipped_layers, "*, "), "*"));
+  const std::optional<i64> mtp_layers =
+      options.mtp_num_layers < 0 ? std::nullopt : std::optional(options.mtp_num_layers);
+  ImportedModel imported = import_huggingface(options.folder, dtype_option(options.precision), device, mtp_layers);
+  warn_of_differences(options.folder, imported, log);
   Config config;
   config.model = imported.model;
   config.training.precision = precision_of(imported.weights->shards().front().dtype);
@@ -344,6 +357,19 @@ ExitCode import_hf(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
+/// Removes multi-token prediction, with a warning, from a model that can be exported only without it.
+void remove_unexportable_mtp(ModelConfig& model, const std::string& model_type, const Log& log) {
+  ModelConfig without = model;
+  without.remove_mtp();
+  if (model.mtp_num_layers == 0 || has_exporting_family(model, model_type) ||
+      !has_exporting_family(without, model_type))
+    return;
+  log.warn(str("the layers of multi-token prediction are not exported: ",
+               model_type.empty() ? std::string("no model type has") : str("model type ", model_type, " does not have"),
+               " this model with such layers"));
+  model = without;
+}
+
 ExitCode export_hf(Arguments args, Log& log) {
   const Usage usage{
       .command = "megatron_cpp checkpoint export-hf",
@@ -356,10 +382,7 @@ ExitCode export_hf(Arguments args, Log& log) {
   CheckpointReader reader(checkpoint);
   reader.set_listener(make_progress_listener(log, "exporting"));
   Config config = parse_stored_config(reader.state().config, checkpoint.string() + "/config");
-  if (config.model.mtp_num_layers > 0) {
-    log.info("the layers of multi-token prediction are not exported, because transformers does not use them");
-    config.model.remove_mtp();
-  }
+  remove_unexportable_mtp(config.model, options.model_type, log);
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
                       .model_type = options.model_type,

@@ -1,5 +1,6 @@
-// Conversion of the keys of attention and of experts in config.json.
+// Keys of attention, of experts and of multi-token prediction in config.json.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,5 +75,14 @@ void parse_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model
 std::vector<std::string> unsupported_expert_options(const ModelConfig& model, ExpertKeys keys);
 /// Adds the keys that parse_experts() reads.
 void add_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);
+
+// Multi-token prediction in config.json.
+
+/// Returns the number of layers for multi-token prediction that config.json states, if it states one.
+std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits);
+/// Gives the model such layers, with the branches that they have in files; the other keys must be set.
+void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 count);
+/// Adds the key that stated_prediction_layers() reads.
+void add_prediction_layers(const ModelConfig& model, const LlamaTraits& traits, OrderedJson& json);
 
 }  // namespace mcpp

@@ -215,7 +215,6 @@ OrderedJson write_deepseek(const ModelConfig& m, const Family& family) {
                    {"rope_theta", m.rotary_base},
                    {"rope_scaling", rope_scaling_json(m)},
                    {"attention_bias", false}};
-  if (family.traits.experts == ExpertKeys::DeepSeekV3) json["num_nextn_predict_layers"] = 0;
   add_experts(m, family.traits.experts, json);
   json["attention_dropout"] = m.attention_dropout;
   return json;

@@ -42,7 +42,7 @@ constexpr Family with_functions(Family family, decltype(Family::parse) parse, de
 
 /// Returns a family with Gated DeltaNet and gated attention.
 constexpr Family qwen3_next_like(F family, std::string_view model_type, std::string_view architecture,
-                                 i64 num_key_value_heads, ExpertKeys experts) {
+                                 i64 num_key_value_heads, ExpertKeys experts, const char* prediction_key) {
   return with_functions(llama_like(family, model_type, architecture,
                                    {.max_position_embeddings = 32768,
                                     .num_key_value_heads = num_key_value_heads,
@@ -51,7 +51,8 @@ constexpr Family qwen3_next_like(F family, std::string_view model_type, std::str
                                     .head_norms = HeadNormKind::EachHead,
                                     .partial_rotary_factor = 0.25,
                                     .linear_layers = LinearLayers::Any,
-                                    .prediction_prefix = "mtp."}),
+                                    .prediction = PredictionForm::Module,
+                                    .prediction_key = prediction_key}),
                         parse_qwen3_next, write_qwen3_next);
 }
 
@@ -90,9 +91,11 @@ constexpr Family kFamilies[]{
                 .windows = WindowKeys::AllIfUsed,
                 .experts = ExpertKeys::Qwen3,
                 .head_norms = HeadNormKind::EachHead}),
-    qwen3_next_like(F::Qwen3Next, "qwen3_next", "Qwen3NextForCausalLM", 2, ExpertKeys::Qwen3Next),
-    qwen3_next_like(F::Qwen35, "qwen3_5_text", "Qwen3_5ForCausalLM", 4, ExpertKeys::None),
-    qwen3_next_like(F::Qwen35Moe, "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", 2, ExpertKeys::Qwen35Moe),
+    qwen3_next_like(F::Qwen3Next, "qwen3_next", "Qwen3NextForCausalLM", 2, ExpertKeys::Qwen3Next,
+                    "num_nextn_predict_layers"),
+    qwen3_next_like(F::Qwen35, "qwen3_5_text", "Qwen3_5ForCausalLM", 4, ExpertKeys::None, "mtp_num_hidden_layers"),
+    qwen3_next_like(F::Qwen35Moe, "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", 2, ExpertKeys::Qwen35Moe,
+                    "mtp_num_hidden_layers"),
     llama_like(F::Dots1, "dots1", "Dots1ForCausalLM",
                {.num_key_value_heads = 32,
                 .biases = BiasKeys::Attention,
@@ -103,12 +106,16 @@ constexpr Family kFamilies[]{
     deepseek_like(F::DeepSeekV2, "deepseek_v2", "DeepseekV2ForCausalLM",
                   {.experts = ExpertKeys::DeepSeekV2, .q_lora_rank = 1536}),
     deepseek_like(F::DeepSeekV3, "deepseek_v3", "DeepseekV3ForCausalLM",
-                  {.max_position_embeddings = 4096, .experts = ExpertKeys::DeepSeekV3, .q_lora_rank = 1536}),
+                  {.max_position_embeddings = 4096,
+                   .experts = ExpertKeys::DeepSeekV3,
+                   .q_lora_rank = 1536,
+                   .prediction = PredictionForm::After}),
     deepseek_like(F::Glm4MoeLite, "glm4_moe_lite", "Glm4MoeLiteForCausalLM",
                   {.max_position_embeddings = 202752,
                    .rms_norm_eps = 1e-5,
                    .experts = ExpertKeys::Glm4MoeLite,
-                   .q_lora_rank = 768}),
+                   .q_lora_rank = 768,
+                   .prediction = PredictionForm::After}),
     llama_like(F::Phi3, "phi3", "Phi3ForCausalLM",
                {.max_position_embeddings = 4096,
                 .rms_norm_eps = 1e-5,
@@ -191,7 +198,7 @@ constexpr Family kFamilies[]{
      "lm_head",
      parse_nemotron_h,
      write_nemotron_h,
-     {.has_layer_pattern = true, .prediction_prefix = "mtp."}},
+     {.has_layer_pattern = true, .prediction = PredictionForm::Skipped}},
 };
 
 }  // namespace

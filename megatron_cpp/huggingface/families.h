@@ -88,6 +88,13 @@ enum class LinearLayers : u8 {
 };
 /// Norm of queries and keys: none, one per head, or one over all heads.
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
+/// Layers for multi-token prediction in files.
+enum class PredictionForm : u8 {
+  None,
+  After,    ///< layers after the others, each with a copy of the word embeddings and of the output matrix
+  Module,   ///< one layer, below "mtp."
+  Skipped,  ///< tensors below "mtp.", which are not imported
+};
 
 /// Differences of a model type from llama. Members named after a key are its default.
 struct LlamaTraits {
@@ -114,9 +121,8 @@ struct LlamaTraits {
   /// query_pre_attn_scalar and soft caps.
   bool is_gemma = false;
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;
-  /// Prefix of the tensors for multi-token prediction. Empty if they are stored as layers after the others, or if the
-  /// type has none.
-  std::string_view prediction_prefix = {};
+  PredictionForm prediction = PredictionForm::None;
+  const char* prediction_key = "num_nextn_predict_layers";  ///< number of layers for multi-token prediction
 };
 
 /// One supported model type.

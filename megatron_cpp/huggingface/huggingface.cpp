@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "checkpoint/directory/folder.h"
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
+#include "megatron_cpp/huggingface/prediction_layers.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "model/layers/moe/router.h"
 #include "model/meta_model.h"
@@ -89,17 +90,17 @@ DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
 }
 
-/// Returns the prefixes of the tensors for multi-token prediction. DeepSeek-V3 stores them as layers after the others.
-std::vector<std::string> prediction_layers(const std::string& config, const Family& family, i64 num_layers) {
-  constexpr i64 kMaxCount = 100;
-  std::vector<std::string> layers;
-  if (!family.traits.prediction_prefix.empty()) layers.emplace_back(family.traits.prediction_prefix);
-  if (!has_latent_attention(family)) return layers;
-  const Json json = Json::parse(config);
-  const i64 count = std::min(ConfigJson(json, "config.json").count("num_nextn_predict_layers", 0), kMaxCount);
-  for (i64 layer = num_layers; layer < num_layers + count; ++layer)
-    layers.push_back(str(family.base, family.layers, layer, "."));
-  return layers;
+/// Throws if a tensor that repeats that of a rule differs from it. Files may lack such tensors.
+void check_copies(const SafetensorsReader& reader, const WeightRule& rule, const std::string& folder) {
+  for (const std::string& name : rule.copies) {
+    const SafeTensor* copy = reader.find(name);
+    const SafeTensor& tensor = reader.at(rule.foreign[0].name);
+    const bool is_equal = !copy || (copy->type == tensor.type && copy->shape == tensor.shape &&
+                                    std::ranges::equal(reader.bytes(*copy), reader.bytes(tensor)));
+    check_input(is_equal, folder, ": ", name, " differs from ", tensor.name,
+                ", but multi-token prediction shares the embedding and output matrices of the model; "
+                "--mtp_num_layers=0 imports the model without it");
+  }
 }
 
 /// Throws if the file has tensors that the model does not use, except tensors with one of the `optional` prefixes.
@@ -110,6 +111,7 @@ std::vector<std::string> check_all_used(const SafetensorsReader& reader, const s
   std::set<std::string> used, skipped;
   for (const WeightRule& rule : rules) {
     for (const ForeignTensor& tensor : rule.foreign) used.insert(tensor.name);
+    used.insert(rule.copies.begin(), rule.copies.end());
   }
   for (const SafeTensor& tensor : reader.tensors()) {
     if (used.contains(tensor.name) || is_buffer(tensor.name)) continue;
@@ -141,22 +143,32 @@ void prepare_folder(const Path& folder) {
 
 }  // namespace
 
-ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device) {
+ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device,
+                                 std::optional<i64> prediction_layers) {
   const Path config = folder / "config.json";
   const std::string text = read_text_file(config);
   const Family& family = family_of_config(text, config.string());
   ModelConfig model = parse_huggingface_config(text, config.string());
   SafetensorsReader reader(folder);
+  const PredictionLayers prediction =
+      choose_prediction_layers(reader, family, model.num_layers, stated_prediction_layers(text, config.string()),
+                               prediction_layers, folder.string());
+  if (prediction.count != model.mtp_num_layers)
+    model = parse_huggingface_config(text, config.string(), prediction.count);
   const bool is_bare_model = family.family == HuggingfaceFamily::Gpt2 && reader.find("wte.weight") != nullptr;
-  const auto check = [&](const WeightRule& rule) { check_tensors(reader, rule, folder.string()); };
+  const auto check = [&](const WeightRule& rule) {
+    check_tensors(reader, rule, folder.string());
+    check_copies(reader, rule, folder.string());
+  };
   std::vector<WeightRule> rules = weight_map(model, family, is_bare_model ? "" : family.base, check);
-  std::vector<std::string> skipped =
-      check_all_used(reader, rules, prediction_layers(text, family, model.num_layers), family, folder.string());
+  std::vector<std::string> skipped = check_all_used(reader, rules, prediction.skipped, family, folder.string());
   const DType type = dtype.value_or(stored_type(reader, rules));
   const bool ignores_index = reader.ignores_index();
-  return {std::move(model),
-          std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device),
-          std::move(skipped), ignores_index};
+  return {.model = std::move(model),
+          .weights = std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device),
+          .skipped_layers = std::move(skipped),
+          .absent_layers = prediction.absent,
+          .ignores_index = ignores_index};
 }
 
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,

@@ -205,12 +205,21 @@ std::vector<std::string> find_defects(const ModelConfig& model) {
 /// Returns the keys of config.json that determine the outputs of the model.
 OrderedJson function_json(const ModelConfig& model, const Family& family) {
   OrderedJson json = family.write(model, family);
+  add_prediction_layers(model, family.traits, json);
   json["tie_word_embeddings"] = !model.untie_embeddings_and_output_weights;
   json["initializer_range"] = model.init_method_std;
   return json;
 }
 
-/// Returns 1 or 0 per layer for the result of `has`, or an empty list if it is false for all layers.
+/// Returns the model of a config.json with the given number of layers for multi-token prediction, or the stated one.
+ModelConfig parse_model(const ConfigJson& config, const Family& family, std::optional<i64> prediction_layers = {}) {
+  const i64 stated = stated_prediction_layers(config, family.traits).value_or(0);
+  ModelConfig model = family.parse(config, family);
+  set_prediction_layers(model, family.traits, prediction_layers.value_or(stated));
+  return model;
+}
+
+/// Returns for each layer whether `has` holds, or an empty list if it holds for none.
 template <class F>
 std::vector<i64> layers_with(const ModelConfig& m, F&& has) {
   std::vector<i64> layers;
@@ -274,6 +283,8 @@ ModelConfig canonical_form(ModelConfig m) {
         layers_with(m, [&](i64 layer) { return block_spec(given, layer).recurrent() != nullptr; });
   if (m.hybrid_layer_pattern.find('M') != std::string::npos)
     m.recurrent.mamba_num_heads = given.recurrent.mamba_heads(given.hidden_size);
+  m.mtp_hybrid_layer_pattern.clear();  // compared as a block
+  m.mtp_loss_scaling_factor = defaults.mtp_loss_scaling_factor;
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
   m.moe.router_dtype = defaults.moe.router_dtype;
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
@@ -330,26 +341,42 @@ std::vector<std::string> unsupported_keys(ModelConfig model, const Family& famil
     return unsupported;
   model.vocab_size = std::max<i64>(model.vocab_size, 1);
   const Json json = Json::parse(function_json(model, family).dump());
-  const auto expected = key_texts(canonical_form(model)),
-             actual = key_texts(canonical_form(family.parse(ConfigJson(json, "config.json"), family)));
+  const ModelConfig parsed = parse_model(ConfigJson(json, "config.json"), family);
+  const auto expected = key_texts(canonical_form(model)), actual = key_texts(canonical_form(parsed));
   std::vector<std::string> names;
   for (std::size_t i = 0; i < expected.size(); ++i)
     if (expected[i].second != actual[i].second) names.push_back(expected[i].first);
+  if (names.empty() && model.mtp_num_layers > 0 &&
+      block_spec(model, model.num_layers) != block_spec(parsed, parsed.num_layers))
+    names.emplace_back("model.mtp_hybrid_layer_pattern");
   return names;
+}
+
+/// Returns the first family of a model type, or of any if it is empty, that can express the model, or null. Adds why
+/// the others cannot to `reasons`.
+const Family* find_exporting_family(const ModelConfig& model, std::string_view model_type,
+                                    std::vector<std::string>& reasons) {
+  for (const Family& candidate : families()) {
+    if (!model_type.empty() && candidate.model_type != model_type) continue;
+    const std::vector<std::string> unsupported = unsupported_keys(model, candidate);
+    if (unsupported.empty()) return &candidate;
+    reasons.push_back(str(candidate.model_type, " requires different values of ", join(unsupported, ", ")));
+  }
+  return nullptr;
 }
 
 }  // namespace
 
 const Family& exporting_family(const ModelConfig& model, std::string_view model_type) {
   std::vector<std::string> reasons;
-  for (const Family& candidate : families()) {
-    if (!model_type.empty() && candidate.model_type != model_type) continue;
-    const std::vector<std::string> unsupported = unsupported_keys(model, candidate);
-    if (unsupported.empty()) return candidate;
-    reasons.push_back(str(candidate.model_type, " requires different values of ", join(unsupported, ", ")));
-  }
+  if (const Family* family = find_exporting_family(model, model_type, reasons)) return *family;
   check_input(!reasons.empty(), "\"", model_type, "\": the model type must be one of ", family_names());
   fail(ExitCode::BadInput, "no Hugging Face model type can express this model: ", join(reasons, "; "));
+}
+
+bool has_exporting_family(const ModelConfig& model, std::string_view model_type) {
+  std::vector<std::string> reasons;
+  return find_exporting_family(model, model_type, reasons) != nullptr;
 }
 
 const Family& family_of_config(std::string_view text, const std::string& source) {
@@ -361,13 +388,19 @@ const Family& family_of_config(std::string_view text, const std::string& source)
   return *family;
 }
 
-ModelConfig parse_huggingface_config(std::string_view text, const std::string& source) {
+ModelConfig parse_huggingface_config(std::string_view text, const std::string& source,
+                                     std::optional<i64> prediction_layers) {
   const Family& family = family_of_config(text, source);
   const Json json = parse_config(text, source);
-  ModelConfig model = family.parse(ConfigJson(json, source), family);
+  ModelConfig model = parse_model(ConfigJson(json, source), family, prediction_layers);
   const std::vector<std::string> defects = find_defects(model);
   check_input(defects.empty(), source, ": ", join(defects, "; "));
   return model;
+}
+
+std::optional<i64> stated_prediction_layers(std::string_view text, const std::string& source) {
+  const Json json = parse_config(text, source);
+  return stated_prediction_layers(ConfigJson(json, source), family_of_config(text, source).traits);
 }
 
 std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,

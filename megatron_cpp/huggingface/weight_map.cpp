@@ -12,23 +12,63 @@
 namespace mcpp {
 namespace {
 
+/// Module of the model that a parameter belongs to.
+enum class NamePlace : u8 {
+  Model,            ///< outside of the layers
+  Layer,            ///< a layer
+  Prediction,       ///< a layer for multi-token prediction, outside of its block
+  PredictionBlock,  ///< its block
+};
+
 /// Parts of the name of one of our parameters.
 struct NameParts {
-  std::string layer;   ///< number of the layer, or empty outside of layers
-  std::string module;  ///< name as in Counterpart::ours
+  NamePlace place = NamePlace::Model;
+  i64 layer = 0;       ///< its number among those of the place
+  std::string module;  ///< as in Counterpart::ours
   std::string suffix;  ///< ".weight" or ".bias"; empty for a bias of experts
 };
 
 NameParts parts_of(const std::string& name) {
-  constexpr std::string_view kLayers = "decoder.layers.";
+  constexpr std::string_view kLayers = "decoder.layers.", kPrediction = "mtp.layers.", kBlock = "transformer_layer.";
   const bool has_suffix = name.ends_with(".weight") || name.ends_with(".bias");
   const std::size_t dot = has_suffix ? name.rfind('.') : name.size();
-  NameParts parts{.layer = {}, .module = name.substr(0, dot), .suffix = name.substr(dot)};
-  if (!name.starts_with(kLayers)) return parts;
-  const std::size_t end = name.find('.', kLayers.size());
-  parts.layer = name.substr(kLayers.size(), end - kLayers.size());
+  NameParts parts{.module = name.substr(0, dot), .suffix = name.substr(dot)};
+  const bool is_layer = name.starts_with(kLayers);
+  if (!is_layer && !name.starts_with(kPrediction)) return parts;
+  const std::size_t first = (is_layer ? kLayers : kPrediction).size(), end = name.find('.', first);
+  parts.place = is_layer ? NamePlace::Layer : NamePlace::Prediction;
+  parts.layer = std::stoll(name.substr(first, end - first));
   parts.module = name.substr(end + 1, dot - end - 1);
+  if (is_layer) return parts;
+  if (parts.module.starts_with(kBlock))
+    parts.place = NamePlace::PredictionBlock, parts.module.erase(0, kBlock.size());
+  else
+    parts.module.insert(0, "mtp.");
   return parts;
+}
+
+/// Returns the prefix of the foreign tensors of a parameter.
+std::string prefix_of(const NameParts& name, const ModelConfig& model, const Family& family, std::string_view base) {
+  if (name.place == NamePlace::Model) return std::string(base);
+  if (name.place == NamePlace::Layer) return str(base, family.layers, name.layer, ".");
+  if (family.traits.prediction == PredictionForm::After)
+    return str(base, family.layers, model.num_layers + name.layer, ".");
+  return name.place == NamePlace::Prediction ? "mtp." : str("mtp.layers.", name.layer, ".");
+}
+
+/// Returns the tensors of layers for multi-token prediction that repeat the word embeddings or the output matrix.
+std::vector<std::string> copies_of(const std::string& module, const ModelConfig& model, const Family& family,
+                                   std::string_view base) {
+  std::vector<std::string> copies;
+  if (family.traits.prediction != PredictionForm::After) return copies;
+  const bool is_embedding = module == "embedding.word_embeddings",
+             is_output = module == "output_layer" || (is_embedding && !model.untie_embeddings_and_output_weights);
+  for (i64 layer = model.num_layers; layer < model.num_blocks(); ++layer) {
+    const std::string prefix = str(base, family.layers, layer, ".");
+    if (is_embedding) copies.push_back(prefix + "embed_tokens.weight");
+    if (is_output) copies.push_back(prefix + "shared_head.head.weight");
+  }
+  return copies;
 }
 
 Shape transposed(Shape shape) {
@@ -250,15 +290,19 @@ void on_bits(DType dtype, F&& f) {
 
 std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
                                    const std::function<void(const WeightRule&)>& check) {
-  const std::string layers = str(base, family.layers);
-  const std::vector<Counterpart> names = counterparts(family.family);
+  const std::vector<Counterpart> names = counterparts(family);
   std::vector<WeightRule> rules;
   const auto add = [&](const std::string& ours, const Shape& shape, std::optional<DType> dtype) {
     const NameParts name = parts_of(ours);
     const auto it = std::ranges::find(names, name.module, &Counterpart::ours);
     MCPP_CHECK(it != names.end(), ours, " has no counterpart");
-    WeightRule rule{.name = ours, .shape = shape, .foreign = {}, .moves = {}, .dtype = dtype};
-    const std::string where = name.layer.empty() ? std::string(base) : layers + name.layer + ".";
+    WeightRule rule{.name = ours,
+                    .shape = shape,
+                    .foreign = {},
+                    .moves = {},
+                    .dtype = dtype,
+                    .copies = copies_of(name.module, model, family, base)};
+    const std::string where = prefix_of(name, model, family, base);
     const bool is_stored_experts = it->conversion == WeightConversion::Experts ||
                                    it->conversion == WeightConversion::ExpertsInterleaved,
                is_bias = name.suffix == ".bias";
@@ -301,6 +345,10 @@ std::vector<ForeignParts> foreign_tensors(const std::vector<WeightRule>& rules) 
       const auto [at, is_new] = positions.emplace(rule.foreign[i].name, tensors.size());
       if (is_new) tensors.push_back({rule.foreign[i], {}});
       tensors[at->second].parts.push_back({&rule, i});
+    }
+    for (const std::string& copy : rule.copies) {
+      tensors.push_back({rule.foreign[0], {{&rule, 0}}});
+      tensors.back().tensor.name = copy;
     }
   }
   return tensors;

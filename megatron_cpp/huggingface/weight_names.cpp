@@ -228,9 +228,7 @@ Names nemotron_h() {
   };
 }
 
-}  // namespace
-
-std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
+Names names_of(HuggingfaceFamily family) {
   switch (family) {
     case HuggingfaceFamily::Gpt2:
       return gpt2();
@@ -270,6 +268,31 @@ std::vector<Counterpart> counterparts(HuggingfaceFamily family) {
     default:
       return llama();
   }
+}
+
+/// Returns the names outside of the block of a layer for multi-token prediction.
+Names prediction_names(PredictionForm form) {
+  const auto names = [](std::string_view embedding_norm, std::string_view hidden_norm, std::string_view projection,
+                        std::string_view final_norm) {
+    return Names{{"mtp.enorm", WeightConversion::AsIs, {embedding_norm}},
+                 {"mtp.hnorm", WeightConversion::AsIs, {hidden_norm}},
+                 {"mtp.eh_proj", WeightConversion::AsIs, {projection}},
+                 {"mtp.final_layernorm", WeightConversion::AsIs, {final_norm}}};
+  };
+  switch (form) {
+    case PredictionForm::After:
+      return names("enorm", "hnorm", "eh_proj", "shared_head.norm");
+    case PredictionForm::Module:
+      return names("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm");
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+std::vector<Counterpart> counterparts(const Family& family) {
+  return with(names_of(family.family), prediction_names(family.traits.prediction));
 }
 
 }  // namespace mcpp

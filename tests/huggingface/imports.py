@@ -1,5 +1,6 @@
 """Imports small random models of transformers with special tokens, and compares the results of both programs: token ids,
-greedy generation, loss of a text, and lm-evaluation-harness's log-likelihoods if it is installed.
+greedy generation, loss of a text, losses of multi-token prediction and the norm of the gradient in training, and
+lm-evaluation-harness's log-likelihoods if it is installed.
 
 usage: imports.py MEGATRON_CPP SOURCE_FOLDER [GOLDEN_FOLDER]
 With GOLDEN_FOLDER (tests/golden/imports), writes the models for golden_imports_test.cpp there.
@@ -11,11 +12,13 @@ import json
 import pathlib
 import random
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 
 try:
+    import mtp
     import olmo_hybrid_names
     import sentencepiece
     import tokenizers
@@ -122,6 +125,14 @@ def make_tokenizers(folder, corpus):
         "pair": pair(folder / "pair", corpus),
         "pair_bos": pair(folder / "pair_bos", corpus, add_bos_token=True),
     }
+
+
+def write_dataset(prefix, tokens):
+    """Writes a dataset of Megatron-LM with one document."""
+    prefix.with_suffix(".bin").write_bytes(tokens.to(torch.int32).numpy().tobytes())
+    int32 = 4
+    prefix.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, int32, 1, 2) + struct.pack("<iqqq", len(tokens), 0, 0, 1))
 
 
 FAMILIES = {
@@ -250,6 +261,9 @@ RANDOM_FAMILIES = {"NemotronH": random_nemotron, "OlmoHybrid": random_olmo_hybri
                    **{family: functools.partial(random_qwen3_next, family) for family in ("Qwen3Next", "Qwen3_5Text", "Qwen3_5MoeText")},
                    **{family: functools.partial(random_latent, family) for family in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")}}
 RANDOM_MODELS = 12
+# Families whose files may have layers for multi-token prediction, and how many; models have 0, 1, ... in turn.
+MTP_LAYERS = {"DeepseekV3": 2, "Glm4MoeLite": 2, "Qwen3Next": 1, "Qwen3_5Text": 1, "Qwen3_5MoeText": 1}
+MTP_FACTOR, MTP_LENGTH, MTP_SAMPLES = 0.1, 16, 3
 
 
 def families_of(folder):
@@ -391,15 +405,47 @@ class Check:
         self.expect((folder / "same" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes(), name,
                     "exports other weights")
 
-    def check(self, name, tokenizer_folder, family, seed, options):
+    def check_training(self, name, folder, model, prediction):
+        """Compares the losses and the norm of the gradient of one step with those of transformers."""
+        text = torch.randint(20, 300, (MTP_SAMPLES * MTP_LENGTH + 1,))
+        samples = torch.stack([text[at:at + MTP_LENGTH + 1] for at in range(0, len(text) - 1, MTP_LENGTH)])
+        losses = mtp.losses(model, prediction, samples)
+        weights = [1.0] + [MTP_FACTOR / prediction.num_mtp_layers] * prediction.num_mtp_layers
+        sum(weight * loss.sum() for weight, loss in zip(weights, losses)).div(losses[0].numel()).backward()
+        parameters = {id(parameter): parameter for module in (model, prediction) for parameter in module.parameters()}
+        norm = torch.stack([p.grad.double().norm() for p in parameters.values() if p.grad is not None]).norm().item()
+        write_dataset(folder / "text", text)
+        (folder / "train.toml").write_text(self.run("checkpoint", "show", folder / "run", "--toml"))
+        self.run("pretrain", folder / "train.toml", f"--checkpoint.load={folder}/run", "--checkpoint.finetune",
+                 f"--checkpoint.save={folder}/trained", f"--data.data_path={folder}/text", "--data.split=1,0,0",
+                 f"--data.tokenizer_model={folder}/run/tokenizer.model", f"--model.seq_length={MTP_LENGTH}",
+                 "--training.train_iters=1", "--training.eval_iters=0", f"--training.global_batch_size={MTP_SAMPLES}",
+                 f"--training.micro_batch_size={MTP_SAMPLES}", "--training.precision=fp32", "--logging.log_interval=1",
+                 *(["--model.moe_aux_loss_coeff=0"] if hasattr(model.config, "num_experts_per_tok") else []))
+        metrics = [json.loads(line) for line in (folder / "trained" / "metrics.jsonl").read_text().splitlines()]
+        step = next(line for line in metrics if line["type"] == "train")
+        for ours, loss in zip([step["lm_loss"]] + step["mtp_losses"], losses, strict=True):
+            self.expect(abs(ours / loss.mean().item() - 1) < 1e-5, name, "loss in training", ours, "theirs", loss.mean().item())
+        self.expect(abs(step["grad_norm"] / norm - 1) < 1e-4, name, "norm of the gradient", step["grad_norm"], "theirs", norm)
+        exported = transformers.AutoModelForCausalLM.from_pretrained(folder / "same", dtype=torch.float32)
+        for ours, loss in zip(mtp.losses(exported, mtp.load(folder / "same", exported), samples), losses, strict=True):
+            # PyTorch's grouped GEMM sums in an order that depends on the alignment of weights.
+            self.expect(torch.allclose(ours, loss, rtol=1e-4, atol=1e-5), name, "exports other layers for multi-token prediction")
+
+    def check(self, name, tokenizer_folder, family, seed, options, mtp_layers=0):
         folder = self.scratch / "models" / name
         try:
             model, tokenizer = make_model(folder, tokenizer_folder, family, seed, options)
+            prediction = mtp.make(model, mtp_layers) if mtp_layers > 0 else None
+            if prediction is not None:
+                mtp.publish(folder, model, prediction)
             expected = self.answers(folder, model, tokenizer)
             self.run("checkpoint", "import-hf", folder, f"--save={folder}/run")
             self.compare(name, folder / "run", expected)
             self.check_export(name, folder, folder / "run", expected)
             self.check_weights(name, folder)
+            if prediction is not None:
+                self.check_training(name, folder, model, prediction)
         except RuntimeError as error:
             self.expect(False, name, error)
         print(name, "done", flush=True)
@@ -441,7 +487,7 @@ def main():
         for family, draw in RANDOM_FAMILIES.items() if len(sys.argv) <= 3 else ():
             for seed in range(RANDOM_MODELS):
                 options = draw(random.Random(f"{family} {seed}"))
-                check.check(f"{family}_{seed}", folders["qwen"], family, seed, options)
+                check.check(f"{family}_{seed}", folders["qwen"], family, seed, options, seed % (MTP_LAYERS.get(family, 0) + 1))
     print(check.failures, "failures")
     sys.exit(1 if check.failures else 0)
 

@@ -1,5 +1,6 @@
-"""Writes tests/golden/attention and tests/golden/families: small random models of transformers with scaled RoPE and
-sliding windows, and of further families, with their results in double precision, for golden_attention_test.cpp.
+"""Writes tests/golden/attention, tests/golden/families and tests/golden/mtp: small random models of transformers with
+scaled RoPE and sliding windows, of further families, and with multi-token prediction, with their results in double
+precision, for golden_attention_test.cpp.
 
 usage: make_golden.py FOLDER [MODEL ...]     (a Python with transformers 5, torch and h5py; FOLDER is tests/golden)
 """
@@ -11,6 +12,7 @@ import h5py
 import torch
 import transformers
 
+import mtp
 import olmo_hybrid_names
 
 LENGTH, PROMPT = 48, 8
@@ -27,6 +29,7 @@ LINEAR = dict(rms_norm_eps=1e-2, num_attention_heads=4, num_key_value_heads=2, h
               linear_num_value_heads=6, linear_key_head_dim=5, linear_value_head_dim=4, linear_conv_kernel_dim=3)
 SHARED_EXPERT = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=12,
                      experts_implementation="eager")
+HALF_ROTARY = dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))
 STORED_EXPERTS = {"gpt_oss", "llama4_text"}  # model types whose files have one tensor for all experts
 
 
@@ -136,7 +139,23 @@ MODELS = {
     "families/nemotron_h_latent": ("NemotronH", dict(MAMBA, **EXPERTS, hybrid_override_pattern="E*ME", moe_latent_size=10)),
     "families/gpt_neox": ("GPTNeoX", dict(rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
+    # The last layers differ from those of multi-token prediction, except in deepseek_v3 and qwen3_5_moe.
+    "mtp/deepseek_v3": ("DeepseekV3", dict(
+        **LATENTS, q_lora_rank=20, n_routed_experts=4, num_experts_per_tok=3, n_group=2, topk_group=2, n_shared_experts=1,
+        moe_intermediate_size=8, first_k_dense_replace=1, routed_scaling_factor=1.5, num_hidden_layers=2,
+        rms_norm_eps=1e-5, experts_implementation="eager", **rope(
+            "yarn", factor=8.0, original_max_position_embeddings=16, mscale=1.0, mscale_all_dim=1.0))),
+    "mtp/glm4_moe_lite": ("Glm4MoeLite", dict(
+        LATENTS, v_head_dim=14, q_lora_rank=20, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+        num_hidden_layers=2, mlp_layer_types=["sparse", "dense"], experts_implementation="eager")),
+    "mtp/qwen3_next": ("Qwen3Next", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("fl"), **HALF_ROTARY, mlp_only_layers=[1])),
+    "mtp/qwen3_next_dense": ("Qwen3Next", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("fl"), **HALF_ROTARY,
+                                               decoder_sparse_step=2)),
+    "mtp/qwen3_5": ("Qwen3_5Text", dict(**LINEAR, **linear_layers("fl"), **HALF_ROTARY, tie_word_embeddings=True)),
+    "mtp/qwen3_5_moe": ("Qwen3_5MoeText", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("lf"), **HALF_ROTARY)),
 }
+MTP_LAYERS = {"mtp/deepseek_v3": 2}  # the others have one
+MTP_FACTOR = 0.1  # weight of the mean loss of the layers of multi-token prediction
 
 
 def use_double_precision():
@@ -222,16 +241,42 @@ def answer(folder, model, tokens):
                 file[f"gradients/{part}"] = gradient[torch.arange(GRADIENTS) * STEP % len(gradient)].numpy()
 
 
+def answer_mtp(folder, model, prediction, tokens):
+    """Writes the losses of all tokens, and elements of the gradient of their weighted sum."""
+    model, prediction = model.double().eval(), prediction.double().eval()
+    base = model.get_decoder()
+    base.rotary_emb = type(base.rotary_emb)(model.config)  # again, in double precision
+    prediction.tie_with_main_model(model)
+    with h5py.File(folder / "expected.h5", "w") as file:
+        file["tokens"] = tokens.to(torch.int32).numpy()
+        losses = mtp.losses(model, prediction, tokens)
+        for depth, loss in enumerate(losses):
+            file[f"losses/{depth}"] = loss.detach().numpy()
+        (losses[0].sum() + MTP_FACTOR / (len(losses) - 1) * sum(loss.sum() for loss in losses[1:])).backward()
+        gradients = mtp.published(model, prediction, lambda tensor: tensor.grad)
+        for name, parameter in model.named_parameters():
+            gradients.update(mtp.parts_of(name, parameter.grad))
+        for name, values in gradients.items():
+            flat = values.flatten()
+            file[f"gradients/{name}"] = flat[torch.arange(GRADIENTS) * STEP % len(flat)].numpy()
+
+
 def main():
-    models = {}
+    models, predictions = {}, {}
     for name, (family, options) in MODELS.items():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         folder = pathlib.Path(sys.argv[1]) / name
         models[folder] = write(folder, family, options)
+        if name.startswith("mtp/"):
+            predictions[folder] = mtp.make(models[folder][0], MTP_LAYERS.get(name, 1))
+            mtp.publish(folder, models[folder][0], predictions[folder])
     use_double_precision()
     for folder, (model, tokens) in models.items():
-        answer(folder, model, tokens)
+        if folder in predictions:
+            answer_mtp(folder, model, predictions[folder], tokens)
+        else:
+            answer(folder, model, tokens)
         (folder / "generation_config.json").unlink(missing_ok=True)
         print(folder, transformers.__version__)
 

@@ -43,10 +43,11 @@ TEST_F(MtpEndToEndTest, EvaluationAndGenerationDoNotUseMtp) {
   run_ok({"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=5"});
 }
 
-TEST_F(MtpEndToEndTest, ExportsModelWithoutMtp) {
+TEST_F(MtpEndToEndTest, ExportsModelWithoutMtpIfNoModelTypeHasIt) {
   train("run",
         with_mtp({"--model.add_bias_linear=false", "--model.normalization=RMSNorm", "--model.activation_func=swiglu"}));
-  run_ok({"checkpoint", "export-hf", at("run"), at("exported")});
+  EXPECT_CONTAINS(run({"checkpoint", "export-hf", at("run"), at("exported")}).err,
+                  "the layers of multi-token prediction are not exported");
   run_ok({"checkpoint", "import-hf", at("exported"), str("--save=", at("imported"))});
   const auto perplexity = [&](const std::string& name) {
     return run_ok({"evaluate", str("--load=", at(name)), str("--text=", (root() / "held_out.txt").string()), "--json"});
@@ -55,6 +56,103 @@ TEST_F(MtpEndToEndTest, ExportsModelWithoutMtp) {
     return nlohmann::json::parse(out.substr(out.find('{')))["nll"].get<double>();
   };
   EXPECT_NEAR(nll(perplexity("imported")) / nll(perplexity("run")), 1, 1e-9);
+}
+
+class PublishedMtpTest : public MtpEndToEndTest, public testing::WithParamInterface<const char*> {
+ protected:
+  static Strings joined(Strings words, const Strings& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  /// Returns the keys of a small model of the type.
+  static Strings model() {
+    const Strings all{
+        "--model.position_embedding_type=rope", "--model.normalization=RMSNorm", "--model.activation_func=swiglu",
+        "--model.add_bias_linear=false",        "--model.hidden_dropout=0",      "--model.attention_dropout=0"};
+    return joined(all, std::string_view(GetParam()) == "deepseek_v3" ? deepseek() : qwen());
+  }
+  static Strings deepseek() {
+    return {"--model.mtp_num_layers=2",
+            "--model.untie_embeddings_and_output_weights",
+            "--model.multi_latent_attention",
+            "--model.q_lora_rank=16",
+            "--model.kv_lora_rank=16",
+            "--model.qk_head_dim=8",
+            "--model.qk_pos_emb_head_dim=8",
+            "--model.v_head_dim=8",
+            "--model.latent_norm_epsilon=1e-6",
+            "--model.num_experts=4",
+            "--model.moe_router_topk=2",
+            "--model.moe_router_score_function=sigmoid",
+            "--model.moe_router_enable_expert_bias",
+            "--model.moe_router_topk_scaling_factor=2.5",
+            "--model.moe_ffn_hidden_size=16",
+            "--model.moe_shared_expert_intermediate_size=16"};
+  }
+  static Strings qwen() {
+    return {"--model.mtp_num_layers=1",
+            "--model.mtp_hybrid_layer_pattern=*-",
+            "--model.linear_attention_freq=[0, 1]",
+            "--model.attention_output_gate=[1]",
+            "--model.linear_num_key_heads=2",
+            "--model.linear_num_value_heads=4",
+            "--model.linear_key_head_dim=8",
+            "--model.linear_value_head_dim=8",
+            "--model.qk_layernorm",
+            "--model.apply_layernorm_1p"};
+  }
+  /// Returns the arguments of a run that starts from the weights in `load`.
+  Strings finetune(const std::string& save, const std::string& load, const Strings& more = {}) const {
+    const Strings start{"--checkpoint.finetune", str("--checkpoint.load=", at(load))};
+    return pretrain(save, joined(joined(model(), start), more));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(ModelTypes, PublishedMtpTest, testing::Values("deepseek_v3", "qwen3_5_text"),
+                         [](const auto& p) { return std::string(p.param); });
+
+/// Training continues from an exported and imported model as from the original one, also on another layout.
+TEST_P(PublishedMtpTest, ContinuesTrainingAfterExportAndImport) {
+  train("run", model());
+  run_ok({"checkpoint", "export-hf", at("run"), at("exported"), str("--model_type=", GetParam())});
+  run_ok({"checkpoint", "import-hf", at("exported"), str("--save=", at("imported"))});
+  run_ok(finetune("from_run", "run"));
+  run_ok(finetune("from_import", "imported"));
+  EXPECT_EQ(losses("from_import", 12), losses("from_run", 12));
+  const auto expected = mtp_losses("from_run");
+  ASSERT_FALSE(expected.empty());
+  EXPECT_EQ(mtp_losses("from_import"), expected);
+  const bool has_experts = std::string_view(GetParam()) == "deepseek_v3";
+  Strings layout{"--parallel.tensor_model_parallel_size=2", "--parallel.pipeline_model_parallel_size=2",
+                 str("--parallel.pipeline_model_parallel_layout=Ett|", has_experts ? "mmL" : "mL")};
+  if (has_experts) layout.emplace_back("--parallel.sequence_parallel");
+  const Outcome outcome = run_on(4, finetune("layout", "imported", layout));
+  ASSERT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  const auto on_layout = mtp_losses("layout");
+  ASSERT_EQ(on_layout.size(), expected.size());
+  for (std::size_t step = 0; step < expected.size(); ++step)
+    for (std::size_t k = 0; k < expected[step].size(); ++k)
+      EXPECT_NEAR(on_layout[step][k] / expected[step][k], 1, 1e-5);
+}
+
+TEST_P(PublishedMtpTest, TrainsAndImportsWithoutMtpOnRequest) {
+  train("run", model());
+  Strings without = finetune("without", "run");
+  std::erase_if(without, [](const std::string& word) { return word.starts_with("--model.mtp_"); });
+  const Outcome outcome = run(without);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.err,
+                  "layers of multi-token prediction are left out; to train them, set --model.mtp_num_layers=");
+  EXPECT_TRUE(mtp_losses("without").empty());
+  EXPECT_FALSE(losses("without", 12).empty());
+  run_ok({"checkpoint", "export-hf", at("run"), at("exported"), str("--model_type=", GetParam())});
+  const Outcome imported =
+      run({"checkpoint", "import-hf", at("exported"), str("--save=", at("imported")), "--mtp_num_layers=0"});
+  ASSERT_EQ(imported.code, 0) << imported.err;
+  EXPECT_CONTAINS(imported.err, "the layers for multi-token prediction are not imported: ");
+  EXPECT_CONTAINS(
+      run({"checkpoint", "import-hf", at("exported"), str("--save=", at("more")), "--mtp_num_layers=7"}).err,
+      "--mtp_num_layers=7, but the file has ");
 }
 
 TEST_F(MtpEndToEndTest, RejectsResumeWithoutMtp) {

@@ -1,16 +1,18 @@
 // Models with scaled RoPE, sliding windows and other deviations from Llama compared with transformers in double
-// precision. tests/huggingface/make_golden.py wrote tests/golden/attention and tests/golden/families.
+// precision. tests/huggingface/make_golden.py wrote tests/golden/attention, tests/golden/families and tests/golden/mtp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "megatron_cpp/huggingface/huggingface.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "model/layers/kv_cache.h"
 #include "tests/support/build.h"
+#include "tests/support/layouts/layout_run.h"
 #include "tests/support/readers/hdf5_file.h"
 #include "tests/support/tiny_model.h"
 
@@ -182,6 +184,153 @@ TEST_P(GoldenGradientSampleTest, MatchesAutograd) {
           << foreign.tensor.name << ", element " << k * kStep % all.size();
   }
   EXPECT_GT(tensors.size(), 20u);
+}
+
+/// Layers for multi-token prediction compared with transformers' MtpModel: the loss of every token at every distance,
+/// and the gradient of their weighted sum.
+struct GoldenMtpTest : GoldenAttentionTest {
+  /// Makes the tokens and targets of the golden file.
+  void make_batch() {
+    const auto all = expected.read<i32>("tokens");
+    const i64 seq = all.shape[1];
+    const auto shifted = [&](i64 distance, i32 absent) {
+      std::vector<i32> values = read_values<i32>(rows(all, distance, seq));
+      values.resize(static_cast<std::size_t>(seq * all.shape[0]), absent);
+      return test::integers_of(values, m.device).view({seq, all.shape[0]});
+    };
+    m.tokens = rows(all, 0, seq), m.targets = shifted(1, -1);
+    m.samples = {0, 1};
+    for (i64 k = 1; k <= imported.model.mtp_num_layers; ++k) m.future.push_back({shifted(k, 0), shifted(k + 1, -1)});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, GoldenMtpTest,
+                         testing::Values("mtp/deepseek_v3", "mtp/glm4_moe_lite", "mtp/qwen3_next",
+                                         "mtp/qwen3_next_dense", "mtp/qwen3_5", "mtp/qwen3_5_moe"),
+                         [](const auto& p) { return Path(p.param).filename().string(); });
+
+TEST_P(GoldenMtpTest, LossesMatchTransformers) {
+  make_batch();
+  MicrobatchContext context = m.pass(true);
+  const GPTModel::Losses losses = m.model.loss(m.tokens, {m.targets, m.future}, 1, context);
+  const auto compare = [&](const TokenLosses& computed, std::size_t distance) {
+    const auto golden_values = expected.read<double>(str("losses/", distance));  // [batch, s - 1 - distance]
+    const Numbers ours = test::to_doubles(computed.per_token);
+    const i64 batch = golden_values.shape[0], seq = golden_values.shape[1];
+    ASSERT_EQ(seq, m.tokens.dim(0) - 1 - static_cast<i64>(distance));
+    for (i64 b = 0; b < batch; ++b)
+      for (i64 s = 0; s < seq; ++s)
+        ASSERT_NEAR(ours[static_cast<std::size_t>(s * batch + b)],
+                    golden_values.values[static_cast<std::size_t>(b * seq + s)], 1e-10)
+            << "token " << s << " of " << b << " at distance " << distance;
+  };
+  compare(losses.next, 0);
+  ASSERT_EQ(static_cast<i64>(losses.future.size()), imported.model.mtp_num_layers);
+  for (std::size_t k = 0; k < losses.future.size(); ++k) compare(losses.future[k], k + 1);
+}
+
+TEST_P(GoldenMtpTest, GradientsMatchAutograd) {
+  constexpr std::size_t kStep = 7919;
+  make_batch();
+  m.step();
+  std::map<std::string, Tensor> gradients;
+  m.model.visit([&](Param& param, int) { gradients[param.name] = param.main_grad; });
+  const Family& family = family_of_config(read_text_file(folder / "config.json"), "config.json");
+  const std::vector<WeightRule> rules = weight_map(imported.model, family);
+  std::size_t predicted = 0;
+  for (const ForeignParts& foreign : foreign_tensors(rules)) {
+    const WeightRule& rule = *foreign.parts.front().rule;
+    if (!gradients.contains(rule.name) || std::ranges::count(rule.copies, foreign.tensor.name) > 0) continue;
+    const Numbers all =
+        test::to_doubles(scatter_rows(foreign, [&](const WeightRule& part) { return gradients.at(part.name); }));
+    const Numbers golden_values = expected.read<double>("gradients/" + foreign.tensor.name).values;
+    for (std::size_t k = 0; k < golden_values.size(); ++k)
+      ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], 1e-9 * std::max(1.0, std::abs(golden_values[k])))
+          << foreign.tensor.name << ", element " << k * kStep % all.size();
+    predicted += rule.name.starts_with("mtp.") ? 1 : 0;
+  }
+  EXPECT_GE(predicted, 15u);
+}
+
+/// Imported layers for multi-token prediction, trained for one step on several ranks.
+class GoldenMtpLayoutsTest : public testing::TestWithParam<std::tuple<const char*, test::RunLayout>> {
+ protected:
+  /// Returns the mean losses of the golden file by distance.
+  Numbers mean_losses() const {
+    Numbers means;
+    for (i64 distance = 0; distance <= imported_.model.mtp_num_layers; ++distance) {
+      const Numbers losses = expected_.read<double>(str("losses/", distance)).values;
+      means.push_back(std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size()));
+    }
+    return means;
+  }
+  /// Runs one step with a learning rate of 1.
+  test::RunResult run() {
+    for (std::size_t i = 0; i < imported_.weights->shards().size(); ++i)
+      initial_[imported_.weights->shards()[i].name.substr(std::string_view("model/").size())] =
+          test::to_doubles(imported_.weights->data(i));
+    const i64 length = tokens_.shape[1];
+    imported_.model.seq_length = length - 1;
+    test::RunTask task{.model = imported_.model,
+                       .dtype = DType::F64,
+                       .optimizer = {},
+                       .global_batch_size = tokens_.shape[0],
+                       .steps = 1,
+                       .lr = [](i64) { return 1.0; },
+                       .weight_decay = 0,
+                       .tokens =
+                           [&](i64 sample) {
+                             const auto first = tokens_.values.begin() + sample * length;
+                             return std::vector<i32>(first, first + length);
+                           },
+                       .initial = &initial_};
+    task.optimizer.optimizer = OptimizerKind::Sgd;
+    task.optimizer.clip_grad = 0;
+    return run_layout(task, std::get<1>(GetParam()));
+  }
+
+  Path folder_ = test::source_folder() / "tests/golden/mtp" / std::get<0>(GetParam());
+  test::Hdf5File expected_{folder_ / "expected.h5"};
+  test::Hdf5Array<i32> tokens_ = expected_.read<i32>("tokens");
+  CpuDevice host_;
+  ImportedModel imported_ = import_without_losses(folder_, host_);
+  test::Weights initial_;
+};
+
+const test::RunLayout kMtpLayouts[]{{"one_rank", {}},
+                                    {"tp2", {.tp = 2}},
+                                    {"pp2", {.pp = 2, .stages = "Et|tmL"}},
+                                    {"tp2_pp2", {.tp = 2, .pp = 2, .stages = "Ett|mL"}},
+                                    {"dp2_zero3", {.dp = 2, .zero_stage = 3}}};
+INSTANTIATE_TEST_SUITE_P(Models, GoldenMtpLayoutsTest,
+                         testing::Combine(testing::Values("qwen3_next", "qwen3_5", "qwen3_5_moe"),
+                                          testing::ValuesIn(kMtpLayouts)),
+                         [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
+
+TEST_P(GoldenMtpLayoutsTest, LossesAndGradientsMatchTransformers) {
+  constexpr std::size_t kStep = 7919;
+  const test::RunResult result = run();
+  const Numbers means = mean_losses();
+  ASSERT_EQ(result.losses.size(), means.size());
+  for (std::size_t i = 0; i < means.size(); ++i) EXPECT_NEAR(result.losses[i], means[i], 1e-10) << "distance " << i;
+  const auto targets = static_cast<double>(tokens_.shape[0] * (tokens_.shape[1] - 1));
+  const Family& family = family_of_config(read_text_file(folder_ / "config.json"), "config.json");
+  const std::vector<WeightRule> rules = weight_map(imported_.model, family);
+  std::size_t predicted = 0;
+  for (const ForeignParts& foreign : foreign_tensors(rules)) {
+    const Numbers all = test::to_doubles(scatter_rows(foreign, [&](const WeightRule& rule) {
+      Tensor gradient = Tensor::empty(rule.shape, DType::F64, host_);
+      const Numbers &before = initial_.at(rule.name), &after = result.weights.at(rule.name);
+      for (std::size_t at = 0; at < before.size(); ++at)
+        gradient.data<double>()[at] = (before[at] - after[at]) * targets;
+      return gradient;
+    }));
+    const Numbers golden_values = expected_.read<double>("gradients/" + foreign.tensor.name).values;
+    for (std::size_t k = 0; k < golden_values.size(); ++k)
+      ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], 1e-8 * std::max(1.0, std::abs(golden_values[k])))
+          << foreign.tensor.name << ", element " << k * kStep % all.size();
+    predicted += foreign.parts.front().rule->name.starts_with("mtp.") ? 1 : 0;
+  }
+  EXPECT_GE(predicted, 15u);
 }
 
 }  // namespace

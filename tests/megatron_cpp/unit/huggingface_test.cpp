@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/log.h"
 #include "checkpoint/save/writer.h"
@@ -18,6 +17,7 @@
 #include "tensor/transfer.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/support/build.h"
+#include "tests/support/huggingface_models.h"
 
 namespace mcpp {
 namespace {
@@ -125,69 +125,14 @@ TEST_F(HuggingfaceTest, RoundTripsEveryFamily) {
   }
 }
 
-/// Tensor with the first values of another one.
-struct ChangedTensor {
-  std::string name;
-  Shape shape;
-  std::string source;
-};
-/// Copies a model without the tensors `removed`, and with those of `added`.
-void copy_model(const Path& source, const Path& copy, const std::set<std::string>& removed,
-                const std::vector<ChangedTensor>& added, Device& device) {
-  mcpp::create_directories(copy);
-  write_file_atomic(copy / "config.json", read_text_file(source / "config.json"));
-  const SafetensorsReader reader(source);
-  std::vector<ChangedTensor> tensors = added;
-  for (const SafeTensor& tensor : reader.tensors())
-    if (!removed.contains(tensor.name)) tensors.push_back({tensor.name, tensor.shape, tensor.name});
-  std::vector<SafeSpec> specs;
-  for (const ChangedTensor& tensor : tensors) specs.push_back({tensor.name, DType::F32, tensor.shape});
-  std::filesystem::remove(copy / "model.safetensors");
-  write_safetensors(
-      copy, specs,
-      [&](std::size_t i) {
-        const Tensor values = reader.read(reader.at(tensors[i].source), DType::F32, device);
-        return values.flat(0, numel(tensors[i].shape)).view(tensors[i].shape);
-      },
-      i64{1} << 30);
-}
-
-/// Checkpoints of DeepSeek-V3 have layers for multi-token prediction after those of num_hidden_layers.
-TEST_F(HuggingfaceTest, SkipsLayersForMultiTokenPrediction) {
-  const Path source = golden("families/deepseek_v3"), copy = folder_ / "with_prediction";
-  copy_model(source, copy, {},
-             {{"model.layers.4.eh_proj.weight", {16}, "model.norm.weight"},
-              {"model.layers.4.enorm.weight", {16}, "model.norm.weight"}},
-             device_);
-  auto config = nlohmann::json::parse(read_text_file(source / "config.json"));
-  const auto import_with = [&](i64 layers) {
-    config["num_nextn_predict_layers"] = layers;
-    write_file_atomic(copy / "config.json", config.dump());
-    return import_huggingface(copy, {}, device_).skipped_layers;
-  };
-  EXPECT_EQ(import_with(1), std::vector<std::string>{"model.layers.4."});
-  EXPECT_CONTAINS(error_of([&] { import_with(0); }), "model.layers.4.eh_proj.weight has no counterpart");
-  EXPECT_TRUE(import_huggingface(source, {}, device_).skipped_layers.empty());
-}
-
-TEST_F(HuggingfaceTest, SkipsLayersForMultiTokenPredictionOfQwen) {
-  const Path source = golden("families/qwen3_next"), copy = folder_ / "with_prediction";
-  const auto import_with = [&](const char* name) {
-    copy_model(source, copy, {}, {{name, {16}, "model.norm.weight"}}, device_);
-    return import_huggingface(copy, {}, device_).skipped_layers;
-  };
-  EXPECT_EQ(import_with("mtp.norm.weight"), std::vector<std::string>{"mtp."});
-  EXPECT_CONTAINS(error_of([&] { import_with("model.mtp.norm.weight"); }),
-                  "the tensor model.mtp.norm.weight has no counterpart in the model of config.json");
-  EXPECT_TRUE(import_huggingface(source, {}, device_).skipped_layers.empty());
-}
-
 /// Tensors that two of our parameters share are checked like others.
 TEST_F(HuggingfaceTest, RejectsMissingAndMisshapenTensorsOfQwen3Next) {
   const Path source = golden("families/qwen3_next"), copy = folder_ / "changed";
   const auto error_with = [&](const std::string& name, const Shape& shape) {
-    copy_model(source, copy, {name},
-               shape.empty() ? std::vector<ChangedTensor>{} : std::vector{ChangedTensor{name, shape, name}}, device_);
+    test::copy_model(
+        source, copy, {name},
+        shape.empty() ? std::vector<test::ChangedTensor>{} : std::vector{test::ChangedTensor{name, shape, name}},
+        device_);
     return error_of([&] { import_huggingface(copy, {}, device_); });
   };
   const std::string queries = "model.layers.2.self_attn.q_proj.weight", scan = "model.layers.0.linear_attn.";

@@ -1,0 +1,40 @@
+// Multi-token prediction in config.json: the number of layers. Their kind is not stated, but fixed for each family.
+#include <algorithm>
+
+#include "megatron_cpp/huggingface/config_keys.h"
+#include "model/config/block_spec.h"
+
+namespace mcpp {
+namespace {
+
+bool has_layers(const LlamaTraits& traits) {
+  return traits.prediction == PredictionForm::After || traits.prediction == PredictionForm::Module;
+}
+
+}  // namespace
+
+std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits) {
+  if (!has_layers(traits) || !config.find(traits.prediction_key)) return std::nullopt;
+  const i64 count = config.count(traits.prediction_key, 0);
+  if (traits.prediction == PredictionForm::Module) config.require(count <= 1, traits.prediction_key, count, "0, 1");
+  return count;
+}
+
+void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 count) {
+  model.mtp_num_layers = count;
+  model.mtp_hybrid_layer_pattern.clear();
+  if (count == 0 || model.num_layers > kMaxLayers) return;
+  // transformers and vLLM give a layer below "mtp." the branch that the layer of the same number has.
+  const BlockSpec last = block_spec(model, model.num_layers);
+  const bool has_experts = traits.prediction == PredictionForm::After || block_spec(model, 0).moe();
+  model.mtp_hybrid_layer_pattern = has_experts ? "*E" : "*-";
+  if (block_spec(model, model.num_layers) == last) model.mtp_hybrid_layer_pattern.clear();
+}
+
+void add_prediction_layers(const ModelConfig& model, const LlamaTraits& traits, OrderedJson& json) {
+  if (!has_layers(traits)) return;
+  const bool is_module = traits.prediction == PredictionForm::Module;
+  json[traits.prediction_key] = is_module ? std::min<i64>(model.mtp_num_layers, 1) : model.mtp_num_layers;
+}
+
+}  // namespace mcpp
