@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/flops.h"
 #include "plan/step/step_time.h"
 #include "plan/step/weight_counts.h"
 #include "tests/support/layouts/toy_cluster.h"
@@ -120,6 +121,33 @@ TEST(WeightCountsTest, IncludesAttentionOutputGates) {
   EXPECT_EQ(counts(gated).dense.all - counts(plain.model).dense.all,
             static_cast<double>(width / 2 * gated.hidden_size));
   EXPECT_EQ(counts(gated).tensors - counts(plain.model).tensors, 1);
+}
+
+/// The layer of multi-token prediction has experts, unlike the last layer.
+TEST(WeightCountsTest, IncludesBranchesOfMultiTokenPrediction) {
+  Workload work = test::toy_workload(4, 512, 8, 64);
+  ModelConfig& model = work.model;
+  model.position_embedding_type = PositionEmbedding::Rope;
+  model.moe.num_experts = 4;
+  model.moe.layer_freq = {0, 1, 1, 0};
+  model.mtp_num_layers = 1;
+  const Layout layout;
+  const Hardware hardware = test::toy_cluster(100, 10);
+  const KernelTraits program;
+  const auto counts = [&](const char* branches) {
+    model.mtp_hybrid_layer_pattern = branches;
+    return WeightCounts({hardware, program, work, layout}).mtp_counts();
+  };
+  const auto parameters = [&](const char* branches) {
+    model.mtp_hybrid_layer_pattern = branches;
+    return static_cast<double>(count_parameters(model).mtp);
+  };
+  EXPECT_EQ(counts("").experts.all, 0);
+  EXPECT_GT(counts("*E").experts.all, 0);
+  for (const char* branches : {"*E", "-", "*"}) {
+    const WeightCounts::BlockCounts mtp = counts(branches), plain = counts("");
+    EXPECT_EQ(mtp.dense.all + mtp.experts.all - plain.dense.all, parameters(branches) - parameters("")) << branches;
+  }
 }
 
 }  // namespace
