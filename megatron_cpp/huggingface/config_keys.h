@@ -80,7 +80,8 @@ void add_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);
 
 /// Returns the number of layers for multi-token prediction that config.json states, if it states one.
 std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits);
-/// Gives the model such layers, with the branches that they have in files; the other keys must be set.
+/// Gives the model such layers, with the branches that they have in files; the other keys must be set, and for
+/// PredictionForm::Branches also mtp_hybrid_layer_pattern.
 void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 count);
 /// Adds the key that stated_prediction_layers() reads.
 void add_prediction_layers(const ModelConfig& model, const LlamaTraits& traits, OrderedJson& json);

@@ -198,7 +198,7 @@ constexpr Family kFamilies[]{
      "lm_head",
      parse_nemotron_h,
      write_nemotron_h,
-     {.has_layer_pattern = true, .prediction = PredictionForm::Skipped}},
+     {.has_layer_pattern = true, .prediction = PredictionForm::Branches}},
 };
 
 }  // namespace

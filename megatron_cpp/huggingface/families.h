@@ -93,7 +93,7 @@ enum class PredictionForm : u8 {
   None,
   After,    ///< layers after the others, each with a copy of the word embeddings and of the output matrix
   Module,   ///< one layer, below "mtp."
-  Skipped,  ///< tensors below "mtp.", which are not imported
+  Branches  ///< below "mtp.", where each branch of a layer has a number of its own
 };
 
 /// Differences of a model type from llama. Members named after a key are its default.

@@ -23,22 +23,29 @@ bool has_layer(const std::string& pattern, char kind) {
   return pattern.find(kind) != std::string::npos;
 }
 
+/// Returns the kinds of layers from the list `list_key` or, if it is absent, from the text `text_key`; "" without both.
+std::string parse_kinds(const ConfigJson& config, const char* list_key, const char* text_key) {
+  std::string pattern;
+  if (!config.find(list_key)) {
+    pattern = config.text(text_key, "");
+    config.require(pattern.find_first_not_of("M*-E") == std::string::npos, text_key, pattern,
+                   "the characters M, *, -, E");
+    return pattern;
+  }
+  for (const Json& layer : config.array(list_key)) {
+    const auto* it = std::ranges::find_if(
+        kLayerKinds, [&](const LayerKind& kind) { return layer == kind.name || layer == kind.former_name; });
+    config.require(it != std::end(kLayerKinds), list_key, layer.dump(), "linear_attention, full_attention, mlp, moe");
+    pattern += it->character;
+  }
+  return pattern;
+}
+
 /// Returns the kinds of all layers from layers_block_type, or layer_types, or hybrid_override_pattern.
 std::string parse_pattern(const ConfigJson& config) {
-  std::string pattern;
-  const char* key = config.find("layers_block_type") ? "layers_block_type" : "layer_types";
-  if (config.find(key)) {
-    for (const Json& layer : config.array(key)) {
-      const auto* it = std::ranges::find_if(
-          kLayerKinds, [&](const LayerKind& kind) { return layer == kind.name || layer == kind.former_name; });
-      config.require(it != std::end(kLayerKinds), key, layer.dump(), "linear_attention, full_attention, mlp, moe");
-      pattern += it->character;
-    }
-  } else {
-    key = "hybrid_override_pattern";
-    pattern = config.text(key, "");
-    config.require(pattern.find_first_not_of("M*-E") == std::string::npos, key, pattern, "the characters M, *, -, E");
-  }
+  const char* list_key = config.find("layers_block_type") ? "layers_block_type" : "layer_types";
+  const char* key = config.find(list_key) ? list_key : "hybrid_override_pattern";
+  const std::string pattern = parse_kinds(config, list_key, "hybrid_override_pattern");
   config.require(!pattern.empty(), key, "empty", "a layer or more");
   const i64 layers = static_cast<i64>(pattern.size()), stated = config.integer("num_hidden_layers", layers);
   config.require(stated == layers, "num_hidden_layers", stated, str("the ", layers, " layers of ", key).c_str());
@@ -126,6 +133,8 @@ ModelConfig parse_nemotron_h(const ConfigJson& config, const Family&) {
   config.require(!config.find("sliding_window"), "sliding_window", "set", "null");
   model.add_bias_linear = false;
   model.add_mlp_bias = config.flag("mlp_bias", false);
+  const std::string branches = parse_kinds(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern");
+  model.mtp_hybrid_layer_pattern = branches.empty() ? "*E" : branches;
   if (has_layer(model.hybrid_layer_pattern, 'M')) parse_mamba(config, model.recurrent);
   if (has_layer(model.hybrid_layer_pattern, 'E')) parse_nemotron_experts(config, model.moe);
   model.untie_embeddings_and_output_weights = true;
@@ -167,12 +176,17 @@ OrderedJson write_nemotron_h(const ModelConfig& m, const Family& family) {
                  {"use_bias", false},
                  {"time_step_min", kUnlimitedTimeStep}});
   if (has_experts) add_nemotron_experts(m, json);
+  if (m.mtp_num_layers > 0)
+    json["mtp_hybrid_override_pattern"] = m.mtp_hybrid_layer_pattern.empty()
+                                              ? m.hybrid_layer_pattern.substr(m.hybrid_layer_pattern.size() - 1)
+                                              : m.mtp_hybrid_layer_pattern;
   return json;
 }
 
 std::vector<std::string> unsupported_hybrid_options(const ModelConfig& m) {
   std::vector<std::string> unsupported;
   if (has_layer(m.hybrid_layer_pattern, 'G')) unsupported.emplace_back("model.hybrid_layer_pattern");
+  if (has_layer(m.mtp_hybrid_layer_pattern, 'G')) unsupported.emplace_back("model.mtp_hybrid_layer_pattern");
   if (!m.untie_embeddings_and_output_weights) unsupported.emplace_back("model.untie_embeddings_and_output_weights");
   if (m.moe.num_experts > 0 && m.moe.shared_expert_intermediate_size == 0)
     unsupported.emplace_back("model.moe_shared_expert_intermediate_size");

@@ -1,20 +1,13 @@
-// Multi-token prediction in config.json: the number of layers. Their kind is not stated, but fixed for each family.
+// Multi-token prediction in config.json: the number of layers. Only nemotron_h states their kind; that of other
+// families is fixed.
 #include <algorithm>
 
 #include "megatron_cpp/huggingface/config_keys.h"
 #include "model/config/block_spec.h"
 
 namespace mcpp {
-namespace {
-
-bool has_layers(const LlamaTraits& traits) {
-  return traits.prediction == PredictionForm::After || traits.prediction == PredictionForm::Module;
-}
-
-}  // namespace
-
 std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits) {
-  if (!has_layers(traits) || !config.find(traits.prediction_key)) return std::nullopt;
+  if (traits.prediction == PredictionForm::None || !config.find(traits.prediction_key)) return std::nullopt;
   const i64 count = config.count(traits.prediction_key, 0);
   if (traits.prediction == PredictionForm::Module) config.require(count <= 1, traits.prediction_key, count, "0, 1");
   return count;
@@ -22,6 +15,7 @@ std::optional<i64> stated_prediction_layers(const ConfigJson& config, const Llam
 
 void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 count) {
   model.mtp_num_layers = count;
+  if (count > 0 && traits.prediction == PredictionForm::Branches) return;  // stated
   model.mtp_hybrid_layer_pattern.clear();
   if (count == 0 || model.num_layers > kMaxLayers) return;
   // transformers and vLLM give a layer below "mtp." the branch that the layer of the same number has.
@@ -32,7 +26,7 @@ void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 co
 }
 
 void add_prediction_layers(const ModelConfig& model, const LlamaTraits& traits, OrderedJson& json) {
-  if (!has_layers(traits)) return;
+  if (traits.prediction == PredictionForm::None) return;
   const bool is_module = traits.prediction == PredictionForm::Module;
   json[traits.prediction_key] = is_module ? std::min<i64>(model.mtp_num_layers, 1) : model.mtp_num_layers;
 }

@@ -30,8 +30,22 @@ bool is_own_tensor(std::string_view name) {
   return std::ranges::any_of(kModules, [&](std::string_view module) { return name.starts_with(module); });
 }
 
+/// Returns the number of layers in a file where each branch has a number: each layer has one projection.
+i64 count_branched(const SafetensorsReader& file) {
+  i64 count = 0;
+  bool has_any = false;
+  for (const SafeTensor& tensor : file.tensors()) {
+    has_any = has_any || tensor.name.starts_with(kModule);
+    const auto branch = split_layer(tensor.name, str(kModule, "layers."));
+    count += branch && branch->second == "eh_proj.weight" ? 1 : 0;
+  }
+  return std::max<i64>(count, has_any ? 1 : 0);
+}
+
 /// Returns the number of layers in the file.
 i64 count_stored(const SafetensorsReader& file, const Family& family, i64 num_layers) {
+  if (family.traits.prediction == PredictionForm::None) return 0;
+  if (family.traits.prediction == PredictionForm::Branches) return count_branched(file);
   const bool is_module = family.traits.prediction == PredictionForm::Module;
   const std::string layers = is_module ? str(kModule, "layers.") : str(family.base, family.layers);
   i64 count = 0;
@@ -48,7 +62,7 @@ i64 count_stored(const SafetensorsReader& file, const Family& family, i64 num_la
 /// Returns the prefixes of the layers in [first, end).
 std::vector<std::string> prefixes_of(const Family& family, i64 num_layers, i64 first, i64 end) {
   if (first == end) return {};
-  if (family.traits.prediction == PredictionForm::Module) return {std::string(kModule)};
+  if (family.traits.prediction != PredictionForm::After) return {std::string(kModule)};
   std::vector<std::string> prefixes;
   for (i64 layer = num_layers + first; layer < num_layers + end; ++layer)
     prefixes.push_back(str(family.base, family.layers, layer, "."));
@@ -62,11 +76,11 @@ PredictionLayers choose_prediction_layers(const SafetensorsReader& file, const F
                                           const std::string& folder) {
   constexpr const char* kHint = "; --mtp_num_layers sets how many to import, 0 = none";
   const PredictionForm form = family.traits.prediction;
-  const bool has_layers = form == PredictionForm::After || form == PredictionForm::Module;
-  const i64 stored = has_layers ? count_stored(file, family, num_layers) : 0;
+  const i64 stored = count_stored(file, family, num_layers);
   check_input(requested.value_or(0) <= stored, folder, ": --mtp_num_layers=", requested.value_or(0), ", but ",
-              has_layers ? str("the file has ", stored, " layers for multi-token prediction")
-                         : str("layers for multi-token prediction of ", family.model_type, " cannot be imported"));
+              form != PredictionForm::None
+                  ? str("the file has ", stored, " layers for multi-token prediction")
+                  : str("model type ", family.model_type, " has no layers for multi-token prediction"));
   const bool lacks_all = !requested && stored == 0;
   check_input(requested || lacks_all || stated.value_or(stored) == stored, folder, ": '", family.traits.prediction_key,
               "' of config.json is ", stated.value_or(0), ", but the file has ", stored,
@@ -76,7 +90,6 @@ PredictionLayers choose_prediction_layers(const SafetensorsReader& file, const F
               " layers for multi-token prediction, which share norms and a projection; one is supported", kHint);
   PredictionLayers layers{.count = count, .absent = lacks_all ? stated.value_or(0) : 0};
   layers.skipped = prefixes_of(family, num_layers, count, stored);
-  if (form == PredictionForm::Skipped) layers.skipped.emplace_back(kModule);
   return layers;
 }
 

@@ -47,12 +47,22 @@ NameParts parts_of(const std::string& name) {
   return parts;
 }
 
+/// Returns the number of the branch of a layer for multi-token prediction that has a parameter, if branches are
+/// numbered through all layers.
+i64 branch_of(const NameParts& name, const ModelConfig& model) {
+  const i64 branches = std::max<i64>(static_cast<i64>(model.mtp_hybrid_layer_pattern.size()), 1);
+  const bool is_last =
+      name.module.starts_with("mlp.") || name.module == "pre_mlp_layernorm" || name.module == "mtp.final_layernorm";
+  return name.layer * branches + (is_last ? branches - 1 : 0);
+}
+
 /// Returns the prefix of the foreign tensors of a parameter.
 std::string prefix_of(const NameParts& name, const ModelConfig& model, const Family& family, std::string_view base) {
   if (name.place == NamePlace::Model) return std::string(base);
   if (name.place == NamePlace::Layer) return str(base, family.layers, name.layer, ".");
   if (family.traits.prediction == PredictionForm::After)
     return str(base, family.layers, model.num_layers + name.layer, ".");
+  if (family.traits.prediction == PredictionForm::Branches) return str("mtp.layers.", branch_of(name, model), ".");
   return name.place == NamePlace::Prediction ? "mtp." : str("mtp.layers.", name.layer, ".");
 }
 

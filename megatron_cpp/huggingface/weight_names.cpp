@@ -282,6 +282,8 @@ Names prediction_names(PredictionForm form) {
   switch (form) {
     case PredictionForm::After:
       return names("enorm", "hnorm", "eh_proj", "shared_head.norm");
+    case PredictionForm::Branches:
+      return names("enorm", "hnorm", "eh_proj", "final_layernorm");
     case PredictionForm::Module:
       return names("pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm");
     default:

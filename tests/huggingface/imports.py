@@ -262,7 +262,7 @@ RANDOM_FAMILIES = {"NemotronH": random_nemotron, "OlmoHybrid": random_olmo_hybri
                    **{family: functools.partial(random_latent, family) for family in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")}}
 RANDOM_MODELS = 12
 # Families whose files may have layers for multi-token prediction, and how many; models have 0, 1, ... in turn.
-MTP_LAYERS = {"DeepseekV3": 2, "Glm4MoeLite": 2, "Qwen3Next": 1, "Qwen3_5Text": 1, "Qwen3_5MoeText": 1}
+MTP_LAYERS = {"DeepseekV3": 2, "Glm4MoeLite": 2, "Qwen3Next": 1, "Qwen3_5Text": 1, "Qwen3_5MoeText": 1, "NemotronH": 2}
 MTP_FACTOR, MTP_LENGTH, MTP_SAMPLES = 0.1, 16, 3
 
 

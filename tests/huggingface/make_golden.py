@@ -139,7 +139,8 @@ MODELS = {
     "families/nemotron_h_latent": ("NemotronH", dict(MAMBA, **EXPERTS, hybrid_override_pattern="E*ME", moe_latent_size=10)),
     "families/gpt_neox": ("GPTNeoX", dict(rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
-    # The last layers differ from those of multi-token prediction, except in deepseek_v3 and qwen3_5_moe.
+    # The last layers differ from those of multi-token prediction, except in deepseek_v3 and qwen3_5_moe. nemotron_h has
+    # layers of one branch.
     "mtp/deepseek_v3": ("DeepseekV3", dict(
         **LATENTS, q_lora_rank=20, n_routed_experts=4, num_experts_per_tok=3, n_group=2, topk_group=2, n_shared_experts=1,
         moe_intermediate_size=8, first_k_dense_replace=1, routed_scaling_factor=1.5, num_hidden_layers=2,
@@ -153,8 +154,9 @@ MODELS = {
                                                decoder_sparse_step=2)),
     "mtp/qwen3_5": ("Qwen3_5Text", dict(**LINEAR, **linear_layers("fl"), **HALF_ROTARY, tie_word_embeddings=True)),
     "mtp/qwen3_5_moe": ("Qwen3_5MoeText", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("lf"), **HALF_ROTARY)),
+    "mtp/nemotron_h": ("NemotronH", dict(MAMBA, **EXPERTS, hybrid_override_pattern="M*E", moe_latent_size=10)),
 }
-MTP_LAYERS = {"mtp/deepseek_v3": 2}  # the others have one
+MTP_LAYERS = {"mtp/deepseek_v3": 2, "mtp/nemotron_h": 2}  # the others have one
 MTP_FACTOR = 0.1  # weight of the mean loss of the layers of multi-token prediction
 
 
@@ -244,8 +246,9 @@ def answer(folder, model, tokens):
 def answer_mtp(folder, model, prediction, tokens):
     """Writes the losses of all tokens, and elements of the gradient of their weighted sum."""
     model, prediction = model.double().eval(), prediction.double().eval()
-    base = model.get_decoder()
-    base.rotary_emb = type(base.rotary_emb)(model.config)  # again, in double precision
+    base, is_nemotron = model.get_decoder(), model.config.model_type == "nemotron_h"
+    if not is_nemotron:
+        base.rotary_emb = type(base.rotary_emb)(model.config)  # again, in double precision
     prediction.tie_with_main_model(model)
     with h5py.File(folder / "expected.h5", "w") as file:
         file["tokens"] = tokens.to(torch.int32).numpy()
@@ -255,7 +258,7 @@ def answer_mtp(folder, model, prediction, tokens):
         (losses[0].sum() + MTP_FACTOR / (len(losses) - 1) * sum(loss.sum() for loss in losses[1:])).backward()
         gradients = mtp.published(model, prediction, lambda tensor: tensor.grad)
         for name, parameter in model.named_parameters():
-            gradients.update(mtp.parts_of(name, parameter.grad))
+            gradients.update(mtp.parts_of(name.replace("model.", "backbone.") if is_nemotron else name, parameter.grad))
         for name, values in gradients.items():
             flat = values.flatten()
             file[f"gradients/{name}"] = flat[torch.arange(GRADIENTS) * STEP % len(flat)].numpy()

@@ -205,7 +205,7 @@ struct GoldenMtpTest : GoldenAttentionTest {
 };
 INSTANTIATE_TEST_SUITE_P(Models, GoldenMtpTest,
                          testing::Values("mtp/deepseek_v3", "mtp/glm4_moe_lite", "mtp/qwen3_next",
-                                         "mtp/qwen3_next_dense", "mtp/qwen3_5", "mtp/qwen3_5_moe"),
+                                         "mtp/qwen3_next_dense", "mtp/qwen3_5", "mtp/qwen3_5_moe", "mtp/nemotron_h"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenMtpTest, LossesMatchTransformers) {

@@ -160,7 +160,7 @@ TEST(NemotronWeightsTest, NamesTensorsThatDoNotFit) {
     if (!with.empty()) specs.push_back({with, DType::F32, shape});
     write_safetensors(
         copy, specs, [&](std::size_t i) { return Tensor::zeros(specs[i].shape, DType::F32, device); }, i64{1} << 30);
-    return import_huggingface(copy, {}, device).skipped_layers;
+    return import_huggingface(copy, {}, device, /*prediction_layers=*/0).skipped_layers;
   };
   const auto import_error = [&](const std::string& without, const std::string& with, const Shape& shape = {4}) {
     return error_of([&] { import_with(without, with, shape); });

@@ -47,7 +47,8 @@ class PredictionLayersTest : public CheckpointTest {
 TEST_F(PredictionLayersTest, ExportReproducesImportedFile) {
   for (const auto& [name, layers, branches] :
        {std::tuple("deepseek_v3", 2, ""), std::tuple("glm4_moe_lite", 1, "*E"), std::tuple("qwen3_next", 1, "*E"),
-        std::tuple("qwen3_next_dense", 1, "*-"), std::tuple("qwen3_5", 1, "*-"), std::tuple("qwen3_5_moe", 1, "")}) {
+        std::tuple("qwen3_next_dense", 1, "*-"), std::tuple("qwen3_5", 1, "*-"), std::tuple("qwen3_5_moe", 1, ""),
+        std::tuple("nemotron_h", 2, "*E")}) {
     SCOPED_TRACE(name);
     ImportedModel imported = import_huggingface(golden(name), {}, device_);
     EXPECT_EQ(imported.model.mtp_num_layers, layers);
@@ -113,7 +114,7 @@ TEST_F(PredictionLayersTest, ImportsRequestedNumber) {
   EXPECT_CONTAINS(error_of([&] { import("deepseek_v3", 3); }),
                   "--mtp_num_layers=3, but the file has 2 layers for multi-token prediction");
   EXPECT_CONTAINS(error_of([&] { import_huggingface(test::source_folder() / "tests/golden/llama", {}, device_, 1); }),
-                  "layers for multi-token prediction of llama cannot be imported");
+                  "model type llama has no layers for multi-token prediction");
 }
 
 /// transformers' save_pretrained leaves these layers out but keeps the key.
@@ -165,6 +166,37 @@ TEST_F(PredictionLayersTest, RejectsMissingAndMisshapenTensors) {
                   "the tensor mtp.layers.0.bias has no counterpart");
   EXPECT_CONTAINS(error_with("deepseek_v3", {}, {{"model.layers.4.mlp.gate.weight", {16}, "model.norm.weight"}}),
                   "the tensor model.layers.4.mlp.gate.weight has no counterpart");
+}
+
+/// nemotron_h numbers the branches of all layers, and states their kinds.
+TEST_F(PredictionLayersTest, ReadsBranchesOfNemotron) {
+  const auto parse = [&](const nlohmann::json& keys) {
+    return parse_huggingface_config(read_text_file(changed("nemotron_h", {}, {}, keys) / "config.json"), "config.json");
+  };
+  EXPECT_EQ(parse({{"mtp_layers_block_type", nullptr}}).mtp_hybrid_layer_pattern, "*E");
+  EXPECT_EQ(parse({{"mtp_layers_block_type", nullptr}, {"mtp_hybrid_override_pattern", "-"}}).mtp_hybrid_layer_pattern,
+            "-");
+  EXPECT_EQ(parse({{"mtp_layers_block_type", {"mamba", "mlp"}}}).mtp_hybrid_layer_pattern, "M-");
+  EXPECT_EQ(parse({{"num_nextn_predict_layers", 0}, {"mtp_layers_block_type", {"moe", "moe"}}}).mtp_num_layers, 0);
+  EXPECT_CONTAINS(error_of([&] {
+                    parse({{"mtp_layers_block_type", {"moe", "attention"}}});
+                  }),
+                  "model.mtp_hybrid_layer_pattern: \"E*\" must be one of");
+  EXPECT_CONTAINS(error_of([&] { parse({{"mtp_layers_block_type", {"lstm"}}}); }), "'mtp_layers_block_type' is");
+  for (const char* name :
+       {"mtp.layers.0.hnorm", "mtp.layers.2.eh_proj", "mtp.layers.1.norm", "mtp.layers.0.mixer.q_proj",
+        "mtp.layers.3.final_layernorm", "mtp.layers.3.mixer.experts.7.up_proj"}) {
+    const bool is_counted = std::string_view(name).ends_with("eh_proj");
+    EXPECT_CONTAINS(
+        error_with("nemotron_h", {str(name, ".weight")}),
+        is_counted ? "but the file has 1 layers for multi-token prediction" : str("has no tensor ", name, ".weight"));
+  }
+  ImportedModel one = import_huggingface(golden("nemotron_h"), {}, device_, 1),
+                none = import_huggingface(golden("nemotron_h"), {}, device_, 0);
+  EXPECT_EQ(one.skipped_layers, Strings{"mtp."});
+  EXPECT_EQ(one.model.mtp_num_layers, 1);
+  EXPECT_TRUE(names_of(none).empty());
+  EXPECT_EQ(none.model.mtp_hybrid_layer_pattern, "");
 }
 
 /// The embedding and output matrices are shared: copies may be absent, but not differ.
