@@ -104,11 +104,11 @@ void speed_up(MeasuredRates& rates, double factor) {
 
 }  // namespace
 
-PredictedStep predict_step(const PredictionInput& job, double memory_bytes) {
-  return {.time = step_time(job),
-          .stages = step_time_by_rank(job),
+PredictedStep predict_step(const PredictionInput& input, double memory_bytes) {
+  return {.time = step_time(input),
+          .stages = step_time_by_rank(input),
           .memory_bytes = memory_bytes,
-          .global_batch_size = job.work.global_batch_size};
+          .global_batch_size = input.work.global_batch_size};
 }
 
 std::vector<RunPart> compare(const StepTime& predicted, double predicted_memory, const MeasuredRun& measured) {
@@ -190,30 +190,30 @@ std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun
   return parts;
 }
 
-std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredRun& measured) {
+std::vector<RunPart> compare_modules(const PredictionInput& input, const MeasuredRun& measured) {
   std::vector<RunPart> parts;
   const auto add = [&](const std::string& name, double predicted) {
     if (const auto it = measured.modules.find(name); it != measured.modules.end())
       parts.push_back({name, predicted, it->second});
   };
-  const ModelConfig& m = job.work.model;
-  const auto steps = static_cast<double>(job.layout.microbatches(job.work.global_batch_size));
+  const ModelConfig& m = input.work.model;
+  const auto steps = static_cast<double>(input.layout.microbatches(input.work.global_batch_size));
   const auto all = [&](const UnitTime& t) { return steps * t.total().total(); };
-  add("embedding", all(embedding_time(job)));
-  for (const StageContents& stage : split_stages(job.layout, m.num_layers)) {
+  add("embedding", all(embedding_time(input)));
+  for (const StageContents& stage : split_stages(input.layout, m.num_layers)) {
     i64 layer = stage.first_layer;
-    for (const LayerGroup& group : layer_groups(job.layout.recompute, stage.num_layers())) {
+    for (const LayerGroup& group : layer_groups(input.layout.recompute, stage.num_layers())) {
       for (const i64 end = layer + group.layers; layer < end; ++layer) {
         const BlockSpec block = block_spec(m, layer);
         for (const auto& [part, name] :
              {std::pair(mixer_of(block), "self_attention"), std::pair(feed_forward_of(block), "mlp")}) {
-          const UnitTime t = layer_time(job, part);
+          const UnitTime t = layer_time(input, part);
           add(str("decoder.layers.", layer, ".", name), all(group.is_recomputed ? add_full_recompute(t) : t));
         }
       }
     }
   }
-  add("output_layer", all(output_time(job)));
+  add("output_layer", all(output_time(input)));
   return parts;
 }
 

@@ -17,7 +17,7 @@ struct PredictedStep {
   double memory_bytes = 0;       ///< maximum memory over ranks
   i64 global_batch_size = 0;
 };
-PredictedStep predict_step(const PredictionInput& job, double memory_bytes);
+PredictedStep predict_step(const PredictionInput& input, double memory_bytes);
 
 /// Measured step, taken from the log of a run. Shares are means over its ranks.
 struct MeasuredRun {
@@ -52,7 +52,7 @@ std::vector<RunPart> compare_stages(const std::vector<StepTime>& predicted, cons
 /// Compares communication by purpose, if its groups were measured.
 std::vector<RunPart> compare_groups(const StepTime& predicted, const MeasuredRun& measured);
 /// Compares the embedding, the two halves of each layer, and the output, if they were traced.
-std::vector<RunPart> compare_modules(const PredictionInput& job, const MeasuredRun& measured);
+std::vector<RunPart> compare_modules(const PredictionInput& input, const MeasuredRun& measured);
 /// Compares memory by class and offloaded bytes, each with its maximum over ranks.
 std::vector<RunPart> compare_memory(const Layout& layout, const std::vector<MemoryEstimate>& predicted,
                                     const MeasuredRun& measured);

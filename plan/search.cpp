@@ -124,7 +124,7 @@ class Search {
 
  private:
   std::size_t keep() const { return static_cast<std::size_t>(limits_.keep); }
-  PredictionInput job(const Layout& layout) { return {hardware_, program_, work_, layout, memory_.measurements()}; }
+  PredictionInput input(const Layout& layout) { return {hardware_, program_, work_, layout, memory_.measurements()}; }
   Candidate candidate(Entry& entry) { return {entry.layout, simulated(entry), entry.memory}; }
   bool is_for_memory() const { return limits_.objective == Objective::Memory; }
   Cost cost(const Entry& entry, double seconds) const {
@@ -141,7 +141,7 @@ class Search {
 
   const StepTime& simulated(Entry& entry) {
     if (!entry.time) {
-      entry.time = step_time(job(entry.layout));
+      entry.time = step_time(input(entry.layout));
       ++result_.simulated;
     }
     return *entry.time;
@@ -170,7 +170,7 @@ class Search {
   void add_fitting(const Layout& layout, const MemoryEstimate& memory) {
     ++result_.fitting;
     fitting_.push_back(
-        {.layout = layout, .memory = memory, .lower_bound = step_time_lower_bound(job(layout)), .time = {}});
+        {.layout = layout, .memory = memory, .lower_bound = step_time_lower_bound(input(layout)), .time = {}});
   }
 
   void add_best(std::size_t i) {

@@ -23,17 +23,17 @@ double recomputed_fraction(const ModelConfig& m, const Layout& layout) {
 
 }  // namespace
 
-double model_tflops(const PredictionInput& job, double step_seconds) {
-  return flops_per_batch(job.work.model, job.work.global_batch_size) / step_seconds /
-         static_cast<double>(job.layout.world_size()) / 1e12;
+double model_tflops(const PredictionInput& input, double step_seconds) {
+  return flops_per_batch(input.work.model, input.work.global_batch_size) / step_seconds /
+         static_cast<double>(input.layout.world_size()) / 1e12;
 }
 
-double model_flops_utilization(const PredictionInput& job, double step_seconds) {
-  return 1e12 * model_tflops(job, step_seconds) / job.hardware.peak_flops(job.work.gemms);
+double model_flops_utilization(const PredictionInput& input, double step_seconds) {
+  return 1e12 * model_tflops(input, step_seconds) / input.hardware.peak_flops(input.work.gemms);
 }
 
-double hardware_flops_utilization(const PredictionInput& job, double step_seconds) {
-  return model_flops_utilization(job, step_seconds) * (1 + recomputed_fraction(job.work.model, job.layout));
+double hardware_flops_utilization(const PredictionInput& input, double step_seconds) {
+  return model_flops_utilization(input, step_seconds) * (1 + recomputed_fraction(input.work.model, input.layout));
 }
 
 }  // namespace mcpp

@@ -121,9 +121,9 @@ double max_rank_memory(const Config& config, int world_size) {
   return max_memory;
 }
 
-StepTime predict_configured_step(const PredictionInput& any, const Config& config, int world_size) {
+StepTime predict_configured_step(const PredictionInput& base, const Config& config, int world_size) {
   check_layout(config, world_size);
-  const PredictionInput configured{any.hardware, any.program, any.work, layout_of(config, world_size)};
+  const PredictionInput configured{base.hardware, base.program, base.work, layout_of(config, world_size)};
   const std::vector<std::string> missing = missing_rates(configured.hardware, configured.layout);
   check_input(missing.empty(), "a step cannot be predicted: ", join(missing, "; "));
   return step_time(configured);

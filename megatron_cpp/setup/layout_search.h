@@ -26,9 +26,9 @@ inline constexpr double kMemoryReserve = 0.08;
 /// Returns the maximum memory over all ranks.
 double max_rank_memory(const Config& config, int world_size);
 
-/// Predicts a step of the layout in `config`; any.layout is ignored. Throws BadInput if the layout cannot run on
+/// Predicts a step of the layout in `config`; base.layout is ignored. Throws BadInput if the layout cannot run on
 /// `world_size` ranks, or if it uses a disk of unknown speed.
-StepTime predict_configured_step(const PredictionInput& any, const Config& config, int world_size);
+StepTime predict_configured_step(const PredictionInput& base, const Config& config, int world_size);
 
 /// Planner options of pretrain: the hardware and whether to use the best layout.
 struct PlanRequest {

@@ -46,9 +46,9 @@ class TraceTime {
       : rank_(rank),
         launches_(launches),
         kernels_(rank.kernels()),
-        hw_(rank.job().hardware),
-        program_(rank.job().program),
-        work_(rank.job().work),
+        hw_(rank.input().hardware),
+        program_(rank.input().program),
+        work_(rank.input().work),
         layout_(rank.layout()),
         trace_(trace) {}
 
@@ -241,46 +241,46 @@ class TraceTime {
 
 }  // namespace
 
-UnitTime layer_time(const PredictionInput& job, const BlockSpec& block) {
-  const RankCostModel rank(job);
+UnitTime layer_time(const PredictionInput& input, const BlockSpec& block) {
+  const RankCostModel rank(input);
   UnitTime sum;
-  const MemoryPasses launches{job.program.kernels.forward / 2, job.program.kernels.backward / 2};
-  if (block.has_mixer()) sum += TraceTime(rank, job.trace(mixer_of(block)), launches).time();
-  if (block.has_feed_forward()) sum += TraceTime(rank, job.trace(feed_forward_of(block)), launches).time();
+  const MemoryPasses launches{input.program.kernels.forward / 2, input.program.kernels.backward / 2};
+  if (block.has_mixer()) sum += TraceTime(rank, input.trace(mixer_of(block)), launches).time();
+  if (block.has_feed_forward()) sum += TraceTime(rank, input.trace(feed_forward_of(block)), launches).time();
   return sum;
 }
 
-std::vector<WeightMatmul> forward_matmuls(const PredictionInput& job) {
+std::vector<WeightMatmul> forward_matmuls(const PredictionInput& input) {
   std::vector<WeightMatmul> list;
   const auto add = [&](const BlockTrace& trace) {
     for (const OpRecord& op : trace.forward.ops) {
       if (op.weight.empty()) continue;
-      const WeightMatmul matmul{short_weight_name(op.weight), op.matmul, gemm_type(job.work, op)};
+      const WeightMatmul matmul{short_weight_name(op.weight), op.matmul, gemm_type(input.work, op)};
       if (std::ranges::find(list, matmul) == list.end()) list.push_back(matmul);
     }
   };
-  for (const BlockSpec& block : job.measurements->blocks.kinds) {
-    add(job.trace(mixer_of(block)));
-    add(job.trace(feed_forward_of(block)));
+  for (const BlockSpec& block : input.measurements->blocks.kinds) {
+    add(input.trace(mixer_of(block)));
+    add(input.trace(feed_forward_of(block)));
   }
-  add(job.output_trace());
+  add(input.output_trace());
   return list;
 }
 
-UnitTime embedding_time(const PredictionInput& job) {
-  const RankCostModel rank(job);
+UnitTime embedding_time(const PredictionInput& input) {
+  const RankCostModel rank(input);
   const KernelTimes& kernels = rank.kernels();
   UnitTime t;
   t.forward.elementwise = rank.seconds(rank.stream_elements() * kernels.embedding.forward, 1);
   t.backward_weight.elementwise = rank.seconds(rank.stream_elements() * kernels.embedding.backward, 1);
-  if (job.layout.tp > 1)
-    t.forward.tensor_parallel = rank.collectives().all_reduce(rank.unsharded_bytes(), job.layout.tp_group());
+  if (input.layout.tp > 1)
+    t.forward.tensor_parallel = rank.collectives().all_reduce(rank.unsharded_bytes(), input.layout.tp_group());
   return t;
 }
 
-UnitTime output_time(const PredictionInput& job) {
+UnitTime output_time(const PredictionInput& input) {
   constexpr MemoryPasses kLaunches{2, 2};  // norm and loss
-  return TraceTime(RankCostModel(job), job.output_trace(), kLaunches).time();
+  return TraceTime(RankCostModel(input), input.output_trace(), kLaunches).time();
 }
 
 }  // namespace mcpp

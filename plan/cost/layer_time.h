@@ -13,7 +13,7 @@ namespace mcpp {
 
 /// Returns the time of a block, or of a part of one, including its norms and residual additions. Selective
 /// recomputation is included, full recomputation is not.
-UnitTime layer_time(const PredictionInput& job, const BlockSpec& block);
+UnitTime layer_time(const PredictionInput& input, const BlockSpec& block);
 
 /// GEMM of tokens with a weight in the forward pass.
 struct WeightMatmul {
@@ -24,15 +24,15 @@ struct WeightMatmul {
   bool operator==(const WeightMatmul&) const = default;
 };
 /// Returns the distinct GEMMs in the forward passes of the layers and the output on one rank, except routers.
-std::vector<WeightMatmul> forward_matmuls(const PredictionInput& job);
+std::vector<WeightMatmul> forward_matmuls(const PredictionInput& input);
 /// Returns the number of (query, key) pairs in which the query attends to a key of its document, over all heads and
 /// samples.
 double attended_pairs(const Workload& work, const AttentionShape& shape);
 /// Returns the operations of attention's two GEMMs over attended_pairs().
 double attention_flops(const Workload& work, const AttentionShape& shape);
 
-UnitTime embedding_time(const PredictionInput& job);
+UnitTime embedding_time(const PredictionInput& input);
 /// Returns the time of the final norm, the output matrix and the loss.
-UnitTime output_time(const PredictionInput& job);
+UnitTime output_time(const PredictionInput& input);
 
 }  // namespace mcpp

@@ -53,13 +53,13 @@ UnitTime add_full_recompute(const UnitTime& layer) {
   return t;
 }
 
-RankCostModel::RankCostModel(const PredictionInput& job)
-    : job_(job),
-      collectives_(job.hardware),
-      kernels_(kernel_times(job.hardware, job.program, job.work)),
-      slowdown_(job.hardware.slowest_device_factor(job.layout.world_size())),
-      element_bytes_(real(size_of(job.work.dtype))),
-      tokens_(job.work.model.seq_length / job.layout.cp * job.layout.micro_batch_size) {}
+RankCostModel::RankCostModel(const PredictionInput& input)
+    : input_(input),
+      collectives_(input.hardware),
+      kernels_(kernel_times(input.hardware, input.program, input.work)),
+      slowdown_(input.hardware.slowest_device_factor(input.layout.world_size())),
+      element_bytes_(real(size_of(input.work.dtype))),
+      tokens_(input.work.model.seq_length / input.layout.cp * input.layout.micro_batch_size) {}
 
 double RankCostModel::unsharded_bytes() const {
   return real(tokens_ * model().hidden_size) * element_bytes_;
@@ -70,15 +70,15 @@ double RankCostModel::stream_elements() const {
 }
 
 double RankCostModel::seconds(double kernel_seconds, double kernels) const {
-  return slowdown_ * (kernel_seconds + kernels * job_.hardware.gap_seconds());
+  return slowdown_ * (kernel_seconds + kernels * input_.hardware.gap_seconds());
 }
 
 double RankCostModel::traffic_seconds(double elements, double kernels) const {
-  return seconds(job_.hardware.traffic_seconds(elements * element_bytes_), kernels);
+  return seconds(input_.hardware.traffic_seconds(elements * element_bytes_), kernels);
 }
 
 double RankCostModel::gemm_seconds(GemmType type, const MatmulShape& shape, double output_bytes, GemmPass pass) const {
-  return slowdown_ * mcpp::gemm_seconds(job_.hardware, type, shape, output_bytes, pass);
+  return slowdown_ * mcpp::gemm_seconds(input_.hardware, type, shape, output_bytes, pass);
 }
 
 }  // namespace mcpp

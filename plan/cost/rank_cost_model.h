@@ -36,11 +36,11 @@ UnitTime add_full_recompute(const UnitTime& layer);
 
 class RankCostModel {
  public:
-  explicit RankCostModel(const PredictionInput& job);
+  explicit RankCostModel(const PredictionInput& input);
 
-  const PredictionInput& job() const { return job_; }
-  const ModelConfig& model() const { return job_.work.model; }
-  const Layout& layout() const { return job_.layout; }
+  const PredictionInput& input() const { return input_; }
+  const ModelConfig& model() const { return input_.work.model; }
+  const Layout& layout() const { return input_.layout; }
   const Collectives& collectives() const { return collectives_; }
   const KernelTimes& kernels() const { return kernels_; }
   /// Returns the tokens of a microbatch on this rank, before sequence parallelism shards them.
@@ -49,14 +49,14 @@ class RankCostModel {
   double unsharded_bytes() const;
   double stream_elements() const;
 
-  /// Scales `kernel_seconds`, the time on a typical device, to the slowest device of the job, and adds the gaps between
-  /// `kernels` kernels.
+  /// Scales `kernel_seconds`, the time on a typical device, to the slowest device of the layout, and adds the gaps
+  /// between `kernels` kernels.
   double seconds(double kernel_seconds, double kernels) const;
   double traffic_seconds(double elements, double kernels) const;
   double gemm_seconds(GemmType type, const MatmulShape& shape, double output_bytes, GemmPass pass) const;
 
  private:
-  const PredictionInput job_;
+  const PredictionInput input_;
   Collectives collectives_;
   KernelTimes kernels_;
   double slowdown_, element_bytes_;

@@ -49,10 +49,10 @@ std::string line(const std::string& name, double seconds, double all) {
              "\n");
 }
 
-std::string row(const PredictionInput& job, const Candidate& candidate) {
+std::string row(const PredictionInput& input, const Candidate& candidate) {
   const double seconds = candidate.time.seconds;
-  return str(pad_left(fixed(seconds, 3), 9), pad_left(fixed(model_tflops(job, seconds), 0), 9),
-             pad_left(percent(model_flops_utilization(job, seconds)), 9),
+  return str(pad_left(fixed(seconds, 3), 9), pad_left(fixed(model_tflops(input, seconds), 0), 9),
+             pad_left(percent(model_flops_utilization(input, seconds)), 9),
              pad_left(human_bytes(candidate.memory.total()), 12), "  ", candidate.layout.describe(), "\n");
 }
 
@@ -64,11 +64,11 @@ std::string recipe_text(const std::vector<RuleOfThumb>& recipe) {
   return text;
 }
 
-std::string search_text(const PredictionInput& job, const SearchResult& result) {
-  std::string text = str(job.layout.world_size(), " x ", job.hardware.device.name, ": ", result.possible,
+std::string search_text(const PredictionInput& input, const SearchResult& result) {
+  std::string text = str(input.layout.world_size(), " x ", input.hardware.device.name, ": ", result.possible,
                          " layouts are possible, ", result.fitting, " fit\n", pad_left("seconds", 9),
                          pad_left("TFLOP/s", 9), pad_left("MFU", 9), pad_left("memory", 12), "  layout\n");
-  for (const Candidate& candidate : result.best) text += row(job, candidate);
+  for (const Candidate& candidate : result.best) text += row(input, candidate);
   text += "and not:\n";
   for (const Alternative& alternative : result.alternatives)
     text += str("  ", pad_right(alternative.kind, 22), alternative.reason,
@@ -76,27 +76,27 @@ std::string search_text(const PredictionInput& job, const SearchResult& result) 
   return text;
 }
 
-std::string step_text(const PredictionInput& job, const StepTime& t) {
+std::string step_text(const PredictionInput& input, const StepTime& t) {
   const double all = t.seconds;
-  std::string text = str("a step of ", job.layout.describe(), "\n  ", pad_right(str("on pipeline rank ", t.rank), 34),
+  std::string text = str("a step of ", input.layout.describe(), "\n  ", pad_right(str("on pipeline rank ", t.rank), 34),
                          pad_left("ms", 12), pad_left("of step", 10), "\n");
   for (const StepPart& part : step_parts(t))
     if (part.seconds > 0) text += line(part.name, part.seconds, all);
   text += line("step", all, all);
-  const double tokens = job.work.tokens() / all;
-  return text + str("  ", human_count(tokens), " tokens/s, ", fixed(model_tflops(job, all), 1),
-                    " TFLOP/s of a device, MFU ", percent(model_flops_utilization(job, all)), ", HFU ",
-                    percent(hardware_flops_utilization(job, all)), "\n");
+  const double tokens = input.work.tokens() / all;
+  return text + str("  ", human_count(tokens), " tokens/s, ", fixed(model_tflops(input, all), 1),
+                    " TFLOP/s of a device, MFU ", percent(model_flops_utilization(input, all)), ", HFU ",
+                    percent(hardware_flops_utilization(input, all)), "\n");
 }
 
-std::string step_json(const PredictionInput& job, const StepTime& t, const PredictedMemory& memory,
+std::string step_json(const PredictionInput& input, const StepTime& t, const PredictedMemory& memory,
                       const std::optional<TrainingCost>& cost) {
-  OrderedJson json{{"layout", job.layout.describe()},
-                   {"ranks", job.layout.world_size()},
+  OrderedJson json{{"layout", input.layout.describe()},
+                   {"ranks", input.layout.world_size()},
                    {"step_s", t.seconds},
-                   {"tokens_per_s", job.work.tokens() / t.seconds},
-                   {"mfu", model_flops_utilization(job, t.seconds)},
-                   {"hfu", hardware_flops_utilization(job, t.seconds)},
+                   {"tokens_per_s", input.work.tokens() / t.seconds},
+                   {"mfu", model_flops_utilization(input, t.seconds)},
+                   {"hfu", hardware_flops_utilization(input, t.seconds)},
                    {"memory_bytes", memory.bytes},
                    {"fits", memory.fits}};
   if (cost) json["training_hours"] = cost->hours, json["device_hours"] = cost->device_hours;
@@ -124,8 +124,8 @@ std::string cost_text(const TrainingCost& cost, double price) {
   return text;
 }
 
-std::string deadline_text(const PredictionInput& job, const MinDevices& devices, const Deadline& deadline) {
-  const std::string name = job.hardware.device.name,
+std::string deadline_text(const PredictionInput& input, const MinDevices& devices, const Deadline& deadline) {
+  const std::string name = input.hardware.device.name,
                     what = str(human_count(deadline.tokens), " tokens in ", hours_text(deadline.hours), " hours: ");
   const auto describe_point = [&](const ScalingPoint& point) {
     return str(point.world_size, " x ", name, " ", cost_text(point.cost, deadline.price), "\n  ",
@@ -137,15 +137,15 @@ std::string deadline_text(const PredictionInput& job, const MinDevices& devices,
     return prefix + "devices fail before any progress is made";
   if (devices.fastest) return prefix + "the fastest of those tried: " + describe_point(*devices.fastest);
   if (devices.min_hours > deadline.hours)
-    return prefix + str("all ", job.hardware.links.ranks.back(), " at their highest rate would take ",
+    return prefix + str("all ", input.hardware.links.ranks.back(), " at their highest rate would take ",
                         hours_text(devices.min_hours), " hours");
   return prefix + "no layout fits for any number that was tried";
 }
 
-std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,
+std::string scaling_text(const PredictionInput& input, const std::vector<ScalingPoint>& points, bool is_weak,
                          double tokens) {
   std::string text =
-      str(is_weak ? "weak" : "strong", " scaling on ", job.hardware.device.name, "; device hours are of ",
+      str(is_weak ? "weak" : "strong", " scaling on ", input.hardware.device.name, "; device hours are of ",
           human_count(tokens), " tokens\n", pad_left("ranks", 8), pad_left("batch", 8), pad_left("seconds", 10),
           pad_left("tokens/s", 10), pad_left("efficiency", 12), pad_left("memory", 12), pad_left("device hours", 14),
           "  layout\n");
@@ -156,7 +156,7 @@ std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPo
       continue;
     }
     const Candidate& best = point.search.best.front();
-    const double step_tokens = static_cast<double>(point.global_batch_size * job.work.model.seq_length);
+    const double step_tokens = static_cast<double>(point.global_batch_size * input.work.model.seq_length);
     text += str(pad_left(fixed(best.time.seconds, 3), 10), pad_left(human_count(step_tokens / best.time.seconds), 10),
                 pad_left(percent(point.efficiency), 12), pad_left(human_bytes(best.memory.total()), 12),
                 pad_left(std::isfinite(point.cost.hours) ? hours_text(point.cost.device_hours) : "never", 14), "  ",

@@ -24,10 +24,10 @@ std::vector<StepPart> step_parts(const StepTime& time);
 std::vector<StepPart> pass_parts(const PassTime& time);
 
 std::string recipe_text(const std::vector<RuleOfThumb>& recipe);
-/// Returns a description of the best layouts, and of the reasons why others are worse. `job` has the best layout.
-std::string search_text(const PredictionInput& job, const SearchResult& result);
+/// Returns a description of the best layouts, and of the reasons why others are worse. `input` has the best layout.
+std::string search_text(const PredictionInput& input, const SearchResult& result);
 /// Returns the breakdown of a step.
-std::string step_text(const PredictionInput& job, const StepTime& time);
+std::string step_text(const PredictionInput& input, const StepTime& time);
 /// Memory of the rank with the highest memory use.
 struct PredictedMemory {
   double bytes = 0;
@@ -35,16 +35,16 @@ struct PredictedMemory {
 };
 /// Returns the breakdown of a step as a JSON object, in seconds, with the cost of a run if requested; infinite
 /// hours are null.
-std::string step_json(const PredictionInput& job, const StepTime& time, const PredictedMemory& memory,
+std::string step_json(const PredictionInput& input, const StepTime& time, const PredictedMemory& memory,
                       const std::optional<TrainingCost>& cost);
 std::string gains_text(const std::vector<Speedup>& gains);
 std::string failures_text(const FailureLoss& loss);
 /// Returns text like "take 30.2 hours, 25.1K device hours, at 2.00 each 50.2K"; a price of 0 is omitted.
 std::string cost_text(const TrainingCost& cost, double price);
 /// Returns a description of the result or, without a trailing newline, the reason why there is none.
-std::string deadline_text(const PredictionInput& job, const MinDevices& devices, const Deadline& deadline);
+std::string deadline_text(const PredictionInput& input, const MinDevices& devices, const Deadline& deadline);
 /// Returns a table of the points. `tokens` is the number of tokens to which their costs refer.
-std::string scaling_text(const PredictionInput& job, const std::vector<ScalingPoint>& points, bool is_weak,
+std::string scaling_text(const PredictionInput& input, const std::vector<ScalingPoint>& points, bool is_weak,
                          double tokens);
 /// Returns a description of best_point().
 std::string best_point_text(const ScalingPoint& best, Objective objective, const Deadline& training);

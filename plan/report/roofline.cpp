@@ -15,16 +15,16 @@ namespace {
 
 class Roofline {
  public:
-  explicit Roofline(const PredictionInput& job)
-      : job_(job),
-        rank_(job),
-        model_(job.work.model),
+  explicit Roofline(const PredictionInput& input)
+      : input_(input),
+        rank_(input),
+        model_(input.work.model),
         first_block_(block_spec(model_, 0)),
         tokens_(rank_.tokens()),
         element_(rank_.element_bytes()) {}
 
   std::vector<RooflineRow> rows() {
-    for (const WeightMatmul& matmul : forward_matmuls(job_)) gemm(matmul.name, matmul.shape, matmul.type);
+    for (const WeightMatmul& matmul : forward_matmuls(input_)) gemm(matmul.name, matmul.shape, matmul.type);
     attention();
     kernels();
     return std::move(rows_);
@@ -45,14 +45,14 @@ class Roofline {
   /// Adds the attention of the first block, if it has one.
   void attention() {
     const BlockSpec mixer = mixer_of(first_block_);
-    const OpRecord* op = find_forward(job_.trace(mixer), OpKind::Attention);
+    const OpRecord* op = find_forward(input_.trace(mixer), OpKind::Attention);
     if (!op) return;
     const AttentionShape& shape = op->attention;
     const double output = real(shape.queries * shape.batch * shape.query_heads * shape.value_dim);
     rows_.push_back({.name = "attention",
                      .size = str(model_.seq_length, " tokens"),
-                     .seconds = layer_time(job_, mixer).forward.attention,
-                     .flops = attention_flops(job_.work, shape),
+                     .seconds = layer_time(input_, mixer).forward.attention,
+                     .flops = attention_flops(input_.work, shape),
                      .bytes = element_ * (shape.elements() + output)});
   }
 
@@ -66,13 +66,13 @@ class Roofline {
   /// Memory-bound kernels, with their passes over memory.
   void kernels() {
     const KernelTimes& t = rank_.kernels();
-    const KernelTraits& p = job_.program;
+    const KernelTraits& p = input_.program;
     const double stream = rank_.stream_elements();
     add_kernel("norm", stream, t.norm.forward, p.norm.forward);
     add_kernel("residual", stream, t.residual.forward, p.residual.forward);
     add_kernel("embedding", stream, t.embedding.forward, 2);
-    add_kernel("loss", find_forward(job_.output_trace(), OpKind::Loss)->elements, t.loss, p.loss);
-    if (const OpRecord* activation = find_forward(job_.trace(feed_forward_of(first_block_)), OpKind::Activation))
+    add_kernel("loss", find_forward(input_.output_trace(), OpKind::Loss)->elements, t.loss, p.loss);
+    if (const OpRecord* activation = find_forward(input_.trace(feed_forward_of(first_block_)), OpKind::Activation))
       add_kernel("activation", activation->elements, t.activation.forward, p.activation.forward);
   }
   void add_kernel(const std::string& name, double elements, double seconds_per_element, double passes) {
@@ -84,7 +84,7 @@ class Roofline {
                      .bytes = elements * passes * element_});
   }
 
-  const PredictionInput& job_;
+  const PredictionInput& input_;
   const RankCostModel rank_;
   const ModelConfig& model_;
   const BlockSpec first_block_;
@@ -95,18 +95,18 @@ class Roofline {
 
 }  // namespace
 
-std::vector<RooflineRow> roofline(const PredictionInput& job) {
-  return Roofline(job).rows();
+std::vector<RooflineRow> roofline(const PredictionInput& input) {
+  return Roofline(input).rows();
 }
 
-std::string roofline_text(const PredictionInput& job) {
-  const double peak = job.hardware.peak_flops(job.work.gemms), memory = 1 / job.hardware.traffic_seconds(1);
-  const double ridge = job.hardware.gemm_flops(job.work.gemms) / memory;
+std::string roofline_text(const PredictionInput& input) {
+  const double peak = input.hardware.peak_flops(input.work.gemms), memory = 1 / input.hardware.traffic_seconds(1);
+  const double ridge = input.hardware.gemm_flops(input.work.gemms) / memory;
   std::string text =
       str("forward operations, below ", fixed(ridge, 0), " FLOP/byte memory-bound\n  ", pad_right("", 20),
           pad_left("", 26), pad_left("us", 10), pad_left("TFLOP/s", 9), pad_left("of peak", 9), pad_left("GB/s", 9),
           pad_left("of memory", 11), pad_left("FLOP/byte", 11), "\n");
-  for (const RooflineRow& row : roofline(job)) {
+  for (const RooflineRow& row : roofline(input)) {
     const double rate = row.flops / row.seconds, traffic = row.bytes / row.seconds;
     text += str("  ", pad_right(row.name, 20), pad_left(row.size, 26), pad_left(fixed(1e6 * row.seconds, 1), 10),
                 pad_left(row.flops > 0 ? fixed(rate / 1e12, rate < 1e13 ? 2 : 0) : "", 9),

@@ -14,14 +14,14 @@ struct RooflineRow {
   double flops = 0;  ///< 0: negligible arithmetic
   double bytes = 0;  ///< minimum bytes read and written
 
-  /// Arithmetic intensity: operations per byte.
+  /// Returns the arithmetic intensity: operations per byte.
   double intensity() const { return flops / bytes; }
 };
 
 /// Returns the GEMMs of a layer, its attention and elementwise kernels, and those of the embedding and the
 /// output.
-std::vector<RooflineRow> roofline(const PredictionInput& job);
+std::vector<RooflineRow> roofline(const PredictionInput& input);
 /// Returns a table that names the limit of each row: the device's attained rate or its memory bandwidth.
-std::string roofline_text(const PredictionInput& job);
+std::string roofline_text(const PredictionInput& input);
 
 }  // namespace mcpp

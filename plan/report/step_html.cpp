@@ -132,15 +132,15 @@ struct MemoryPoint {
 };
 
 /// Returns the activation memory of a rank at the beginning and end of each pass.
-std::vector<MemoryPoint> activations(const PredictionInput& job, const StepTimeline& step, std::size_t rank) {
-  const ActivationSetup setup = job.activations();
-  const std::vector<StageContents> stages = split_stages(job.layout, job.work.model.num_layers);
+std::vector<MemoryPoint> activations(const PredictionInput& input, const StepTimeline& step, std::size_t rank) {
+  const ActivationSetup setup = input.activations();
+  const std::vector<StageContents> stages = split_stages(input.layout, input.work.model.num_layers);
   std::vector<MemoryPoint> points{{0, 0}};
   i64 saved = 0;
   for (const TimedAction& timed : step.timeline.per_rank[rank]) {
     if (!is_pass(timed)) continue;
     const StageActivations stage =
-        stage_activations(job.work.model, setup, stages[static_cast<std::size_t>(timed.action.stage)]);
+        stage_activations(input.work.model, setup, stages[static_cast<std::size_t>(timed.action.stage)]);
     const ActionKind kind = timed.action.kind;
     const bool delays_wgrad = kind == ActionKind::BackwardInput;
     const i64 working_bytes = !computes_input_grad(kind) ? 0
@@ -157,14 +157,14 @@ std::vector<MemoryPoint> activations(const PredictionInput& job, const StepTimel
   return points;
 }
 
-std::string memory(const PredictionInput& job, const StepTimeline& step, double scale) {
-  LayoutMemory memory_model(job.work);
-  const double limit = job.hardware.memory_bytes();
+std::string memory(const PredictionInput& input, const StepTimeline& step, double scale) {
+  LayoutMemory memory_model(input.work);
+  const double limit = input.hardware.memory_bytes();
   const std::size_t ranks = step.timeline.per_rank.size();
   std::vector<MemoryEstimate> estimates;
   double peak = limit;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    estimates.push_back(memory_model.estimate_rank(job.layout, static_cast<int>(rank)));
+    estimates.push_back(memory_model.estimate_rank(input.layout, static_cast<int>(rank)));
     peak = std::max(peak, estimates.back().total());
   }
   std::string text;
@@ -174,7 +174,7 @@ std::string memory(const PredictionInput& job, const StepTimeline& step, double 
     const auto y = [&](double bytes) { return fixed(floor - bytes / peak * height, 2); };
     const double persistent_bytes = estimates[rank].total() - estimates[rank].activations;
     std::string line = str(fixed(kLeft, 2), ",", fixed(floor, 2));
-    for (const MemoryPoint& point : activations(job, step, rank))
+    for (const MemoryPoint& point : activations(input, step, rank))
       line += str(" ", fixed(kLeft + point.seconds * scale, 2), ",", y(persistent_bytes + point.bytes));
     text += row_name(rank, floor - height / 2) +
             str("<polygon class=\"level\" points=\"", line, " ", fixed(end, 2), ",", fixed(floor, 2), "\"><title>",
@@ -187,25 +187,25 @@ std::string memory(const PredictionInput& job, const StepTimeline& step, double 
 
 }  // namespace
 
-std::string step_html(const PredictionInput& job, const StepTime& time) {
-  const std::vector<StepTime> ranks = step_time_by_rank(job);
-  const StepTimeline step = step_timeline(job, 4 * job.layout.pp);
+std::string step_html(const PredictionInput& input, const StepTime& time) {
+  const std::vector<StepTime> ranks = step_time_by_rank(input);
+  const StepTimeline step = step_timeline(input, 4 * input.layout.pp);
   const double scale = choose_scale(step);
   const std::string title =
-      escape_html(str(job.layout.world_size(), " x ", job.hardware.device.name, ": ", job.layout.describe()));
+      escape_html(str(input.layout.world_size(), " x ", input.hardware.device.name, ": ", input.layout.describe()));
   return str(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", title, "</title><style>", kStyle,
       "</style></head><body>\n<h1>", title, "</h1>\n<p>A step is predicted to take ", time_text(time.seconds), ": ",
-      human_count(job.work.tokens() / time.seconds), " tokens/s, MFU ",
-      fixed(100 * model_flops_utilization(job, time.seconds), 1), " %, HFU ",
-      fixed(100 * hardware_flops_utilization(job, time.seconds), 1), " %.</p>\n",
+      human_count(input.work.tokens() / time.seconds), " tokens/s, MFU ",
+      fixed(100 * model_flops_utilization(input, time.seconds), 1), " %, HFU ",
+      fixed(100 * hardware_flops_utilization(input, time.seconds), 1), " %.</p>\n",
       "<h2>Time of each pipeline rank</h2>\n", legend(ranks), shares(ranks),
       "<h2>Passes</h2>\n<p class=\"quiet\">The first ", step.schedule.microbatches, " of ",
-      job.layout.microbatches(job.work.global_batch_size), " microbatches; only exposed communication is shown.</p>\n",
-      passes(step, scale),
+      input.layout.microbatches(input.work.global_batch_size),
+      " microbatches; only exposed communication is shown.</p>\n", passes(step, scale),
       "<h2>Memory</h2>\n<p class=\"quiet\">Parameters, gradients and optimizer states, and the activations of the "
       "passes above; the dashed line is the memory of a device, ",
-      human_bytes(job.hardware.memory_bytes()), ".</p>\n", memory(job, step, scale), "</body></html>\n");
+      human_bytes(input.hardware.memory_bytes()), ".</p>\n", memory(input, step, scale), "</body></html>\n");
 }
 
 }  // namespace mcpp

@@ -62,8 +62,8 @@ std::vector<ScalingPoint> scaling(const Hardware& hardware, const KernelTraits& 
     if (!last.fits()) continue;
     if (first == nullptr) first = &last;
     last.efficiency = rate(last) / rate(*first);
-    const PredictionInput job{hardware, program, scaled_work, last.search.best.front().layout};
-    last.cost = training_cost(job, step_seconds(last), request.tokens, request.failures);
+    const PredictionInput input{hardware, program, scaled_work, last.search.best.front().layout};
+    last.cost = training_cost(input, step_seconds(last), request.tokens, request.failures);
   }
   return points;
 }

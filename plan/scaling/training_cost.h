@@ -15,7 +15,7 @@ struct Speedup {
 };
 
 /// Returns the speedups for the same layout, greatest first.
-std::vector<Speedup> upgrade_gains(const PredictionInput& job);
+std::vector<Speedup> upgrade_gains(const PredictionInput& input);
 
 /// Device failures. Work since the last checkpoint is repeated after a failure.
 struct Failures {
@@ -38,8 +38,8 @@ struct SaveTime {
   double seconds = 0;        ///< time to write the checkpoint to the local disks of all ranks; 0 = disk speed unknown
   double stall_seconds = 0;  ///< time that training waits for the copy of an asynchronous save
 };
-SaveTime save_time(const PredictionInput& job);
-std::string save_text(const PredictionInput& job, const SaveTime& save);
+SaveTime save_time(const PredictionInput& input);
+std::string save_text(const PredictionInput& input, const SaveTime& save);
 
 /// Cost of training on a number of tokens.
 struct TrainingCost {
@@ -49,6 +49,6 @@ struct TrainingCost {
 
 /// Returns the cost with steps of `step_seconds`. A checkpoint takes failures.save_seconds, or the predicted time if
 /// that is 0.
-TrainingCost training_cost(const PredictionInput& job, double step_seconds, double tokens, Failures failures);
+TrainingCost training_cost(const PredictionInput& input, double step_seconds, double tokens, Failures failures);
 
 }  // namespace mcpp

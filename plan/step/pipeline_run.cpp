@@ -12,16 +12,16 @@ double StageWork::units() const {
   return std::max(1.0, real(contents.num_layers()));
 }
 
-PipelineRun::PipelineRun(const PredictionInput& job, std::vector<StageWork> stages)
-    : job_(job),
-      layout_(job.layout),
+PipelineRun::PipelineRun(const PredictionInput& input, std::vector<StageWork> stages)
+    : input_(input),
+      layout_(input.layout),
       stages_(std::move(stages)),
       map_{.ranks = static_cast<int>(layout_.pp),
            .chunks_per_rank = static_cast<int>(layout_.chunks),
            .placement = row_of(layout_.schedule).placement},
-      microbatches_(layout_.microbatches(job.work.global_batch_size)),
-      oversubscription_(real(std::min(layout_.world_size(), job.hardware.links.ranks.front())) /
-                        job.hardware.concurrent_ranks(layout_.world_size())) {}
+      microbatches_(layout_.microbatches(input.work.global_batch_size)),
+      oversubscription_(real(std::min(layout_.world_size(), input.hardware.links.ranks.front())) /
+                        input.hardware.concurrent_ranks(layout_.world_size())) {}
 
 PassTime PipelineRun::rank_work(int rank) const {
   PassTime work;
@@ -97,8 +97,8 @@ double PipelineRun::last_reduction_end(const std::vector<TimedAction>& actions) 
         std::max(reduced, timed.begin - work.backward_seconds() * (1 - 1 / work.units())) + work.reduce_seconds,
         timed.begin + work.reduce_seconds / work.units());
   }
-  if (!job_.program.overlaps_data_parallel) return computed + all;
-  return std::max(reduced, computed + job_.hardware.communication_slowdown() * all);
+  if (!input_.program.overlaps_data_parallel) return computed + all;
+  return std::max(reduced, computed + input_.hardware.communication_slowdown() * all);
 }
 
 /// A schedule is periodic once the pipeline is full, so two runs give the time of further rounds of microbatches.

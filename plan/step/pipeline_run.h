@@ -24,10 +24,10 @@ struct StageWork {
   double units() const;
 };
 
-/// Pipeline simulation of one job. Not thread-safe.
+/// Simulation of the pipeline of a layout. Not thread-safe.
 class PipelineRun {
  public:
-  PipelineRun(const PredictionInput& job, std::vector<StageWork> stages);
+  PipelineRun(const PredictionInput& input, std::vector<StageWork> stages);
 
   /// Returns the stages in pipeline order.
   const std::vector<StageWork>& stages() const { return stages_; }
@@ -60,7 +60,7 @@ class PipelineRun {
   Times simulate_oversubscribed(const Schedule& schedule, double message) const;
   double last_reduction_end(const std::vector<TimedAction>& actions) const;
 
-  const PredictionInput& job_;
+  const PredictionInput& input_;
   const Layout& layout_;
   std::vector<StageWork> stages_;
   StageMap map_;

@@ -13,23 +13,23 @@
 namespace mcpp {
 
 double OffloadCost::element() const {
-  return real(size_of(job_.work.dtype));
+  return real(size_of(input_.work.dtype));
 }
 
 double OffloadCost::link_seconds(double bytes) const {
-  const double rate = 1e9 * job_.hardware.host.link_bandwidth;
-  return rate > 0 ? bytes / rate : job_.hardware.traffic_seconds(2 * bytes);
+  const double rate = 1e9 * input_.hardware.host.link_bandwidth;
+  return rate > 0 ? bytes / rate : input_.hardware.traffic_seconds(2 * bytes);
 }
 
 double OffloadCost::host_memory_seconds(double bytes) const {
-  const double rate = 1e9 * job_.hardware.host.memory_bandwidth;
-  return rate > 0 ? bytes / rate : job_.hardware.traffic_seconds(bytes);
+  const double rate = 1e9 * input_.hardware.host.memory_bandwidth;
+  return rate > 0 ? bytes / rate : input_.hardware.traffic_seconds(bytes);
 }
 
 void OffloadCost::add_to(UnitTime& passes, const StageContents& stage, const WeightFetchCounts& weights) const {
   double activations = 0;
   if (layout_.activations_tier != OffloadTier::Device) {
-    LayerSizes& sizes = job_.measurements->sizes.get(job_.activations());
+    LayerSizes& sizes = input_.measurements->sizes.get(input_.activations());
     activations = real(stage_activations(sizes, stage).offloaded);
   }
   // If the node has a secondary weight shard, weights are gathered once per step, which is negligible.
@@ -47,7 +47,7 @@ void OffloadCost::add_to(UnitTime& passes, const StageContents& stage, const Wei
 
 double OffloadCost::update_seconds(double weights) const {
   const double offloaded_weights = weights * layout_.effective_offloaded_fraction(), element_bytes = element();
-  const double states = 4 * (job_.work.states.matrix_states + job_.work.states.master(job_.work.dtype));
+  const double states = 4 * (input_.work.states.matrix_states + input_.work.states.master(input_.work.dtype));
   double link_bytes = offloaded_weights * (4 + 2 * element_bytes), disk_bytes = 0;
   if (layout_.states_tier == OffloadTier::File) disk_bytes += 2 * states * offloaded_weights;
   if (layout_.params_tier != OffloadTier::Device) link_bytes += element_bytes * weights;
@@ -59,8 +59,8 @@ double OffloadCost::update_seconds(double weights) const {
 
 /// Returns the time of updates in host memory; on CPUs, which are their own host, the time of resident weights.
 double OffloadCost::host_update_seconds(double weights, double states) const {
-  if (job_.hardware.host.memory_bandwidth > 0) return host_memory_seconds(weights * (4 + 2 * states + element()));
-  return weights * kernel_times(job_.hardware, job_.program, job_.work).update;
+  if (input_.hardware.host.memory_bandwidth > 0) return host_memory_seconds(weights * (4 + 2 * states + element()));
+  return weights * kernel_times(input_.hardware, input_.program, input_.work).update;
 }
 
 std::vector<std::string> missing_rates(const Hardware& hardware, const Layout& layout) {
@@ -76,15 +76,15 @@ namespace {
 class Step {
  public:
   /// `sums_gradients` is false only for lower_bound(), which is called for many layouts and ignores gradient reduction.
-  explicit Step(const PredictionInput& job, bool sums_gradients = true)
-      : job_(job),
-        layout_(job.layout),
-        collectives_(job.hardware),
-        traffic_(job),
-        offload_cost_(job),
+  explicit Step(const PredictionInput& input, bool sums_gradients = true)
+      : input_(input),
+        layout_(input.layout),
+        collectives_(input.hardware),
+        traffic_(input),
+        offload_cost_(input),
         layers_(layer_times()),
-        update_(kernel_times(job.hardware, job.program, job.work).update),
-        pipeline_(job, stages(sums_gradients)) {}
+        update_(kernel_times(input.hardware, input.program, input.work).update),
+        pipeline_(input, stages(sums_gradients)) {}
 
   StepTime time() const {
     StepTime step;
@@ -156,11 +156,11 @@ class Step {
     const std::vector<BlockSpec>& blocks = traffic_.weights().blocks().kinds;
     for (std::size_t kind = 0; kind < blocks.size(); ++kind) {
       LayerTimes& times = all.emplace_back();
-      times.saved = layer_time(job_, blocks[kind]);
+      times.saved = layer_time(input_, blocks[kind]);
       times.recomputed = add_full_recompute(times.saved);
       if (layout_.recompute.shards_saved_inputs)
         times.recomputed.backward_input.tensor_parallel +=
-            collectives_.all_gather(real(residual_bytes(job_.work.model, job_.activations())), layout_.tp_group());
+            collectives_.all_gather(real(residual_bytes(input_.work.model, input_.activations())), layout_.tp_group());
       times.traffic = traffic_.layer_traffic(kind, false);
       times.recomputed_traffic = traffic_.layer_traffic(kind, true);
     }
@@ -168,9 +168,9 @@ class Step {
   }
 
   std::vector<StageWork> stages(bool sums_gradients) const {
-    const UnitTime embedding = embedding_time(job_), output = output_time(job_);
+    const UnitTime embedding = embedding_time(input_), output = output_time(input_);
     std::vector<StageWork> list;
-    for (const StageContents& contents : split_stages(layout_, job_.work.model.num_layers)) {
+    for (const StageContents& contents : split_stages(layout_, input_.work.model.num_layers)) {
       UnitTime passes = time_of_layers(contents);
       if (contents.has_embedding) passes += embedding;
       if (contents.has_output) passes += output;
@@ -251,13 +251,13 @@ class Step {
     const StageWork& all = pipeline_.stages().front();
     const double window = all.backward_seconds() * (1 - 1 / all.units());
     return std::max(traffic_.exposed_seconds(window, all.reduce_seconds),
-                    job_.program.overlaps_data_parallel ? all.reduce_seconds / all.units() : 0);
+                    input_.program.overlaps_data_parallel ? all.reduce_seconds / all.units() : 0);
   }
 
   /// Returns the exposed gathering of weights before or during the first pass.
   double exposed_initial_gather() const {
     const auto links = [&](const StageWork& stage) { return traffic_.gather(stage.contents).links; };
-    if (!job_.program.overlaps_data_parallel) return max_over_ranks(links);
+    if (!input_.program.overlaps_data_parallel) return max_over_ranks(links);
     double longest = 0;
     for (int rank = 0; rank < layout_.pp; ++rank) {
       const StageWork& first = pipeline_.first_stage(rank);
@@ -269,10 +269,10 @@ class Step {
   }
 
   double tied_embeddings() const {
-    if (layout_.pp == 1 || !job_.work.model.output_uses_embeddings() ||
+    if (layout_.pp == 1 || !input_.work.model.output_uses_embeddings() ||
         row_of(layout_.schedule).placement == StagePlacement::V)
       return 0;
-    return 2 * collectives_.message(job_.program.gradient_bytes * traffic_.weights().vocabulary(),
+    return 2 * collectives_.message(input_.program.gradient_bytes * traffic_.weights().vocabulary(),
                                     (layout_.pp - 1) * layout_.pipeline_stride());
   }
 
@@ -280,7 +280,7 @@ class Step {
     double weights = 0;
     pipeline_.for_each_stage_of(rank,
                                 [&](const StageWork& stage) { weights += traffic_.updated_weights(stage.contents); });
-    return job_.hardware.slowest_device_factor(layout_.world_size()) * update_ * weights *
+    return input_.hardware.slowest_device_factor(layout_.world_size()) * update_ * weights *
                (1 - layout_.effective_offloaded_fraction()) +
            offload_cost_.update_seconds(weights) +
            collectives_.all_reduce(4, {.ranks = layout_.world_size(), .stride = 1});  // gradient norm
@@ -288,8 +288,8 @@ class Step {
 
   /// Returns the time to read tokens from data files, and to copy tokens and targets to the device.
   double data() const {
-    const ModelConfig& m = job_.work.model;
-    const HostRates& host = job_.hardware.host;
+    const ModelConfig& m = input_.work.model;
+    const HostRates& host = input_.hardware.host;
     const double tokens = real(pipeline_.microbatches() * layout_.micro_batch_size * m.seq_length);
     const double bytes_per_token = m.vocab_size > (i64{1} << 16) ? 4 : 2;
     return (host.nvme_bandwidth > 0 ? tokens * bytes_per_token / (1e9 * host.nvme_bandwidth) : 0) +
@@ -297,8 +297,8 @@ class Step {
   }
 
   double message_seconds() const {
-    const double bytes = real(residual_bytes(job_.work.model, job_.activations()));
-    const bool scatters = job_.program.scatters_messages && !layout_.sequence_parallel;
+    const double bytes = real(residual_bytes(input_.work.model, input_.activations()));
+    const bool scatters = input_.program.scatters_messages && !layout_.sequence_parallel;
     double message = collectives_.message(scatters ? bytes / real(layout_.tp) : bytes, layout_.pipeline_stride());
     if (scatters) message += collectives_.all_gather(bytes, layout_.tp_group());
     return message;
@@ -313,7 +313,7 @@ class Step {
     step.data_parallel = with_messages.reduced - with_messages.seconds;
   }
 
-  const PredictionInput& job_;
+  const PredictionInput& input_;
   const Layout& layout_;
   Collectives collectives_;
   WeightTraffic traffic_;
@@ -325,20 +325,20 @@ class Step {
 
 }  // namespace
 
-StepTime step_time(const PredictionInput& job) {
-  return Step(job).time();
+StepTime step_time(const PredictionInput& input) {
+  return Step(input).time();
 }
 
-std::vector<StepTime> step_time_by_rank(const PredictionInput& job) {
-  return Step(job).times_by_rank();
+std::vector<StepTime> step_time_by_rank(const PredictionInput& input) {
+  return Step(input).times_by_rank();
 }
 
-StepTimeline step_timeline(const PredictionInput& job, i64 max_microbatches) {
-  return Step(job).timeline(max_microbatches);
+StepTimeline step_timeline(const PredictionInput& input, i64 max_microbatches) {
+  return Step(input).timeline(max_microbatches);
 }
 
-double step_time_lower_bound(const PredictionInput& job) {
-  return Step(job, false).lower_bound();
+double step_time_lower_bound(const PredictionInput& input) {
+  return Step(input, false).lower_bound();
 }
 
 }  // namespace mcpp

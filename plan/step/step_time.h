@@ -24,7 +24,7 @@ struct WeightFetchCounts {
 /// rates for the links or for host memory, the device is treated as its own host, with the rate of device memory.
 class OffloadCost {
  public:
-  explicit OffloadCost(const PredictionInput& job) : job_(job), layout_(job.layout) {}
+  explicit OffloadCost(const PredictionInput& input) : input_(input), layout_(input.layout) {}
 
   /// Adds to `passes`, the passes of a microbatch through a stage, the time that they wait for offloaded activations
   /// and for `weights`.
@@ -39,10 +39,10 @@ class OffloadCost {
   /// Returns the time to compute checksums of data written to or read from a disk, which is never overlapped.
   double checksum_seconds(double bytes) const { return host_memory_seconds(bytes); }
   double host_update_seconds(double weights, double states) const;
-  double disk_seconds(double bytes) const { return bytes / (1e9 * job_.hardware.host.nvme_bandwidth); }
+  double disk_seconds(double bytes) const { return bytes / (1e9 * input_.hardware.host.nvme_bandwidth); }
   double element() const;
 
-  const PredictionInput& job_;
+  const PredictionInput& input_;
   const Layout& layout_;
 };
 
@@ -65,13 +65,13 @@ struct StepTime {
 };
 
 /// Predicts a step. The layout must be one that layout_conflicts() accepts.
-StepTime step_time(const PredictionInput& job);
+StepTime step_time(const PredictionInput& input);
 /// Predicts the step for each pipeline rank: the rank's own work, and wait time for the rest of the step.
-std::vector<StepTime> step_time_by_rank(const PredictionInput& job);
+std::vector<StepTime> step_time_by_rank(const PredictionInput& input);
 /// Returns a lower bound of step_time() that is much faster to compute. For a rank it adds up its work, the time in
 /// which the first microbatch reaches it through the earlier ranks and the last gradient returns through them, and the
 /// update.
-double step_time_lower_bound(const PredictionInput& job);
+double step_time_lower_bound(const PredictionInput& input);
 
 /// Pipeline timeline of the first microbatches of a step, for drawing.
 struct StepTimeline {
@@ -79,6 +79,6 @@ struct StepTimeline {
   Timeline timeline;             ///< seconds
   std::vector<UnitTime> stages;  ///< breakdown of a microbatch's passes, by stage
 };
-StepTimeline step_timeline(const PredictionInput& job, i64 max_microbatches);
+StepTimeline step_timeline(const PredictionInput& input, i64 max_microbatches);
 
 }  // namespace mcpp

@@ -16,16 +16,16 @@ WeightCount count_param(const ParamTrace& param, i64 low_rank) {
   return {.all = all, .summed = real(low_rank * (numel(param.shape) / columns + columns)), .factorized = all};
 }
 
-void add_param(const PredictionInput& job, const ParamTrace& param, WeightCounts::BlockCounts& counts) {
+void add_param(const PredictionInput& input, const ParamTrace& param, WeightCounts::BlockCounts& counts) {
   const bool is_dense = param.grid == GridKind::Dense;
-  (is_dense ? counts.dense : counts.experts) += count_param(param, job.layout.formats.power_sgd_rank);
+  (is_dense ? counts.dense : counts.experts) += count_param(param, input.layout.formats.power_sgd_rank);
   counts.tensors += is_dense ? 1 : 0;
 }
 
-WeightCounts::BlockCounts count_block(const PredictionInput& job, const BlockSpec& block) {
+WeightCounts::BlockCounts count_block(const PredictionInput& input, const BlockSpec& block) {
   WeightCounts::BlockCounts counts;
   for (const BlockSpec& part : {mixer_of(block), feed_forward_of(block)})
-    for (const ParamTrace& param : job.trace(part).params) add_param(job, param, counts);
+    for (const ParamTrace& param : input.trace(part).params) add_param(input, param, counts);
   return counts;
 }
 
@@ -38,13 +38,13 @@ WeightCount& WeightCount::operator+=(const WeightCount& other) {
   return *this;
 }
 
-WeightCounts::WeightCounts(const PredictionInput& job)
-    : model_(job.work.model),
-      measurements_(job.measurements),
-      vocabulary_(real(model_.padded_vocab_size() / job.layout.tp) * real(model_.hidden_size)) {
-  for (const BlockSpec& block : blocks().kinds) counts_.push_back(count_block(job, block));
-  for (const ParamTrace& param : job.output_trace().params)
-    if (param.name.starts_with("mtp.")) add_param(job, param, mtp_);
+WeightCounts::WeightCounts(const PredictionInput& input)
+    : model_(input.work.model),
+      measurements_(input.measurements),
+      vocabulary_(real(model_.padded_vocab_size() / input.layout.tp) * real(model_.hidden_size)) {
+  for (const BlockSpec& block : blocks().kinds) counts_.push_back(count_block(input, block));
+  for (const ParamTrace& param : input.output_trace().params)
+    if (param.name.starts_with("mtp.")) add_param(input, param, mtp_);
 }
 
 WeightCount WeightCounts::stage_weights(const StageContents& stage) const {

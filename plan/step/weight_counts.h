@@ -22,7 +22,7 @@ struct WeightCount {
 class WeightCounts {
  public:
   /// Keeps a reference to the model.
-  explicit WeightCounts(const PredictionInput& job);
+  explicit WeightCounts(const PredictionInput& input);
 
   /// Counts of a block on one rank: weights on the ranks of the dense layers, and weights of experts.
   struct BlockCounts {

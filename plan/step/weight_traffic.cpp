@@ -33,30 +33,30 @@ UnitTraffic& UnitTraffic::operator+=(const UnitTraffic& other) {
   return *this;
 }
 
-WeightTraffic::WeightTraffic(const PredictionInput& job)
-    : job_(job),
-      layout_(job.layout),
-      collectives_(job.hardware),
-      weights_(job),
-      element_(real(size_of(job.work.dtype))),
-      slowdown_(job.hardware.communication_slowdown()),
+WeightTraffic::WeightTraffic(const PredictionInput& input)
+    : input_(input),
+      layout_(input.layout),
+      collectives_(input.hardware),
+      weights_(input),
+      element_(real(size_of(input.work.dtype))),
+      slowdown_(input.hardware.communication_slowdown()),
       weight_bytes_(layout_.formats.quantized_weights ? kPackedBytes : element_),
-      gradient_bytes_(layout_.formats.has_bf16_grads() ? kBf16 : job.program.gradient_bytes) {}
+      gradient_bytes_(layout_.formats.has_bf16_grads() ? kBf16 : input.program.gradient_bytes) {}
 
 bool WeightTraffic::ties_own_embedding(const StageContents& stage) const {
-  return stage.has_embedding && stage.has_output && !job_.work.model.untie_embeddings_and_output_weights;
+  return stage.has_embedding && stage.has_output && !input_.work.model.untie_embeddings_and_output_weights;
 }
 
 double WeightTraffic::exposed_seconds(double work, double links) const {
   if (links <= 0) return 0;
-  return job_.program.overlaps_data_parallel ? std::max(slowdown_ * links, links - work) : links;
+  return input_.program.overlaps_data_parallel ? std::max(slowdown_ * links, links - work) : links;
 }
 
 std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const WeightCounts::BlockCounts& block) const {
   std::vector<Group> groups{{.weights = {block.dense.all, block.dense.all},
                              .shards = layout_.shard_group(),
                              .instances = layout_.instance_group(),
-                             .tensors = job_.program.gathers_each_tensor ? block.tensors : 1,
+                             .tensors = input_.program.gathers_each_tensor ? block.tensors : 1,
                              .has_node_groups = layout_.node_ranks > 1}};
   if (block.experts.all > 0)
     groups.push_back({.weights = {block.experts.all, block.experts.all},
@@ -84,7 +84,7 @@ std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& 
 }
 
 double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& group) const {
-  const MeasuredRates* measured = job_.hardware.measured(job_.work.gemms);
+  const MeasuredRates* measured = input_.hardware.measured(input_.work.gemms);
   return measured && group.ranks > 1 && collectives_.is_within_first_tier(group) ? measured->*rate : 0;
 }
 
@@ -96,7 +96,7 @@ Transfer WeightTraffic::gather(const Group& group, bool uses_secondary_shard) co
   Transfer sum{.links = group.tensors * collectives_.all_gather(weight_bytes_ * elements / group.tensors, ranks)};
   if (layout_.formats.quantized_weights)  // packed by the owner of a shard, and unpacked by all ranks
     sum.device =
-        job_.hardware.traffic_seconds((kPackedBytes + element_) * elements * (1 + 1 / real(group.shards.ranks)));
+        input_.hardware.traffic_seconds((kPackedBytes + element_) * elements * (1 + 1 / real(group.shards.ranks)));
   return sum;
 }
 
@@ -104,7 +104,7 @@ Transfer WeightTraffic::packed_reduce_scatter(double elements, const Group& grou
   const double bytes = layout_.formats.grad_reduce_format() == GradReduceFormat::Int8 ? kPackedBytes : kBf16;
   // Each element is read and packed; each received message is added to the sum.
   const auto device = [&](double count) {
-    return job_.hardware.traffic_seconds((3 * kAccumulateBytes + 2 * bytes) * count);
+    return input_.hardware.traffic_seconds((3 * kAccumulateBytes + 2 * bytes) * count);
   };
   if (!group.has_node_groups) return {collectives_.all_to_all(bytes * elements, group.shards), device(elements)};
   const double node_elements = elements / real(layout_.node_ranks);
@@ -125,14 +125,14 @@ Transfer WeightTraffic::reduce_scatter_gradients(const Group& group) const {
 
 double WeightTraffic::factor_seconds(double elements) const {
   const double flops = 6 * real(layout_.formats.power_sgd_rank) * elements;
-  return flops / job_.hardware.gemm_flops(GemmType::Fp32) + job_.hardware.traffic_seconds(kFactorBytes * elements);
+  return flops / input_.hardware.gemm_flops(GemmType::Fp32) + input_.hardware.traffic_seconds(kFactorBytes * elements);
 }
 
 /// Returns the reduce-scatter of a unit's gradients and their accumulation over microbatches.
 Transfer WeightTraffic::reduce_unit(const Group& group) const {
   Transfer sums = reduce_scatter_gradients(group);
-  if (job_.program.all_reduces_gradients) sums.links *= 2;
-  sums.device += job_.hardware.traffic_seconds(3 * gradient_bytes_ * group.weights.all / real(group.shards.ranks));
+  if (input_.program.all_reduces_gradients) sums.links *= 2;
+  sums.device += input_.hardware.traffic_seconds(3 * gradient_bytes_ * group.weights.all / real(group.shards.ranks));
   return sums;
 }
 
@@ -149,7 +149,7 @@ UnitTraffic WeightTraffic::unit_traffic(const Group& group) const {
 UnitTraffic WeightTraffic::layer_traffic(std::size_t kind, bool is_recomputed) const {
   UnitTraffic layer;
   for (const Group& group : groups_of(weights_.block_counts(kind))) layer += unit_traffic(group);
-  if (is_recomputed && job_.program.gathers_again_to_recompute) layer.backward = layer.backward * 2;
+  if (is_recomputed && input_.program.gathers_again_to_recompute) layer.backward = layer.backward * 2;
   return layer;
 }
 
@@ -166,7 +166,7 @@ UnitTraffic WeightTraffic::output_traffic(const StageContents& stage) const {
     unit.reduction = {};        // reduced together with the embedding's
     unit.can_prefetch = false;
   }
-  if (job_.work.model.mtp_num_layers > 0)
+  if (input_.work.model.mtp_num_layers > 0)
     for (const Group& group : groups_of(weights_.mtp_counts())) unit += unit_traffic(group);
   return unit;
 }

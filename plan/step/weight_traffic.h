@@ -18,18 +18,19 @@ struct Transfer {
 
 /// Communication of ZeRO 2 and 3 for a unit (embedding, layer or output) in each microbatch.
 struct UnitTraffic {
-  Transfer first, forward,
-      backward;        ///< weight gathers in the first forward pass of a step, in later forward passes, and in backward
-  Transfer reduction;  ///< gradient reduction
+  Transfer first;            ///< weight gathers in the first forward pass of a step
+  Transfer forward;          ///< weight gathers in later forward passes
+  Transfer backward;         ///< weight gathers in a backward pass
+  Transfer reduction;        ///< gradient reduction
   bool can_prefetch = true;  ///< weights can be gathered while the previous unit computes
 
   UnitTraffic& operator+=(const UnitTraffic& other);
 };
 
-/// Data-parallel communication of one job.
+/// Communication of a layout in its data-parallel groups.
 class WeightTraffic {
  public:
-  explicit WeightTraffic(const PredictionInput& job);
+  explicit WeightTraffic(const PredictionInput& input);
 
   const WeightCounts& weights() const { return weights_; }
   /// Returns the seconds by which `links` seconds of communication prolong concurrent `work`: the part that is not
@@ -76,7 +77,7 @@ class WeightTraffic {
   Transfer reduce_unit(const Group& group) const;
   UnitTraffic unit_traffic(const Group& group) const;
 
-  const PredictionInput& job_;
+  const PredictionInput& input_;
   const Layout& layout_;
   Collectives collectives_;
   WeightCounts weights_;

@@ -12,8 +12,8 @@ class ExposedCommTest : public testing::Test {
   ExposedCommTest() : hardware_(test::toy_cluster(100, 100)), work_(test::toy_workload(16, 2048, 16, 32)) {}
 
   ExposedComm waits(const std::vector<UnitCost>& row) const {
-    const PredictionInput job{hardware_, program_, work_, {.dp = 8, .zero_stage = 3}};
-    return exposed_comm(row, WeightTraffic(job));
+    const PredictionInput input{hardware_, program_, work_, {.dp = 8, .zero_stage = 3}};
+    return exposed_comm(row, WeightTraffic(input));
   }
   /// A unit that computes for 10 seconds in forward and 20 in backward.
   static UnitCost unit(double gather, double sums) {

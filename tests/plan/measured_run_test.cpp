@@ -103,8 +103,8 @@ TEST(MeasuredRunTest, FittedHardwareIsValidHardwareFile) {
   file.device.kernel_gap = 50;
   const Workload work = test::toy_workload(4, 128, 4, 64);
   const KernelTraits program;
-  const PredictionInput job{file, program, work, {.micro_batch_size = 1}};
-  const StepTime predicted = step_time(job);
+  const PredictionInput input{file, program, work, {.micro_batch_size = 1}};
+  const StepTime predicted = step_time(input);
   for (const double factor : {0.1, 0.9, 3.0}) {
     const MeasuredRun run{.seconds = predicted.seconds / factor};
     const RunSpeed speed = infer_speed(predicted, run);
@@ -112,7 +112,7 @@ TEST(MeasuredRunTest, FittedHardwareIsValidHardwareFile) {
     EXPECT_EQ(speed.links, 1);
     const Hardware found = scale_hardware(file, speed);
     EXPECT_THAT(found.conflicts(), testing::IsEmpty());
-    EXPECT_NEAR(step_time({found, program, work, job.layout}).seconds / run.seconds, 1, 0.02) << factor;
+    EXPECT_NEAR(step_time({found, program, work, input.layout}).seconds / run.seconds, 1, 0.02) << factor;
   }
 }
 
@@ -137,7 +137,7 @@ TEST(MeasuredRunTest, ModulesAddUpToStep) {
   const KernelTraits program;
   for (const auto granularity :
        {Recompute::Granularity::None, Recompute::Granularity::Selective, Recompute::Granularity::Full}) {
-    const PredictionInput job{
+    const PredictionInput input{
         hardware,
         program,
         work,
@@ -148,11 +148,11 @@ TEST(MeasuredRunTest, ModulesAddUpToStep) {
       run.modules[module] = 1;
     for (int layer = 0; layer < 4; ++layer)
       for (const char* half : {".self_attention", ".mlp"}) run.modules[str("decoder.layers.", layer, half)] = 1;
-    const std::vector<RunPart> parts = compare_modules(job, run);
+    const std::vector<RunPart> parts = compare_modules(input, run);
     EXPECT_EQ(parts.size(), 10);
     double sum = 0;
     for (const RunPart& part : parts) sum += part.predicted;
-    EXPECT_NEAR(sum / step_time(job).work.total(), 1, 1e-9);
+    EXPECT_NEAR(sum / step_time(input).work.total(), 1, 1e-9);
   }
 }
 

@@ -53,9 +53,9 @@ TEST(TrainingCostTest, MatchesHandComputedValues) {
   const Hardware hardware = test::toy_cluster(300, 2.5);
   const Workload work = test::toy_workload(8, 4096, 32, 16);
   const KernelTraits program;
-  const PredictionInput job{hardware, program, work, {.dp = 4}};
+  const PredictionInput input{hardware, program, work, {.dp = 4}};
   const double steps = 25, tokens = steps * 16 * 2048;
-  const TrainingCost cost = training_cost(job, 7.2, tokens, {});
+  const TrainingCost cost = training_cost(input, 7.2, tokens, {});
   EXPECT_NEAR(cost.hours, steps * 7.2 / 3600, 1e-12);
   EXPECT_NEAR(cost.device_hours, 4 * cost.hours, 1e-12);
 }
@@ -66,16 +66,17 @@ TEST(TrainingCostTest, GrowsWithFailures) {
   hardware.host.nvme_bandwidth = 2;
   const Workload work = test::toy_workload(8, 4096, 32, 16);
   const KernelTraits program;
-  const PredictionInput job{hardware, program, work, {.dp = 4}};
+  const PredictionInput input{hardware, program, work, {.dp = 4}};
   const double tokens = 100 * work.tokens();
   const Failures failures{.mtbf_hours = 400, .save_seconds = 0, .restart_seconds = 60};
   Failures timed = failures;
-  timed.save_seconds = save_time(job).seconds;
+  timed.save_seconds = save_time(input).seconds;
   ASSERT_GT(timed.save_seconds, 0);
-  const double plain = training_cost(job, 7.2, tokens, {}).hours, lost_fraction = failure_loss(timed, 4).lost_fraction;
-  EXPECT_NEAR(training_cost(job, 7.2, tokens, failures).hours, plain / (1 - lost_fraction), 1e-9 * plain);
-  EXPECT_NEAR(training_cost(job, 7.2, tokens, timed).hours, plain / (1 - lost_fraction), 1e-9 * plain);
-  EXPECT_TRUE(std::isinf(training_cost(job, 7.2, tokens, {.mtbf_hours = 0.01, .restart_seconds = 1e6}).hours));
+  const double plain = training_cost(input, 7.2, tokens, {}).hours,
+               lost_fraction = failure_loss(timed, 4).lost_fraction;
+  EXPECT_NEAR(training_cost(input, 7.2, tokens, failures).hours, plain / (1 - lost_fraction), 1e-9 * plain);
+  EXPECT_NEAR(training_cost(input, 7.2, tokens, timed).hours, plain / (1 - lost_fraction), 1e-9 * plain);
+  EXPECT_TRUE(std::isinf(training_cost(input, 7.2, tokens, {.mtbf_hours = 0.01, .restart_seconds = 1e6}).hours));
 }
 
 }  // namespace

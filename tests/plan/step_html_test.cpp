@@ -22,9 +22,9 @@ TEST(StepPageTest, PartsOfEveryRankAddUpToStep) {
   for (const Layout& layout : {kLayout, Layout{.dp = 8, .zero_stage = 3},
                                Layout{.pp = 4, .dp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2},
                                Layout{.pp = 4, .stages = "Et*5|(t*4|)*2t*3L"}}) {
-    const PredictionInput job{hardware, program, work, layout};
-    const StepTime step = step_time(job);
-    const std::vector<StepTime> ranks = step_time_by_rank(job);
+    const PredictionInput input{hardware, program, work, layout};
+    const StepTime step = step_time(input);
+    const std::vector<StepTime> ranks = step_time_by_rank(input);
     ASSERT_EQ(ranks.size(), static_cast<std::size_t>(layout.pp));
     for (const StepTime& rank : ranks) {
       double sum = 0;
@@ -41,8 +41,8 @@ TEST(StepPageTest, HasBoxForEachPartOfEachPass) {
   const Hardware hardware = test::toy_cluster(50, 5);
   const KernelTraits program;
   const Workload work = test::toy_workload(16, 2048, 16, 64);
-  const PredictionInput job{hardware, program, work, kLayout};
-  const std::string page = step_html(job, step_time(job));
+  const PredictionInput input{hardware, program, work, kLayout};
+  const std::string page = step_html(input, step_time(input));
   for (const char* part : {"<!DOCTYPE html>", "tp 2 sp, pp 4", "The first 16 of 32", "rank 3", "</html>"})
     EXPECT_THAT(page, testing::HasSubstr(part));
   for (const char* bad : {"nan", "inf\"", "<script", "http"}) EXPECT_THAT(page, testing::Not(testing::HasSubstr(bad)));
@@ -84,9 +84,9 @@ TEST(StepPageTest, CoversEverySchedule) {
         Layout layout{.tp = 2, .cp = cp, .pp = 4, .dp = 16 / (2 * cp * 4), .sequence_parallel = true};
         layout.ep = work == &mixture ? 2 : 1;
         layout.schedule = row.kind, layout.chunks = row.min_chunks;
-        const PredictionInput job{hardware, program, *work, layout};
-        const StepTime step = step_time(job);
-        const std::string page = step_html(job, step), what = layout.describe();
+        const PredictionInput input{hardware, program, *work, layout};
+        const StepTime step = step_time(input);
+        const std::string page = step_html(input, step), what = layout.describe();
         for (const char* bad : {"nan", "inf\"", "-inf"})
           EXPECT_THAT(page, testing::Not(testing::HasSubstr(bad))) << what;
         const ChartBoxes boxes = boxes_of(page, "passes");
@@ -98,7 +98,7 @@ TEST(StepPageTest, CoversEverySchedule) {
         // Time per part over all ranks, relative to that of the GEMMs.
         const auto share = [&](const char* part) { return boxes.width.at(part) / boxes.width.at("gemms"); };
         double gemms = 0, tensor_parallel = 0, attention = 0;
-        for (const StepTime& rank : step_time_by_rank(job)) {
+        for (const StepTime& rank : step_time_by_rank(input)) {
           gemms += rank.work.gemms, tensor_parallel += rank.work.tensor_parallel;
           attention += rank.work.attention;
         }

@@ -120,8 +120,8 @@ TEST(StepTimeTest, HardwareUtilizationCountsRecomputation) {
   const Workload work = work_of(8);
   const KernelTraits program;
   const auto more = [&](const Recompute& recompute) {
-    const PredictionInput job{hardware, program, work, {.recompute = recompute}};
-    return hardware_flops_utilization(job, 1) / model_flops_utilization(job, 1);
+    const PredictionInput input{hardware, program, work, {.recompute = recompute}};
+    return hardware_flops_utilization(input, 1) / model_flops_utilization(input, 1);
   };
   const double output = 6.0 * 2048 * 32000 / flops_per_token(work.model);
   EXPECT_EQ(more({}), 1);

@@ -46,12 +46,12 @@ HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, 
 // Comparison of several numbers of ranks for megatron_cpp plan.
 
 /// Logs the best layout for each of options.scale and the best of all. Throws BadInput, after the table, if no layout
-/// fits or none is in time. The layout of `any` is ignored.
-void compare_world_sizes(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+/// fits or none is in time. The layout of `base` is ignored.
+void compare_world_sizes(const PlanOptions& options, const PredictionInput& base, const SearchLimits& limits,
                          const Log& log);
 
 /// Finds the smallest number of devices that trains in time. Throws BadInput if no number suffices.
-void plan_for_deadline(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+void plan_for_deadline(const PlanOptions& options, const PredictionInput& base, const SearchLimits& limits,
                        const Log& log);
 
 namespace {
@@ -133,9 +133,9 @@ namespace {
 constexpr double kDefaultTokens = 1e9;
 
 /// Checks limits that no number of ranks could satisfy, before searching many.
-void check_limits_of_model(const PredictionInput& any, SearchLimits limits) {
+void check_limits_of_model(const PredictionInput& base, SearchLimits limits) {
   limits.world_size = kAnyWorld;
-  const std::vector<std::string> conflicts = limit_conflicts(any.hardware, any.work, limits);
+  const std::vector<std::string> conflicts = limit_conflicts(base.hardware, base.work, limits);
   check_input(conflicts.empty(), "no layout can be found:\n  ", join(conflicts, "\n  "));
 }
 
@@ -151,18 +151,18 @@ void check_batches(const ScalingRequest& request, i64 samples) {
 
 }  // namespace
 
-void compare_world_sizes(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+void compare_world_sizes(const PlanOptions& options, const PredictionInput& base, const SearchLimits& limits,
                          const Log& log) {
-  check_limits_of_model(any, limits);
+  check_limits_of_model(base, limits);
   Deadline training = options.deadline;
   if (training.tokens == 0) training.tokens = kDefaultTokens;
   ScalingRequest request{
       .worlds = options.scale, .is_weak = options.weak, .tokens = training.tokens, .failures = options.failures};
   std::ranges::sort(request.worlds);
   request.worlds.erase(std::unique(request.worlds.begin(), request.worlds.end()), request.worlds.end());
-  if (options.weak) check_batches(request, any.work.global_batch_size);
-  const std::vector<ScalingPoint> points = scaling(any.hardware, any.program, any.work, limits, request);
-  log.info(scaling_text(any, points, options.weak, training.tokens));
+  if (options.weak) check_batches(request, base.work.global_batch_size);
+  const std::vector<ScalingPoint> points = scaling(base.hardware, base.program, base.work, limits, request);
+  log.info(scaling_text(base, points, options.weak, training.tokens));
   check_input(std::ranges::any_of(points, &ScalingPoint::fits), "no layout fits for any of these numbers of ranks");
   const ScalingPoint* best = best_point(points, options.objective, training.hours);
   check_input(best != nullptr, "none of these numbers of ranks can train on ", human_count(training.tokens),
@@ -170,12 +170,12 @@ void compare_world_sizes(const PlanOptions& options, const PredictionInput& any,
   log.info(best_point_text(*best, options.objective, training));
 }
 
-void plan_for_deadline(const PlanOptions& options, const PredictionInput& any, const SearchLimits& limits,
+void plan_for_deadline(const PlanOptions& options, const PredictionInput& base, const SearchLimits& limits,
                        const Log& log) {
-  check_limits_of_model(any, limits);
+  check_limits_of_model(base, limits);
   const MinDevices devices =
-      find_min_devices(any.hardware, any.program, any.work, limits, options.deadline, options.failures);
-  const std::string text = deadline_text(any, devices, options.deadline);
+      find_min_devices(base.hardware, base.program, base.work, limits, options.deadline, options.failures);
+  const std::string text = deadline_text(base, devices, options.deadline);
   check_input(devices.smallest.has_value(), text);
   log.info(text);
 }
@@ -207,10 +207,10 @@ std::string over_limit_text(double memory, const SearchLimits& limits) {
 }
 
 /// Returns the cost of training on options.deadline.tokens, if set.
-std::optional<TrainingCost> estimate_training_cost(const PlanOptions& options, const PredictionInput& job,
+std::optional<TrainingCost> estimate_training_cost(const PlanOptions& options, const PredictionInput& input,
                                                    const StepTime& step) {
   if (options.deadline.tokens == 0) return std::nullopt;
-  return training_cost(job, step.seconds, options.deadline.tokens, options.failures);
+  return training_cost(input, step.seconds, options.deadline.tokens, options.failures);
 }
 
 std::string training_text(const PlanOptions& options, const TrainingCost& cost) {
@@ -218,22 +218,22 @@ std::string training_text(const PlanOptions& options, const TrainingCost& cost) 
 }
 
 /// Predicts the configuration's own layout, whether or not it fits.
-void predict(const PlanOptions& options, const Config& config, const PredictionInput& any, const Log& log) {
+void predict(const PlanOptions& options, const Config& config, const PredictionInput& base, const Log& log) {
   const int world_size = checked_world_size(options.world_size);
   std::vector<std::string> problems = layout_problems(config, world_size);
-  if (const i64 max_ranks = any.hardware.links.ranks.back(); world_size > max_ranks)
-    problems.push_back(str("world_size = ", world_size, ", but the links of ", any.hardware.device.name,
+  if (const i64 max_ranks = base.hardware.links.ranks.back(); world_size > max_ranks)
+    problems.push_back(str("world_size = ", world_size, ", but the links of ", base.hardware.device.name,
                            " connect at most ", max_ranks, " ranks (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
-  const PredictionInput input{any.hardware, any.program, any.work, layout_of(config, world_size)};
-  const StepTime step = predict_configured_step(any, config, world_size);
+  const PredictionInput input{base.hardware, base.program, base.work, layout_of(config, world_size)};
+  const StepTime step = predict_configured_step(base, config, world_size);
   const double memory = max_rank_memory(config, world_size);
   if (!options.html.empty()) write_file_atomic(options.html, step_html(input, step));
   const std::optional<TrainingCost> cost = estimate_training_cost(options, input, step);
-  const bool fits = memory <= make_search_limits(options, any.hardware).memory_bytes;
+  const bool fits = memory <= make_search_limits(options, base.hardware).memory_bytes;
   if (options.json) return log.info(step_json(input, step, {.bytes = memory, .fits = fits}, cost));
   log.info(str(step_text(input, step), "  ", human_bytes(memory), " of memory on the rank with the highest memory use",
-               over_limit_text(memory, make_search_limits(options, any.hardware)), "\n"));
+               over_limit_text(memory, make_search_limits(options, base.hardware)), "\n"));
   if (cost) log.info(training_text(options, *cost));
 }
 
@@ -254,28 +254,28 @@ std::string describe_configured_layout(const Config& config, const PredictionInp
 }
 
 /// Logs the best layouts for options.world_size ranks and the requested details of the best one.
-void plan_layouts(const PlanOptions& options, const Config& config, const PredictionInput& any, const Log& log) {
-  const Hardware& hardware = any.hardware;
+void plan_layouts(const PlanOptions& options, const Config& config, const PredictionInput& base, const Log& log) {
+  const Hardware& hardware = base.hardware;
   const SearchLimits limits = make_search_limits(options, hardware);
-  const SearchResult result = search_layouts(hardware, any.program, any.work, limits);
-  if (result.best.empty()) fail_no_layout_fits(result, hardware, any.work, limits);
+  const SearchResult result = search_layouts(hardware, base.program, base.work, limits);
+  if (result.best.empty()) fail_no_layout_fits(result, hardware, base.work, limits);
   const Candidate& best = result.best.front();
-  const PredictionInput job{hardware, any.program, any.work, best.layout};
-  if (options.explain) log.info(recipe_text(rule_of_thumb_layout(hardware, any.work, options.world_size)));
-  log.info(search_text(job, result) + describe_configured_layout(config, job, best.time, limits));
-  if (const auto cost = estimate_training_cost(options, job, best.time)) log.info(training_text(options, *cost));
-  if (options.explain) log.info(step_text(job, best.time) + roofline_text(job) + gains_text(upgrade_gains(job)));
-  if (options.explain || options.failures.mtbf_hours > 0) log.info(save_text(job, save_time(job)));
+  const PredictionInput input{hardware, base.program, base.work, best.layout};
+  if (options.explain) log.info(recipe_text(rule_of_thumb_layout(hardware, base.work, options.world_size)));
+  log.info(search_text(input, result) + describe_configured_layout(config, input, best.time, limits));
+  if (const auto cost = estimate_training_cost(options, input, best.time)) log.info(training_text(options, *cost));
+  if (options.explain) log.info(step_text(input, best.time) + roofline_text(input) + gains_text(upgrade_gains(input)));
+  if (options.explain || options.failures.mtbf_hours > 0) log.info(save_text(input, save_time(input)));
   if (options.failures.mtbf_hours > 0) {
     Failures failures = options.failures;
-    if (failures.save_seconds == 0) failures.save_seconds = save_time(job).seconds;
+    if (failures.save_seconds == 0) failures.save_seconds = save_time(input).seconds;
     log.info(failures_text(failure_loss(failures, options.world_size)));
   }
   if (!options.svg.empty()) {
-    const StepTimeline drawn = step_timeline(job, 4 * best.layout.pp);
+    const StepTimeline drawn = step_timeline(input, 4 * best.layout.pp);
     write_file_atomic(options.svg, draw_svg(drawn.schedule, drawn.timeline));
   }
-  if (!options.html.empty()) write_file_atomic(options.html, step_html(job, best.time));
+  if (!options.html.empty()) write_file_atomic(options.html, step_html(input, best.time));
   if (!options.emit.empty()) {
     write_file_atomic(options.emit, print_config(without_unused_keys(apply_layout(config, best.layout))));
     log.info(str("the configuration with the best layout was written to ", options.emit,
@@ -374,18 +374,18 @@ ExitCode plan_command(Arguments args, Log& log) {
   check_fp8_rate(hardware, work);
   work.expert_imbalance = options.expert_imbalance;
   count_documents(options, *config, work, log);
-  const PredictionInput any{hardware, program, work, {}};
+  const PredictionInput base{hardware, program, work, {}};
   const SearchLimits limits = make_search_limits(options, hardware);
   if (options.predict) {
-    predict(options, *config, any, log);
+    predict(options, *config, base, log);
     return ExitCode::Done;
   }
   if (!options.scale.empty())
-    compare_world_sizes(options, any, limits, log);
+    compare_world_sizes(options, base, limits, log);
   else if (options.should_minimize_devices())
-    plan_for_deadline(options, any, limits, log);
+    plan_for_deadline(options, base, limits, log);
   else
-    plan_layouts(options, *config, any, log);
+    plan_layouts(options, *config, base, log);
   return ExitCode::Done;
 }
 
