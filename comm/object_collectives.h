@@ -50,10 +50,10 @@ class ValueTensor {
   void read(T& value) const { std::memcpy(&value, tensor.raw(), sizeof(T)); }
 
  private:
-  CpuDevice memory_;
+  CpuDevice host_;
 
  public:
-  Tensor tensor = Tensor::empty({static_cast<i64>(sizeof(T) / sizeof(i32))}, DType::I32, memory_, MemoryClass::Other);
+  Tensor tensor = Tensor::empty({static_cast<i64>(sizeof(T) / sizeof(i32))}, DType::I32, host_, MemoryClass::Other);
 };
 
 /// Broadcasts `value` bytewise from rank 0. Collective. `host` must be a group that carries tensors in host memory.

@@ -19,15 +19,15 @@ struct StagingBuffer {
 /// Pool of staging buffers. Shared by Works, which may outlive the group.
 class StagingBuffers {
  public:
-  StagingBuffers(PinnedCopies copies, bool is_shared) : copies_(std::move(copies)), memory_({.shared = is_shared}) {}
+  StagingBuffers(PinnedCopies copies, bool is_shared) : copies_(std::move(copies)), host_({.shared = is_shared}) {}
 
   StagingBuffer take(DType dtype, i64 count) {
     auto& free = free_[dtype];
     const auto it = free.lower_bound(count);
     if (it != free.end() && it->first <= kMaxWasteFactor * count) return std::move(free.extract(it).mapped());
-    StagingBuffer buffer{.tensor = Tensor::empty({count}, dtype, memory_, MemoryClass::Other), .pin = nullptr};
+    StagingBuffer buffer{.tensor = Tensor::empty({count}, dtype, host_, MemoryClass::Other), .pin = nullptr};
     // Only arena memory is on separate pages, which can be pinned.
-    if (copies_.pin && memory_.arena() && memory_.arena()->contains(buffer.tensor.raw()))
+    if (copies_.pin && host_.arena() && host_.arena()->contains(buffer.tensor.raw()))
       buffer.pin = copies_.pin(buffer.tensor.raw(), buffer.tensor.bytes());
     return buffer;
   }
@@ -43,7 +43,7 @@ class StagingBuffers {
   static constexpr i64 kMaxWasteFactor = 4;  // times the required size
 
   PinnedCopies copies_;
-  CpuDevice memory_;
+  CpuDevice host_;
   std::map<DType, std::multimap<i64, StagingBuffer>> free_;  // by element count
 };
 

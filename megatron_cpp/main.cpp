@@ -155,7 +155,7 @@ int run_as_rank(const std::vector<std::string>& args, const mcpp::MpiSession& mp
   std::vector<int> ranks(static_cast<std::size_t>(mpi.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const std::unique_ptr<mcpp::Communicator> world =
-      with_flight_recorder(mpi.world(), recorder, "world", std::move(ranks));
+      with_flight_recorder(mpi.make_world(), recorder, "world", std::move(ranks));
   const std::vector<int>& ranks_on_node = mpi.ranks_on_node();
   const std::unique_ptr<mcpp::Communicator> node =
       with_flight_recorder(world->split(ranks_on_node.front(), world->rank()), recorder, "node", ranks_on_node);
@@ -208,7 +208,7 @@ int main(int argc, char** argv) {
       mcpp::StartupTimeout limit(start_limit, launcher, mcpp::read_rank(environment));
       mpi.emplace(launcher);
       limit.enter("the exchange of the ranks of this node");
-      board = mpi->status_board();
+      board = mpi->make_status_board();
     }
     if (mpi->size() > 1)
       watchdog.emplace(recorder, *board,

@@ -341,7 +341,7 @@ int MpiSession::size() const {
   return comm_size(MPI_COMM_WORLD);
 }
 
-std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank)>& node_of) const {
+std::unique_ptr<Communicator> MpiSession::make_world(const std::function<int(int rank)>& node_of) const {
   MPI_Comm copy = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
   MpiComm world(copy);
@@ -359,8 +359,8 @@ std::unique_ptr<Communicator> MpiSession::world(const std::function<int(int rank
                    uses_progress_thread ? std::make_shared<ProgressThread>(MpiWorld::spins_of(has_cores)) : nullptr});
 }
 
-std::unique_ptr<StatusBoard> MpiSession::status_board() const {
-  return make_status_board();
+std::unique_ptr<StatusBoard> MpiSession::make_status_board() const {
+  return mcpp::make_status_board();
 }
 
 void MpiSession::try_abort(int exit_code) noexcept {

@@ -53,9 +53,9 @@ class MpiSession {
   /// can map them, otherwise through a window of 2 MiB per rank and reducing group. They are complete when the call
   /// returns. Collectives of groups that span nodes, and messages between nodes, run on a progress thread, overlapped
   /// with computation. Sums are in rank order in both cases, so results are bitwise identical to a single node.
-  std::unique_ptr<Communicator> world(const std::function<int(int rank)>& node_of = {}) const;
+  std::unique_ptr<Communicator> make_world(const std::function<int(int rank)>& node_of = {}) const;
   /// Creates the status board shared by the ranks of this node. Collective. The board may outlive the session.
-  std::unique_ptr<StatusBoard> status_board() const;
+  std::unique_ptr<StatusBoard> make_status_board() const;
   /// Requests that every rank of the world be terminated. Thread-safe. May return before they have terminated, or never
   /// return.
   static void try_abort(int exit_code) noexcept;

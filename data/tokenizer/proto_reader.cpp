@@ -25,17 +25,17 @@ bool ProtoReader::next(ProtoField& field) {
       field.bytes = take(4);
       break;
     default:
-      damaged();
+      fail_damaged();
   }
   return true;
 }
 
-void ProtoReader::damaged() const {
+void ProtoReader::fail_damaged() const {
   fail(ExitCode::BadInput, "tokenizer model ", source_, ": not a sentencepiece model, or damaged");
 }
 
 std::string_view ProtoReader::take(u64 size) {
-  if (size > remaining_.size()) damaged();
+  if (size > remaining_.size()) fail_damaged();
   const std::string_view taken = remaining_.substr(0, size);
   remaining_.remove_prefix(size);
   return taken;
@@ -48,7 +48,7 @@ u64 ProtoReader::varint() {
     value |= static_cast<u64>(byte & 0x7F) << shift;
     if (byte < 0x80) return value;
   }
-  damaged();
+  fail_damaged();
 }
 
 }  // namespace mcpp

@@ -26,7 +26,7 @@ class ProtoReader {
   std::string_view rest() const { return remaining_; }
 
  private:
-  [[noreturn]] void damaged() const;
+  [[noreturn]] void fail_damaged() const;
   std::string_view take(u64 size);
   u64 varint();
 

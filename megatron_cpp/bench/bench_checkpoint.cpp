@@ -49,7 +49,7 @@ struct CheckpointTimes {
   double verify = 0;
 };
 
-double seconds(const std::function<void()>& f) {
+double measure_seconds(const std::function<void()>& f) {
   const double start = steady_seconds();
   f();
   return steady_seconds() - start;
@@ -81,7 +81,7 @@ class AsyncSaveBench {
     constexpr int kSteps = 2;
     AsyncSaveTimes times;
     for (int i = 0; i < kSteps; ++i) step();  // memory for the saves is prepared concurrently
-    for (int i = 0; i < kSteps; ++i) times.step += max_over_ranks(seconds([&] { step(); })) / kSteps;
+    for (int i = 0; i < kSteps; ++i) times.step += max_over_ranks(measure_seconds([&] { step(); })) / kSteps;
     times.first_stall = save(2).stall;
     const Save later = save(3);
     times.stall = later.stall;
@@ -99,19 +99,19 @@ class AsyncSaveBench {
   Save save(i64 iteration) {
     stall_ = 0;
     double in_steps = 0, steps = 0;
-    const double total = seconds([&] {
-      stall_ += seconds([&] { saver_.save({.iteration = iteration}, {}); });
-      for (; saver_.is_in_flight(); ++steps) in_steps += seconds([&] { step(); });
+    const double total = measure_seconds([&] {
+      stall_ += measure_seconds([&] { saver_.save({.iteration = iteration}, {}); });
+      for (; saver_.is_in_flight(); ++steps) in_steps += measure_seconds([&] { step(); });
     });
     return {.stall = max_over_ranks(stall_), .step = max_over_ranks(in_steps / steps), .total = max_over_ranks(total)};
   }
 
   void step() {
     state_.backward(batches_);
-    stall_ += seconds([&] { saver_.wait_for_copy(); });
+    stall_ += measure_seconds([&] { saver_.wait_for_copy(); });
     state_.update({.lr = config_.optimizer.lr, .weight_decay = config_.optimizer.weight_decay});
     state_.outcome();
-    stall_ += seconds([&] { saver_.poll(); });
+    stall_ += measure_seconds([&] { saver_.poll(); });
   }
 
   double max_over_ranks(double value) {
@@ -137,15 +137,15 @@ class CheckpointBench {
   CheckpointTimes run() {
     CheckpointTimes times;
     write_plain();
-    times.plain_write = timed_without_cache([&] { write_plain(); });
-    times.save = timed_without_cache([&] { save(); });
+    times.plain_write = measure_without_cache([&] { write_plain(); });
+    times.save = measure_without_cache([&] { save(); });
     times.async = AsyncSaveBench(config_, state_, session_, folder_).run();
     evict();
     read_plain();
-    times.plain_read = timed_without_cache([&] { read_plain(); });
-    times.direct_read = timed_without_cache([&] { read_direct(); });
-    times.load = timed_without_cache([&] { load(); });
-    times.verify = timed_without_cache([&] { verify(); });
+    times.plain_read = measure_without_cache([&] { read_plain(); });
+    times.direct_read = measure_without_cache([&] { read_direct(); });
+    times.load = measure_without_cache([&] { load(); });
+    times.verify = measure_without_cache([&] { verify(); });
     world_.barrier();
     if (world_.rank() == 0) clear();
     world_.barrier();
@@ -156,9 +156,9 @@ class CheckpointBench {
   /// Times f on the slowest rank with all files evicted from the page cache. Each run thus reuses the pages freed by
   /// the previous one (the first run is not timed), and none pays for memory that the host of a virtual machine had
   /// reclaimed, which would take several times longer than the disk.
-  double timed_without_cache(const std::function<void()>& f) {
+  double measure_without_cache(const std::function<void()>& f) {
     evict();
-    return reduce_scalar(seconds(f), ReduceOp::Max, world_, *session_.device);
+    return reduce_scalar(measure_seconds(f), ReduceOp::Max, world_, *session_.device);
   }
 
   Path plain_file() const { return folder_ / str("plain_", world_.rank()); }

@@ -35,7 +35,7 @@ double copy_rate(CalibrationClock& clock) {
   const i64 count = 32 << 20;  // far larger than any cache, including shared caches
   const Tensor from = random_tensor({count}, DType::F32, clock.device(), 1);
   Tensor to = Tensor::like(from);
-  return 2.0 * static_cast<double>(from.bytes()) / clock.seconds([&] { ops::copy(from, to); });
+  return 2.0 * static_cast<double>(from.bytes()) / clock.measure_seconds([&] { ops::copy(from, to); });
 }
 
 DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, const MeasuredRates& fp32, int ranks) {
@@ -50,7 +50,7 @@ DeviceRates device_rates(CalibrationClock& clock, const MeasuredRates& bf16, con
   rates.memory_bandwidth = rates.memory_attained = copy_rate(clock) / 1e9;
   rates.communication_cores = rates.cores;  // the CPU cores transfer the data
   Tensor small = Tensor::zeros({64}, DType::F32, clock.device());
-  rates.kernel_gap = 1e6 * clock.seconds([&] { ops::scale(small, 1); });
+  rates.kernel_gap = 1e6 * clock.measure_seconds([&] { ops::scale(small, 1); });
   rates.speed_spread = std::min(0.5, clock.rank_spread());
   return rates;
 }
@@ -102,7 +102,7 @@ LinkTiers links_of(CalibrationClock& clock, double copy_rate, i64 bytes) {
   if (ranks.size() == 1) return links;
   const auto sum = [&](i64 count) {
     Tensor vector = random_tensor({count}, DType::F32, clock.device(), 1);
-    return clock.collective_seconds([&] { ranks.all_reduce(vector, ReduceOp::Sum).wait(); });
+    return clock.measure_collective_seconds([&] { ranks.all_reduce(vector, ReduceOp::Sum).wait(); });
   };
   const double n = ranks.size(), short_one = sum(ranks.size() * 16),
                long_one = sum(bytes / 4 / ranks.size() * ranks.size());
@@ -153,7 +153,7 @@ double disk_bandwidth(CalibrationClock& clock, const Path& folder, i64 bytes, st
   const AlignedBytes memory(aligned_bytes(bytes));
   std::memset(memory.bytes().data(), 0x5a, memory.bytes().size());
   const std::unique_ptr<TransferQueue> queue = make_transfer_queue();
-  const double seconds = clock.collective_seconds([&] {
+  const double seconds = clock.measure_collective_seconds([&] {
     transfer(*queue, file, FileTransfer::Kind::Write, memory.bytes());
     transfer(*queue, file, FileTransfer::Kind::Read, memory.bytes());
   });
@@ -188,7 +188,7 @@ class KernelCalibration {
   }
   /// Returns nanoseconds per element.
   double ns_per_element(i64 elements, const std::function<void()>& f) {
-    return kNano * clock_.seconds(f) / real(elements);
+    return kNano * clock_.measure_seconds(f) / real(elements);
   }
 
   void gemms() {
@@ -212,7 +212,7 @@ class KernelCalibration {
   /// are as warm or cold as in a step.
   void gemm(i64 m, i64 n, i64 k) {
     const double giga_flops = 2 * real(m) * real(n) * real(k) / kNano;
-    const auto rate = [&](const std::function<void()>& f) { return giga_flops / clock_.warm_seconds(f); };
+    const auto rate = [&](const std::function<void()>& f) { return giga_flops / clock_.measure_warm_seconds(f); };
     const Tensor x = matrix(in_, m, k), dy = matrix(in_, k, m);
     Tensor y = matrix(out_, m, n);
     rates_.forward.push_back(rate([&] { ops::matmul(x, cold_.next(n, k), y, {.transpose_b = true}); }));
@@ -236,8 +236,8 @@ class KernelCalibration {
     AttentionOptions options;
     options.softmax_scale = 1 / std::sqrt(real(width));
     options.dropout = {.p = dropped, .key = 1, .samples = {0}};
-    return {.forward = clock_.seconds([&] { ops::attention(in, options, y); }),
-            .backward = clock_.seconds([&] { ops::attention_backward(d_out, in, y, options, gradient); })};
+    return {.forward = clock_.measure_seconds([&] { ops::attention(in, options, y); }),
+            .backward = clock_.measure_seconds([&] { ops::attention_backward(d_out, in, y, options, gradient); })};
   }
 
   void attention() {
@@ -346,7 +346,7 @@ class KernelCalibration {
       const i64 count = std::max(n, sizes_.cold_bytes / size_of(dtype));
       ColdMatrices full_tensors(random_tensor({count}, dtype, clock_.device(), ++key_));
       ColdMatrices parts(random_tensor({count}, dtype, clock_.device(), ++key_));
-      return kNano / real(n) * clock_.collective_seconds([&] {
+      return kNano / real(n) * clock_.measure_collective_seconds([&] {
         Tensor full = full_tensors.next(1, n).view({n}), shard = parts.next(1, part).view({part});
         send(full, shard);
       });
@@ -374,12 +374,12 @@ double CalibrationClock::mean_over_ranks(double value) {
   return sum.data<double>()[0] / ranks_.size();
 }
 
-double CalibrationClock::seconds(const std::function<void()>& f) {
+double CalibrationClock::measure_seconds(const std::function<void()>& f) {
   f();
-  return warm_seconds(f);
+  return measure_warm_seconds(f);
 }
 
-double CalibrationClock::warm_seconds(const std::function<void()>& f) {
+double CalibrationClock::measure_warm_seconds(const std::function<void()>& f) {
   constexpr double kLong = 3;  // duration above which a cold first call is negligible
   const double first = seconds_of(device_, f);
   ranks_.barrier();
@@ -391,7 +391,7 @@ double CalibrationClock::warm_seconds(const std::function<void()>& f) {
   return mean_over_ranks(all / calls);
 }
 
-double CalibrationClock::collective_seconds(const std::function<void()>& f) {
+double CalibrationClock::measure_collective_seconds(const std::function<void()>& f) {
   constexpr int kRuns = 21;
   std::vector<double> times;
   for (int i = 0; i < kRuns; ++i) {

@@ -45,12 +45,13 @@ class CalibrationClock {
   Communicator& ranks() const { return ranks_; }
   /// Returns the seconds per call, averaged over ranks, while all ranks call f. Excludes the first call, which touches
   /// the pages of results.
-  double seconds(const std::function<void()>& f);
-  /// Returns seconds() for functions whose memory has already been touched. Counts the first call if it is long.
-  double warm_seconds(const std::function<void()>& f);
+  double measure_seconds(const std::function<void()>& f);
+  /// Returns measure_seconds() for functions whose memory has already been touched. Counts the first call if it is
+  /// long.
+  double measure_warm_seconds(const std::function<void()>& f);
   /// Returns the median time of several calls of a collective function. All ranks make the same number of calls.
-  double collective_seconds(const std::function<void()>& f);
-  /// Returns the relative standard deviation over ranks of all measurements of seconds().
+  double measure_collective_seconds(const std::function<void()>& f);
+  /// Returns the relative standard deviation over ranks of all measurements of measure_seconds().
   double rank_spread();
 
  private:

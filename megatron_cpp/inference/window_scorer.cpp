@@ -349,17 +349,17 @@ class ForwardStage final : public PipelineStage {
     task_.output(microbatch, input, context);
     return {};
   }
-  Tensor backward(int, const Tensor&, bool) override { no_backward(); }
-  Tensor backward_input(int, const Tensor&) override { no_backward(); }
-  void backward_weight(int, bool) override { no_backward(); }
-  void reduce_gradients() override { no_backward(); }
+  Tensor backward(int, const Tensor&, bool) override { fail_backward(); }
+  Tensor backward_input(int, const Tensor&) override { fail_backward(); }
+  void backward_weight(int, bool) override { fail_backward(); }
+  void reduce_gradients() override { fail_backward(); }
   Tensor empty_activation() override {
     const ModelContext& context = model_.context();
     return Tensor::empty({task_.seq, task_.batch, context.config.hidden_size}, context.dtype, context.device);
   }
 
  private:
-  [[noreturn]] static void no_backward() { fail(ExitCode::Internal, "a forward-only schedule has no backward pass"); }
+  [[noreturn]] static void fail_backward() { fail(ExitCode::Internal, "a forward-only schedule has no backward pass"); }
 
   GPTModel& model_;
   const ForwardTask& task_;

@@ -138,7 +138,7 @@ int layer_order(const std::string& layer) {
 
 void StatisticsCollector::before_backward(i64 iteration) {
   activations_.clear();
-  if (!needs_layers(iteration)) return;
+  if (!needs_layer_statistics(iteration)) return;
   for (const TrainingState::Chunk& chunk : state_.chunks()) {
     const ModelContext& context = chunk.model->context();
     // Tensor-parallel ranks without sequence parallelism have identical activations, so only rank 0 counts them.
@@ -156,11 +156,11 @@ void StatisticsCollector::after_backward() {
 StepStatistics StatisticsCollector::gradient_statistics(i64 iteration) const {
   StepStatistics step;
   const bool needs_zeros = config_.log_num_zeros_in_grad && should_log_(iteration);
-  if (!needs_zeros && !needs_layers(iteration) && !needs_histograms(iteration)) return step;
+  if (!needs_zeros && !needs_layer_statistics(iteration) && !needs_histograms(iteration)) return step;
   step.gradients =
       sum_over_ranks(stats_of(state_, &ChunkParamBuffers::visit_grads, needs_histograms(iteration)), world_);
   if (needs_zeros) step.num_zeros = total_stats(step.gradients).zeros;
-  if (!needs_layers(iteration)) return step;
+  if (!needs_layer_statistics(iteration)) return step;
   for (const auto& [name, stats] : group_by_layer(step.gradients))
     step.layers.push_back({.name = name, .grad_norm = stats.norm(), .activation_rms = {}, .activation_max = {}});
   std::ranges::sort(step.layers, {}, [](const auto& layer) { return layer_order(layer.name); });
@@ -180,7 +180,7 @@ void StatisticsCollector::add_weights(i64 iteration, double grad_norm, StepStati
   for (StepStatistics::Layer& layer : step.layers) layer.grad_norm *= factor;
   for (auto& [name, stats] : step.gradients) scale(stats, factor);
   const bool needs_norm = config_.log_params_norm && should_log_(iteration);
-  if (!needs_norm && !needs_layers(iteration) && !needs_histograms(iteration)) return;
+  if (!needs_norm && !needs_layer_statistics(iteration) && !needs_histograms(iteration)) return;
   step.weights =
       sum_over_ranks(stats_of(state_, &ChunkParamBuffers::visit_weights, needs_histograms(iteration)), world_);
   if (needs_norm) step.params_norm = total_stats(step.weights).norm();

@@ -71,7 +71,7 @@ class StatisticsCollector {
 
  private:
   bool is_due(i64 interval, i64 iteration) const { return interval > 0 && iteration % interval == 0; }
-  bool needs_layers(i64 iteration) const { return is_due(config_.log_layer_statistics_interval, iteration); }
+  bool needs_layer_statistics(i64 iteration) const { return is_due(config_.log_layer_statistics_interval, iteration); }
   bool needs_histograms(i64 iteration) const { return is_due(config_.tensorboard_histogram_interval, iteration); }
 
   const LoggingConfig& config_;

@@ -32,8 +32,8 @@ class ClockMessage {
   void send_to_all(Communicator& world) { world.broadcast(tensor_, 0).wait(); }
 
  private:
-  CpuDevice memory_;
-  Tensor tensor_ = Tensor::zeros({2}, DType::F64, memory_, MemoryClass::Other);
+  CpuDevice host_;
+  Tensor tensor_ = Tensor::zeros({2}, DType::F64, host_, MemoryClass::Other);
 };
 
 void measure_rank(Communicator& world, int rank, ClockMessage& message) {

@@ -41,7 +41,7 @@ void expect_sum(const Tensor& t, int ranks) {
 }
 
 TEST(InPlaceTest, RanksMapPeerArenasOnceForAllGroups) {
-  const auto world = session().world();
+  const auto world = session().make_world();
   const auto group = world->split(0, -world->rank());
   CpuDevice device({.shared = true});
   Tensor t = make(world->rank(), device), u = make(group->rank(), device);
@@ -55,7 +55,7 @@ TEST(InPlaceTest, RanksMapPeerArenasOnceForAllGroups) {
 }
 
 TEST(InPlaceTest, ResultsAreEqualWithoutMapping) {
-  const auto world = session().world();
+  const auto world = session().make_world();
   CpuDevice device({.shared = true});
   hide_arena(device);
   Tensor t = make(world->rank(), device);
@@ -68,7 +68,7 @@ TEST(InPlaceTest, ResultsAreEqualWithoutMapping) {
 }
 
 TEST(InPlaceTest, DevicesAndBlocksMayChangeBetweenOperations) {
-  const auto world = session().world();
+  const auto world = session().make_world();
   CpuDevice plain;
   for (int k = 0; k < 6; ++k) {
     CpuDevice first({.shared = true}), second({.shared = true});
@@ -88,7 +88,7 @@ TEST(InPlaceTest, DevicesAndBlocksMayChangeBetweenOperations) {
 
 /// A rank with small parts must not prevent other ranks from working in place.
 TEST(InPlaceTest, UnevenPartsMayBeSmall) {
-  const auto world = session().world();
+  const auto world = session().make_world();
   CpuDevice device({.shared = true});
   const int ranks = world->size(), me = world->rank();
   const i64 count = me == 0 ? 3 : kCount;
@@ -110,7 +110,7 @@ TEST(InPlaceTest, UnevenPartsMayBeSmall) {
 }
 
 TEST(InPlaceTest, PartsMayStartAtAnyOffset) {
-  const auto world = session().world();
+  const auto world = session().make_world();
   CpuDevice device({.shared = true});
   const i64 before = 3 + world->rank();  // different offsets on different ranks
   Tensor buffer = Tensor::zeros({kCount + 20}, DType::I64, device), part = buffer.flat(before, kCount);
@@ -124,7 +124,7 @@ TEST(InPlaceTest, PartsMayStartAtAnyOffset) {
 /// The first message shows the sender that the peer can map its arena. Later messages are read in place, or copied when
 /// the sender is about to change the tensor.
 TEST(InPlaceTest, MessagesAreReadInPlaceOrCopiedBeforeTensorChanges) {
-  const auto world = session().world();
+  const auto world = session().make_world();
   CpuDevice device({.shared = true});
   const int me = world->rank();
   const auto expect_message = [&](const Tensor& t) {
@@ -163,7 +163,7 @@ TEST(InPlaceTest, MessagesAreReadInPlaceOrCopiedBeforeTensorChanges) {
 TEST(InPlaceTest, MessagesCanBeQueriedAfterGroupIsDestroyed) {
   std::function<bool()> is_first_done, is_second_done;
   {
-    const auto world = session().world();
+    const auto world = session().make_world();
     CpuDevice device({.shared = true});
     Tensor t = make(0, device), received = Tensor::empty({kCount}, DType::I64, device);
     const auto take_query = [&] {
@@ -192,7 +192,7 @@ TEST(InPlaceTest, MessagesCanBeQueriedAfterGroupIsDestroyed) {
 
 /// The slot of a received message is reused by the next one. A late wait for the first message must not touch it.
 TEST(InPlaceTest, LateWaitDoesNotAffectNextMessage) {
-  const auto world = session().world();
+  const auto world = session().make_world();
   CpuDevice device({.shared = true});
   const int me = world->rank();
   const Tensor first = make(0, device), second = make(1, device);
@@ -216,7 +216,7 @@ TEST(InPlaceTest, LateWaitDoesNotAffectNextMessage) {
 }
 
 TEST(InPlaceTest, RejectsMessageOfDifferentLength) {
-  const auto world = session().world();
+  const auto world = session().make_world();
   CpuDevice device({.shared = true});
   if (world->rank() == 0) world->send(make(0, device), 1);
   Tensor longer = Tensor::empty({kCount + 1}, DType::I64, device);
@@ -233,7 +233,8 @@ TEST(InPlaceTest, RejectsMessageOfDifferentLength) {
 TEST(StagedCommunicatorTest, PendingMessagesKeepTheirCopies) {
   for (const bool is_far : {false, true}) {
     CpuDevice device;
-    const auto world = make_staged_communicator(session().world([&](int rank) { return is_far ? rank : 0; }), device);
+    const auto world =
+        make_staged_communicator(session().make_world([&](int rank) { return is_far ? rank : 0; }), device);
     const int me = world->rank();
     std::vector<Work> sends;
     const i64 count = i64{1} << 18;

@@ -57,7 +57,7 @@ TEST(InterNodeTest, ReduceScatterSendsEachNodeOnlyItsSums) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
-    const auto world = session().world([&](int rank) { return rank / of_node; });
+    const auto world = session().make_world([&](int rank) { return rank / of_node; });
     CpuDevice device;
     // Larger than the window, so that there are several segments, the last one shorter.
     const i64 part = SharedWindow::kSlotBytes / 4 + 12345, n = ranks / of_node;
@@ -80,7 +80,7 @@ TEST(InterNodeTest, AllReduceSendsSumsToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
-    const auto world = session().world([&](int rank) { return rank / of_node; });
+    const auto world = session().make_world([&](int rank) { return rank / of_node; });
     CpuDevice device;
     const i64 count = 512 * i64{ranks} * 1025;  // several segments, and equal parts
     Tensor t = Tensor::zeros({count}, DType::F32, device, MemoryClass::Other);
@@ -100,7 +100,7 @@ TEST(InterNodeTest, BroadcastSendsBytesToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
-    const auto world = session().world([&](int rank) { return rank / of_node; });
+    const auto world = session().make_world([&](int rank) { return rank / of_node; });
     CpuDevice device;
     for (const int root : {0, ranks - 1}) {
       const i64 count = 700'001;  // several chunks, the last one shorter
@@ -123,7 +123,7 @@ TEST(InterNodeTest, AllGatherSendsEachPartToEachNodeOnce) {
   const int ranks = session().size();
   for (const int of_node : {1, 2}) {
     if (ranks % of_node != 0 || ranks == of_node) continue;
-    const auto world = session().world([&](int rank) { return rank / of_node; });
+    const auto world = session().make_world([&](int rank) { return rank / of_node; });
     CpuDevice device;
     const i64 part = 700'001, n = ranks / of_node;  // several chunks, the last one shorter
     const Tensor own = Tensor::zeros({part}, DType::F32, device, MemoryClass::Other);
@@ -140,7 +140,7 @@ TEST(InterNodeTest, AllGatherSendsEachPartToEachNodeOnce) {
 
 /// Covers many segments on nodes that forward data from one neighbor to the next.
 TEST(InterNodeTest, ManySegmentSumsArriveInOrder) {
-  const auto world = session().world([](int rank) { return std::max(rank - 1, 0); });
+  const auto world = session().make_world([](int rank) { return std::max(rank - 1, 0); });
   CpuDevice device;
   const i64 count = SharedWindow::kSlotBytes + 777;  // the last segment is short
   for (int round = 0; round < 5; ++round) {
@@ -156,7 +156,7 @@ TEST(InterNodeTest, ManySegmentSumsArriveInOrder) {
 /// Two messages check that they are not confused.
 TEST(InterNodeTest, RequestedMessagesLeaveDirectlyFromTensors) {
   using namespace std::chrono_literals;
-  const auto world = session().world([](int rank) { return rank; });
+  const auto world = session().make_world([](int rank) { return rank; });
   CpuDevice device;
   const int me = world->rank();
   constexpr i64 kCount = kLargeBytes / sizeof(double);

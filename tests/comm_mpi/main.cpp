@@ -21,7 +21,7 @@ const MpiSession* current_session = nullptr;
 
 /// Rank 1 fails while the others wait for it.
 void fail_with_sum_in_flight(const MpiSession& session) {
-  const auto world = session.world();
+  const auto world = session.make_world();
   CpuDevice device;
   Tensor t = Tensor::zeros({1000}, DType::F32, device);
   world->all_reduce(t, ReduceOp::Sum).wait();
@@ -32,7 +32,7 @@ void fail_with_sum_in_flight(const MpiSession& session) {
 /// Fails like fail_with_sum_in_flight(), but between nodes: with a sum in flight that rank 2 does not start, a message
 /// that no rank receives, and an unmatched receive into freed memory.
 void fail_between_nodes(const MpiSession& session) {
-  const auto world = session.world([](int rank) { return rank; });
+  const auto world = session.make_world([](int rank) { return rank; });
   CpuDevice device;
   Tensor t = Tensor::zeros({1000}, DType::F32, device);
   world->all_reduce(t, ReduceOp::Sum).wait();
@@ -47,7 +47,7 @@ void fail_between_nodes(const MpiSession& session) {
 
 /// Rank 1 expects a message of a different size than rank 0 sends, large enough to be requested.
 void send_wrong_size(const MpiSession& session, i64 sent, i64 expected) {
-  const auto world = session.world([](int rank) { return rank; });
+  const auto world = session.make_world([](int rank) { return rank; });
   CpuDevice device;
   Tensor t = Tensor::zeros({1 << 20}, DType::F32, device);
   if (world->rank() == 0) world->send(t.flat(0, sent), 1).wait();
@@ -58,7 +58,7 @@ void send_wrong_size(const MpiSession& session, i64 sent, i64 expected) {
 
 /// An exchange that fails is reported by every operation started after it, whichever is awaited first.
 void exchange_wrong_size(const MpiSession& session) {
-  const auto world = session.world([](int rank) { return rank; });
+  const auto world = session.make_world([](int rank) { return rank; });
   CpuDevice device;
   const Tensor in = Tensor::zeros({20}, DType::F32, device);
   Tensor out = Tensor::like(in), sum = Tensor::like(in);
@@ -100,7 +100,7 @@ std::vector<Backend> backends() {
   const auto on = [](std::function<int(int)> node_of) {
     return [node_of](const RankBody& body) {
       CpuDevice device;
-      body(*session().world(node_of), device);
+      body(*session().make_world(node_of), device);
     };
   };
   // All ranks are on one node, and the ranks in `shares` let others map their tensors.
@@ -108,13 +108,13 @@ std::vector<Backend> backends() {
     return [shares, is_hidden](const RankBody& body) {
       CpuDevice device({.shared = shares(session().rank())});
       if (is_hidden) hide_arena(device);
-      body(*session().world(), device);
+      body(*session().make_world(), device);
     };
   };
   const auto staged = [](std::function<int(int)> node_of) {
     return [node_of](const RankBody& body) {
       CpuDevice device;
-      body(*make_staged_communicator(session().world(node_of), device), device);
+      body(*make_staged_communicator(session().make_world(node_of), device), device);
     };
   };
   const auto all = [](int) { return true; };

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 constexpr i64 kCount = i64{1} << 20;
 
 std::unique_ptr<Communicator> world_of_nodes() {
-  return session().world([](int rank) { return rank; });
+  return session().make_world([](int rank) { return rank; });
 }
 
 Tensor filled(double value, Device& device) {

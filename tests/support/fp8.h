@@ -12,7 +12,7 @@
 namespace mcpp::test {
 
 /// Returns the value of a code.
-inline double fp8_number(Fp8Format format, int code) {
+inline double fp8_value(Fp8Format format, int code) {
   const int fraction_bits = format == Fp8Format::E4M3 ? 3 : 2, bias = format == Fp8Format::E4M3 ? 7 : 15;
   const int exponent_bits = 7 - fraction_bits;
   const int exponent = (code & 0x7F) >> fraction_bits, fraction = code & ((1 << fraction_bits) - 1);
@@ -27,17 +27,17 @@ inline double fp8_number(Fp8Format format, int code) {
 }
 
 /// Returns the finite non-negative values in increasing order, which is also the order of their codes.
-inline std::vector<double> fp8_numbers(Fp8Format format) {
+inline std::vector<double> fp8_values(Fp8Format format) {
   std::vector<double> values;
-  for (int code = 0; code < 0x80 && std::isfinite(fp8_number(format, code)); ++code)
-    values.push_back(fp8_number(format, code));
+  for (int code = 0; code < 0x80 && std::isfinite(fp8_value(format, code)); ++code)
+    values.push_back(fp8_value(format, code));
   return values;
 }
 
 /// Returns the nearest value, with ties to even codes, saturating at the largest value. Returns NaN if x is not finite.
 inline double nearest_fp8(Fp8Format format, double x) {
   if (!std::isfinite(x)) return std::nan("");
-  static const std::vector<double> tables[2]{fp8_numbers(Fp8Format::E4M3), fp8_numbers(Fp8Format::E5M2)};
+  static const std::vector<double> tables[2]{fp8_values(Fp8Format::E4M3), fp8_values(Fp8Format::E5M2)};
   const std::vector<double>& all = tables[static_cast<std::size_t>(format)];
   const double magnitude = std::abs(x);
   const auto above = static_cast<std::size_t>(std::ranges::lower_bound(all, magnitude) - all.begin());
@@ -56,7 +56,7 @@ inline double largest_magnitude(const Numbers& x) {
 
 /// Returns x rounded to fp8, scaled by the largest power of two that keeps a tensor with this maximum in range.
 inline Numbers in_fp8(const Numbers& x, Fp8Format format, double amax) {
-  const double largest = fp8_numbers(format).back();
+  const double largest = fp8_values(format).back();
   double scale = std::ldexp(1.0, 100);
   while (amax * scale > largest) scale /= 2;
   Numbers y(x.size());

@@ -237,7 +237,7 @@ std::string number_after(const std::string& message, std::string_view mark) {
   return message.substr(begin, message.find_first_not_of("0123456789", begin) - begin);
 }
 
-[[noreturn]] void explain(const std::string& message, const TokenizerOptions& options) {
+[[noreturn]] void fail_training(const std::string& message, const TokenizerOptions& options) {
   const std::string max_size = number_after(message, "set it to a value <= ");
   check_input(max_size.empty(), "vocab_size ", options.vocab_size, " is too large for this text, which yields only ",
               max_size, " pieces; use a smaller vocab_size or more text");
@@ -264,7 +264,7 @@ std::string sentencepiece_model(const TokenizerOptions& options, InputFiles& fil
   log_training_start(options, log);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), text.get(), &model);
-  if (!status.ok()) explain(status.ToString(), options);
+  if (!status.ok()) fail_training(status.ToString(), options);
   round_scores(model, options.output);
   return model;
 }

@@ -23,13 +23,13 @@ inline const std::vector<RunLayout> kStateLayouts{
 
 /// Returns the layouts with these names, in the order of the names.
 inline std::vector<RunLayout> named(const std::vector<RunLayout>& list, const std::vector<std::string>& names) {
-  std::vector<RunLayout> found;
+  std::vector<RunLayout> layouts;
   for (const std::string& name : names) {
     const auto layout = std::ranges::find(list, name, &RunLayout::name);
     if (layout == list.end()) throw std::invalid_argument("no layout is called " + name);
-    found.push_back(*layout);
+    layouts.push_back(*layout);
   }
-  return found;
+  return layouts;
 }
 
 }  // namespace mcpp::test

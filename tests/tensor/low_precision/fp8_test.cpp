@@ -15,12 +15,12 @@ constexpr Fp8Format kFormats[]{Fp8Format::E4M3, Fp8Format::E5M2};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(Fp8Test, FormatsHaveDefinedValues) {
-  const std::vector<double> e4m3 = fp8_numbers(Fp8Format::E4M3), e5m2 = fp8_numbers(Fp8Format::E5M2);
+  const std::vector<double> e4m3 = fp8_values(Fp8Format::E4M3), e5m2 = fp8_values(Fp8Format::E5M2);
   EXPECT_EQ(e4m3.size(), 127u);
   EXPECT_EQ(e5m2.size(), 124u);
   EXPECT_EQ(e4m3[1], 0x1p-9);
   EXPECT_EQ(e5m2[1], 0x1p-16);
-  for (const Fp8Format format : kFormats) EXPECT_EQ(fp8_max(format), fp8_numbers(format).back());
+  for (const Fp8Format format : kFormats) EXPECT_EQ(fp8_max(format), fp8_values(format).back());
 }
 
 /// Uses the largest power of two that keeps the largest value in range.
@@ -76,7 +76,7 @@ TEST_P(Fp8OpsTest, RoundsEveryBf16ValueToNearest) {
       EXPECT_EQ(std::signbit(y[i]) && !std::isnan(y[i]), std::signbit(expected) && !std::isnan(expected)) << x[i];
       if (!std::isnan(y[i])) results.insert(y[i]);
     }
-    EXPECT_EQ(results.size(), 2 * fp8_numbers(format).size() - 1) << "0 and -0 are the same";
+    EXPECT_EQ(results.size(), 2 * fp8_values(format).size() - 1) << "0 and -0 are the same";
   }
 }
 
