@@ -103,7 +103,7 @@ TEST(LayoutTest, RanksMayShareQueryGroups) {
                   "the nearest that do are 6 and 9"));
 }
 
-TEST(LayoutTest, ChecksSequenceAndExpertRules) {
+TEST(LayoutTest, RejectsInvalidSequenceAndExpertSizes) {
   Rules rules = valid_rules();
   rules.layout = {.tp = 4, .cp = 2, .ep = 2};
   rules.model.seq_length = 1026;
@@ -124,7 +124,7 @@ TEST(LayoutTest, ChecksSequenceAndExpertRules) {
                                              "context_parallel_size 1 or 3 it is valid"));
 }
 
-TEST(LayoutTest, ChecksOtherRulesWhenWorldSizeIsUnknown) {
+TEST(LayoutTest, RejectsInvalidSizesWhenWorldSizeIsUnknown) {
   Rules rules = valid_rules();
   rules.world_size = 0, rules.layout.zero_stage = 1, rules.layout.instances = 4;
   EXPECT_THAT(rules.conflicts(), IsEmpty());

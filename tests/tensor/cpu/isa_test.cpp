@@ -41,7 +41,7 @@ bool is_at(int64_t target, const std::string& name) {
   std::exit(first && is_at(target, name) ? 0 : 1);
 }
 
-TEST(CpuIsaDeathTest, KeepsLimit) {
+TEST(CpuIsaDeathTest, LimitHoldsForRestOfProcess) {
 #if HWY_ARCH_X86
   GTEST_FLAG_SET(death_test_style,
                  "threadsafe");  // a fresh process, in which oneDNN and Highway have made no choice yet

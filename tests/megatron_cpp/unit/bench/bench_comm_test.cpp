@@ -60,7 +60,7 @@ TEST(BenchCommTest, TableShowsTimesRatioAndBandwidth) {
               testing::HasSubstr("all_reduce       16.00 MiB     1000.00     3500.00    3.50   16.78"));
 }
 
-TEST(BenchCommTest, RejectsAbsurdNumbers) {
+TEST(BenchCommTest, RejectsOutOfRangeOptions) {
   const auto refusal = [](const std::string& option) {
     std::array<std::string, 2> errors;
     run_local_ranks(2, [&](Communicator& world, int rank) {

@@ -126,7 +126,7 @@ TEST_F(BenchTest, CheckpointMeasuresAllTimes) {
   EXPECT_TRUE(std::filesystem::is_empty(empty));
 }
 
-TEST_F(BenchTest, RejectsAbsurdNumbers) {
+TEST_F(BenchTest, RejectsOutOfRangeOptions) {
   for (const std::string option : {"--repeats=0", "--repeats=-1", "--repeats=1000001", "--repeats=4294967296",
                                    "--warmup=-1", "--warmup=9223372036854775807"}) {
     const std::string error = refusal({"gemm", config_.string(), option});

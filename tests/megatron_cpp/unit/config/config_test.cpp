@@ -209,7 +209,7 @@ TEST(ConfigTest, ConflictsNameLocationOfKey) {
             "run.toml: model.vocab_size: is missing; set it or data.tokenizer_model");
 }
 
-TEST(ConfigTest, ChecksTrainingRules) {
+TEST(ConfigTest, RejectsConflictingTrainingKeys) {
   EXPECT_EQ(error_of(with_training("train_iters = 3")),
             "run.toml:4:1: training.train_samples: set only one of train_iters and train_samples");
   EXPECT_EQ(error_of(with_training("global_batch_size = 1001")),
@@ -229,7 +229,7 @@ TEST(ConfigTest, ChecksTrainingRules) {
             "run.toml:6:1: training.recompute_modules: \"x\": must be one of core_attn, layernorm, mlp_act, moe_act");
 }
 
-TEST(ConfigTest, ChecksLearningRateRules) {
+TEST(ConfigTest, RejectsConflictingLearningRateKeys) {
   EXPECT_EQ(error_of(with_training("[optimizer]\nlr_warmup_iters = 3")),
             "run.toml:6:1: optimizer.lr_warmup_iters: training is counted in samples (training.train_samples); use "
             "lr_warmup_samples");
@@ -251,7 +251,7 @@ TEST(ConfigTest, AllowedChangesMustNameRunDefiningKeys) {
   parse(kMinimal, {"--checkpoint.allow_changed_keys=training.seed,model.num_layers"});
 }
 
-TEST(ConfigTest, ChecksBatchSizeScheduleRules) {
+TEST(ConfigTest, RejectsInvalidBatchSizeSchedules) {
   EXPECT_EQ(error_of(with_training("step_batch_size_schedule = '0:4 100:6'\nmicro_batch_size = 4")),
             "run.toml:5:1: training.step_batch_size_schedule: \"100:6\": the batch size is not divisible by "
             "micro_batch_size 4");
