@@ -47,7 +47,7 @@ bool is_output_terminal() {
 }
 
 void Launcher::check(int mpi_size) const {
-  check_input(mpi_size >= ranks, variable, " promises ", ranks, " ranks, but MPI sees ", mpi_size,
+  check_input(mpi_size >= ranks, variable, " announces ", ranks, " ranks, but MPI sees ", mpi_size,
               ". Start the program with mpirun -n ", ranks, " or srun --mpi=pmix, once; to run only ", mpi_size,
               ", unset ", variable);
 }

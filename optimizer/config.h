@@ -162,9 +162,7 @@ struct OptimizerConfig {
     visit("loss_scale_window", self.loss_scale_window, "steps without overflow after which the loss scale doubles",
           at_least(1));
     visit("hysteresis", self.hysteresis,
-          "number of the overflow, counted from the last doubling, that first halves the loss scale; each later one "
-          "does too",
-          at_least(1));
+          "halve the loss scale at the N-th overflow since it last doubled, and at each later one", at_least(1));
   }
 
   template <class Self, class Visitor>

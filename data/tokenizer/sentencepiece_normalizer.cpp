@@ -62,7 +62,7 @@ void check_charsmaps(std::string_view model, const std::string& source) {
     ProtoReader reader(spec.bytes, source);
     for (ProtoField field; reader.next(field);) {
       check_input(field.number != kCharsmap || field.bytes.empty() || has_only_inside_references(field.bytes),
-                  "tokenizer model ", source, ": damaged: its table of characters points outside of itself");
+                  "tokenizer model ", source, ": damaged: its character map has an offset outside of the map");
     }
   }
 }

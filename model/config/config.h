@@ -209,10 +209,10 @@ struct ModelConfig {
     visit("embedding_multiplier", self.embedding_multiplier, "factor that multiplies the word embeddings",
           greater_than(0));
     visit("add_bias_linear", self.add_bias_linear, "add biases to all linear layers");
-    visit("add_qkv_bias", self.add_qkv_bias, "bias in the QKV projection even if add_bias_linear is false");
+    visit("add_qkv_bias", self.add_qkv_bias, "add a bias to the QKV projection even if add_bias_linear is false");
     visit("add_attention_output_bias", self.add_attention_output_bias,
-          "bias in attention's output projection even if add_bias_linear is false");
-    visit("add_mlp_bias", self.add_mlp_bias, "biases in the MLP even if add_bias_linear is false");
+          "add a bias to attention's output projection even if add_bias_linear is false");
+    visit("add_mlp_bias", self.add_mlp_bias, "add biases to the MLP even if add_bias_linear is false");
     visit("untie_embeddings_and_output_weights", self.untie_embeddings_and_output_weights,
           "use a separate output matrix instead of the word embeddings");
     visit("mtp_num_layers", self.mtp_num_layers,

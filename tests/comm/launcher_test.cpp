@@ -46,7 +46,7 @@ TEST(LauncherTest, UsesLargestAnnouncedRankCount) {
   EXPECT_EQ(launcher.variable, "SLURM_NTASKS");
   EXPECT_NO_THROW(launcher.check(4));
   const std::string error = error_of([&] { launcher.check(1); });
-  EXPECT_THAT(error, testing::HasSubstr("SLURM_NTASKS promises 4 ranks, but MPI sees 1"));
+  EXPECT_THAT(error, testing::HasSubstr("SLURM_NTASKS announces 4 ranks, but MPI sees 1"));
   EXPECT_THAT(error, testing::HasSubstr("srun --mpi=pmix"));
 }
 

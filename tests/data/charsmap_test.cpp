@@ -48,7 +48,7 @@ TEST(CharsmapTest, AcceptsTablesWithoutOutsideReferences) {
 
 TEST(CharsmapTest, RejectsReferencesOutsideTable) {
   const std::string replacements("a\0bc\0", 5);
-  const auto outside = HasSubstr("x.model: damaged: its table of characters points outside of itself");
+  const auto outside = HasSubstr("x.model: damaged: its character map has an offset outside of the map");
   EXPECT_THAT(error_of(model_with({1 << 10 | 1 << 8, 0x8000'0005}, replacements)), outside);  // value
   EXPECT_THAT(error_of(model_with({256 << 10}, replacements)), outside);                      // children
   EXPECT_THAT(error_of(model_with({0, 1 << 9 | 1 << 10}, replacements)), outside);      // a large offset of a node

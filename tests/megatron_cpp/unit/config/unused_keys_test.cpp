@@ -52,7 +52,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"model.attn_logit_softcapping", "forward pass"},
     {"model.final_logit_softcapping", "forward pass"},
     {"model.embedding_multiplier", "forward pass"},
-    {"model.add_qkv_bias", "none while add_bias_linear is true: the bias that it asks for is there"},
+    {"model.add_qkv_bias", "none while add_bias_linear is true, which adds the bias as well"},
     {"model.add_attention_output_bias", "as add_qkv_bias"},
     {"model.add_mlp_bias", "as add_qkv_bias"},
     {"model.init_method_std", "initial weights"},
