@@ -41,9 +41,9 @@ constexpr double uniform_open(u32 bits) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-32;
 }
 
-/// Standard normal quantile of p in (0, 1). Uses only + - * / and sqrt (no libm), so that every IEEE machine, CPU or
-/// GPU, returns a bitwise identical result. Wichura, "Algorithm AS 241", Applied Statistics 37 (1988); error below
-/// 1e-15 relative.
+/// Returns the standard normal quantile of p in (0, 1). Uses only + - * / and sqrt (no libm), so that every IEEE
+/// machine, CPU or GPU, returns a bitwise identical result. Wichura, "Algorithm AS 241", Applied Statistics 37 (1988);
+/// error below 1e-15 relative.
 double normal_quantile(double p);
 
 /// Returns element `index` of the standard normal stream with this key.

@@ -16,7 +16,7 @@ namespace mcpp {
 
 /// Use of a group by collectives of training or evaluation steps. It determines how the group is connected in advance.
 enum class CollectiveUse : u8 {
-  None,        ///< steps run no collectives on the group, or the user of the group connects it
+  None,        ///< not connected in advance: steps run no collectives on the group, or its user connects it
   Serialized,  ///< reductions and gathers that never overlap with each other
   Overlapped,  ///< gathers that overlap with reductions
 };

@@ -102,7 +102,7 @@ class CpuDevice final : public Device {
 
   int threads() const { return options_.threads; }
   GemmCache& gemm_cache() { return *gemm_cache_; }
-  /// Arena (tensor/cpu/shared_arena.h) of buffers of 16 KiB and more; null unless CpuOptions::shared.
+  /// Returns the arena (tensor/cpu/shared_arena.h) of buffers of 16 KiB and more; null unless CpuOptions::shared.
   const SharedArena* arena() const { return arena_.get(); }
 
  private:

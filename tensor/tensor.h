@@ -55,7 +55,7 @@ class Tensor {
   Device& device() const { return storage_->device(); }
   MemoryClass memory_class() const { return storage_->memory_class(); }
 
-  /// Pointer to the first element; T must be the element type.
+  /// Returns a pointer to the first element; T must be the element type.
   template <class T>
   T* data() const {
     MCPP_CHECK(DTypeOf<T>::value == dtype_, "the tensor is ", name_of(dtype_));
@@ -81,7 +81,7 @@ class Tensor {
   DType dtype_ = DType::F32;
 };
 
-/// Number of rows of x viewed as a matrix.
+/// Returns the number of rows of x viewed as a matrix.
 inline i64 row_count(const Tensor& x) {
   return x.dim(-1) == 0 ? 0 : x.numel() / x.dim(-1);
 }

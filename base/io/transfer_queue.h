@@ -36,7 +36,7 @@ class TransferQueue {
   virtual int wait(Ticket ticket) = 0;
   /// Waits for all of `tickets`. Returns 0 or the errno of the first failed transfer.
   int wait_all(const std::vector<Ticket>& tickets);
-  /// Name of the implementation, for the log.
+  /// Returns the name of the implementation, for the log.
   virtual std::string_view name() const = 0;
 
   static constexpr i64 kChunk = i64{1} << 20;

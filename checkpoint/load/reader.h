@@ -130,7 +130,7 @@ class CheckpointReader {
   i64 bytes_to_read(const Jobs& jobs) const;
   /// Returns true if a shard of `size` bytes at `offset` of its file is read in blocks.
   bool is_read_in_blocks(Check check, i64 offset, i64 size) const;
-  /// `unshared_mode`: how to read shards that no other rank of the node needs.
+  /// Declares the reads of a job to its files. `unshared_mode` applies to shards that no other rank of the node needs.
   void declare(const Job& job, ReadMode unshared_mode);
   void fill(const Job& job);
   void read_shard(const TensorEntry& tensor, const ShardEntry& shard, std::span<Destination> destinations, Check check);

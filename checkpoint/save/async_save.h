@@ -28,8 +28,8 @@ class HostStaging final : public ShardSource {
   void prepare(std::span<const NamedShard> shards);
   /// Replaces the previous shards, whose copies must no longer be in use. Starts copying shards that are not in host
   /// memory, ordered after earlier ops. Shards in host memory are copied by copy_rest(), which waits for all copies:
-  /// until then no shard may change. Keeps a snapshot of shards in a storage. Throws OutOfMemory, with the number of
-  /// bytes, if the host has too little memory.
+  /// until then no shard may change. Offloaded shards are not copied; a snapshot of their store is held until end().
+  /// Throws OutOfMemory, with the number of bytes, if the host has too little memory.
   void begin(std::span<const NamedShard> shards);
   /// Copies the remaining shards. May run in any thread, but only one at a time. Throws like begin(), or if stopped.
   void copy_rest(const std::stop_token& stop = {});
@@ -93,7 +93,7 @@ class AsyncSave {
   /// progress is completed.
   ~AsyncSave();
 
-  /// Path of the checkpoint being saved.
+  /// Returns the path of the checkpoint being saved.
   Path path() const { return save_.path(); }
   /// Blocks until the copy is complete or has failed (then advance() throws on all ranks). Each rank must call it
   /// before it changes the host memory of shards that staging has begun.

@@ -71,8 +71,8 @@ class CheckpointSave {
   /// Publishes the checkpoint on the leader, after gather(); does nothing on other ranks. An error is stored and thrown
   /// by finish().
   void commit() noexcept;
-  /// Returns path(), after commit(). If commit() failed, throws its error on all ranks and leaves the folder unchanged,
-  /// except that a checkpoint that already has its name stays.
+  /// Returns path(), after commit(). If commit() failed, throws its error on all ranks. The folder is then unchanged,
+  /// except that the new checkpoint stays if commit() failed after renaming it to path().
   Path finish();
   /// Calls gather(), commit() and finish().
   Path gather_and_finish();

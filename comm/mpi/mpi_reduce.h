@@ -65,7 +65,7 @@ class InterNodeReducer {
                    const WaitPolicy& wait_policy);
 
   void all_reduce(ReduceOp op, DType dtype, std::byte* data, i64 count);
-  /// Reduce-scatter for rank `rank` of `ranks`. `count` is the number of elements in the shard.
+  /// Runs the reduce-scatter of rank `rank` of `ranks`. `count` is the number of elements in the shard.
   void reduce_scatter(int rank, int ranks, DType dtype, const std::byte* full, std::byte* shard, i64 count);
 
  private:

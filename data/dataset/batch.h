@@ -31,7 +31,8 @@ Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab
 struct FutureBatch {
   std::vector<i32> tokens, labels;
 };
-/// `starts` is the result of document_starts() if documents are separated, otherwise empty.
+/// Returns the tokens and labels `distance` positions ahead. `starts` is the result of document_starts() if documents
+/// are separated, otherwise empty.
 FutureBatch future_batch(const Batch& batch, i64 distance, std::span<const i32> starts);
 
 /// Prefetches up to `depth` batches of a stream ahead of the consumer.

@@ -25,8 +25,8 @@ BlendList parse_blend_list(const std::vector<std::string>& entries, std::string_
 /// sample comes from.
 std::vector<double> normalize_weights(std::span<const double> weights);
 
-/// Number of samples that a weighted dataset contributes, ceil(n * w), and the number built for it: 0.5 % more, since
-/// rounding may draw a few extra.
+/// Return the number of samples that a weighted dataset contributes, ceil(n * w), and the number built for it: 0.5 %
+/// more, since rounding may draw a few extra.
 i64 blend_target(i64 num_samples, double normalized_weight);
 i64 blend_target_with_surplus(i64 num_samples, double normalized_weight);
 

@@ -66,7 +66,7 @@ class InferenceModel {
   /// Returns the tokenizer. Throws BadInput if there is none, or if it differs from the tokenizer that the model was
   /// trained with.
   Tokenizer tokenizer() const;
-  /// Returns the special tokens stated by an imported model; if none are stated, the special tokens of its tokenizer
+  /// Returns the special tokens defined by an imported model; if it defines none, the special tokens of its tokenizer
   /// apply.
   const SpecialTokens& special_tokens() const { return special_tokens_; }
   /// Returns the document rules that the model was trained with. Throws BadInput if they are unknown.

@@ -122,7 +122,7 @@ std::optional<Straggler> find_slow_rank(const std::vector<RankStats>& ranks, con
 std::optional<Straggler> find_slow_group(const std::vector<GroupSecondsByName>& ranks, double window_seconds,
                                          double factor);
 
-/// Returns a message for a straggler once, when it is detected for the second time in a row.
+/// Filter that reports each straggler once, when it is detected for the second time in a row.
 class StragglerReporter {
  public:
   std::optional<std::string> add(const std::optional<Straggler>& straggler);

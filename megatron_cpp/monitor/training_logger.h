@@ -25,7 +25,7 @@ void set_rates(IterationStats& stats, double tokens, double flops, double peak_t
 struct SampleWork {
   double tokens = 0, flops = 0;  ///< work per sample
   i64 devices = 1;
-  DevicePeak peak = {};  ///< a measured peak is raised by faster steps: other load disturbed its measurement
+  DevicePeak peak = {};  ///< measured peaks are raised to the speed of faster steps
 };
 
 /// Accumulates the steps since the last log line. Each step is added with the time that the rank had spent when the

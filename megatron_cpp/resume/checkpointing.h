@@ -58,7 +58,7 @@ struct TrainingProgress {
   SpikeHistory spikes = {};
   Lineage lineage = {};               ///< lineage of the run (see CheckpointSaver)
   bool is_saved = false;              ///< true if checkpoint.save contains this state
-  SpecialTokens special_tokens = {};  ///< special tokens stated by the model from which the run started
+  SpecialTokens special_tokens = {};  ///< special tokens defined by the model from which the run started
 
   /// Returns the number of steps that were not skipped.
   i64 trained_iterations() const { return iteration - skipped_iterations; }
@@ -91,7 +91,7 @@ void save_tokenizer(const Config& config, Session& session, const std::string& c
 /// Returns the state that a checkpoint stores in addition to tensors, without its sources (tokenizer and datasets).
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
 
-/// Returns the special tokens that a checkpoint states; none if the run has a different tokenizer than the checkpoint.
+/// Returns the special tokens stored in a checkpoint; none if the run has a different tokenizer than the checkpoint.
 SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);
 
 /// Inverse of run_state(): returns the progress stored in a checkpoint. Throws BadInput if the checkpoint belongs to a

@@ -1,4 +1,4 @@
-// Special tokens that an imported model states in its own files, as checkpoints store them.
+// Special tokens that the files of an imported model define, as stored in checkpoints.
 #pragma once
 #include <map>
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Tokens at the beginning and end of texts. If the model states none, the special tokens of its tokenizer apply.
+/// Tokens at the beginning and end of texts. If the model defines none, the special tokens of its tokenizer apply.
 struct SpecialTokens {
   std::optional<i64> bos = {};  ///< the tokenizer's bos_token
   std::optional<i64> eos = {};  ///< the tokenizer's eos_token
@@ -27,13 +27,13 @@ struct SpecialTokens {
   std::vector<i32> stop_tokens(const Tokenizer& tokenizer) const;
   /// Adds bos before `tokens` if the tokenizer does so and `tokens` does not begin with it yet.
   void add_bos(std::vector<i32>& tokens) const;
-  /// Returns true if the model states special tokens of its own.
+  /// Returns true if the model defines its own special tokens.
   bool is_stated() const { return !files.empty(); }
 
   bool operator==(const SpecialTokens&) const = default;
 };
 
-/// Stores `tokens` in a checkpoint's state; nothing if none are stated.
+/// Stores `tokens` in a checkpoint's state; no-op if the model defines none.
 void store_special_tokens(const SpecialTokens& tokens, RunState& run);
 /// Returns the tokens stored by store_special_tokens(), or none if `run` has none. Throws BadInput, naming `source`, if
 /// they are damaged.

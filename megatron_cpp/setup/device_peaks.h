@@ -37,7 +37,7 @@ struct GemmCase {
   bool is_output_fp32 = false;  ///< the output is an fp32 main gradient
   i64 count = 1;                ///< occurrences in one forward and backward pass of the model
 
-  /// Stored shapes of the operands: rows and columns.
+  /// Return the shapes in which the operands are stored.
   Shape shape_of_a() const { return options.transpose_a ? Shape{k, m} : Shape{m, k}; }
   Shape shape_of_b() const { return options.transpose_b ? Shape{n, k} : Shape{k, n}; }
   DType output_type(DType dtype) const { return is_output_fp32 ? DType::F32 : dtype; }

@@ -110,7 +110,7 @@ class GradStore {
   virtual void finish() = 0;
   /// Returns the part of the bucket that this rank updates. The storage never moves.
   virtual Tensor shard(std::size_t bucket) const = 0;
-  /// Implement the functions of the same names in ParamAndGradBuffer.
+  // Parts of the ParamAndGradBuffer functions of the same names. The defaults are for stores without PowerSGD.
   virtual void set_exact_reduction(bool) {}
   virtual void end_step(const Tensor&) {}
   virtual std::span<const PowerSgdState> power_sgd_states() const { return {}; }

@@ -34,7 +34,7 @@ struct ScheduleRow {
   std::string_view formula;  ///< formula of the fraction for equal costs, with p ranks, m microbatches, v chunks
 };
 
-/// Bubble formulas of 1F1B (also valid for GPipe; chunks shorten it), ZB-H1 and ZB-V.
+/// Return the bubble according to the formulas of 1F1B (also valid for GPipe; chunks shorten it), ZB-H1 and ZB-V.
 std::optional<double> bubble_of_1f1b(const PipelineSize& size, const ScheduleCosts& costs);
 std::optional<double> bubble_of_zb_h1(const PipelineSize& size, const ScheduleCosts& costs);
 std::optional<double> bubble_of_zb_v(const PipelineSize& size, const ScheduleCosts& costs);

@@ -61,7 +61,7 @@ class TensorParallelRegion {
   /// sequence. May overwrite x.
   PendingTensor sum(const Tensor& x) const;
 
-  /// Backward pass of GEMMs of gather_sequence(x) with weights that are sharded along their outputs. Returns dx.
+  /// Runs the backward pass of GEMMs of gather_sequence(x) with weights sharded along their outputs. Returns dx.
   /// Overlaps each collective with a GEMM: gathering x with the input gradient, and reducing dx with the weight
   /// gradient.
   Tensor backward(const Tensor& x, MicrobatchContext& context, const std::function<Tensor()>& input_gradient,

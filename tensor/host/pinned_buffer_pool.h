@@ -27,7 +27,7 @@ class PinnedBufferPool {
   /// Returns an uninitialized pinned buffer; releasing the pointer returns it to the pool. Before releasing it, wait
   /// for its copies, unless the next user of the buffer is stream-ordered after them.
   std::shared_ptr<const Tensor> take(const Shape& shape, DType dtype);
-  /// Peak usage in bytes.
+  /// Returns the peak usage in bytes.
   i64 peak() const { return pool_->host.memory().total.peak; }
 
  private:

@@ -17,7 +17,8 @@ inline double dropout_scale(float p) {
   return 1 / (1 - static_cast<double>(p));
 }
 
-/// Jitter factors are lowest + step * (word >> 8): 24 bits, so that fp32 and fp64 get the same factors.
+/// Return the lowest jitter factor and the step between factors, which are lowest + step * (word >> 8). They have 24
+/// random bits, so fp32 and fp64 get the same factors.
 inline double jitter_lowest(float p) {
   return 1 - static_cast<double>(p);
 }

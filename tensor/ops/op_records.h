@@ -1,4 +1,4 @@
-// Records of ops on the meta device, for sources of ops: the second argument of on_device().
+// Builders of OpRecord, for the sources of ops, which pass them to on_device() as its second argument.
 #pragma once
 #include <initializer_list>
 
@@ -26,7 +26,7 @@ inline bool is_main_grad(const Tensor& t) {
   return t.memory_class() == MemoryClass::Grads;
 }
 
-/// `b` is the operand that may be a weight, `c` the result.
+/// Returns the record of a GEMM. `b` is the operand that may be a weight, `c` the result.
 inline OpRecord matmul_record(const MatmulShape& shape, const Tensor& a, const Tensor& b, const Tensor& c) {
   OpRecord record = memory_record({&a, &b, &c}, OpKind::Matmul);
   record.dtype = a.dtype();

@@ -110,7 +110,8 @@ struct NormForward {
   Tensor x, w;
   Tensor mean, rstd;  ///< RMSNorm has no mean
   double weight_offset = 0;
-  /// For columns sharded across ranks: row_dots() of dy, times the weights, with x, summed over the ranks.
+  /// If the columns are sharded across ranks: row_dots() of x with dy times the weights, summed over the ranks.
+  /// Undefined if rows are not sharded.
   Tensor dots = {};
   i64 all_columns = 0;
 };
@@ -372,10 +373,10 @@ void grouped_weight_gradient(const Tensor& dy, const Tensor& x, std::span<const 
 /// summed loss, over all shards. scalars, fp64 [StepScalars::kCount], is overwritten. A step with a non-finite loss or
 /// norm must be skipped.
 void compute_update_scale(const Tensor& totals, const Tensor& squares, const StepRule& rule, Tensor& scalars);
-/// AdamW update of flat fp32 vectors (Loshchilov, Hutter 2019): m, v, then master -= lr (mhat / (sqrt(vhat) + eps) +
-/// weight_decay master). `model`, if not null, receives the new weights rounded to its dtype.
+/// Applies the AdamW update to flat fp32 vectors (Loshchilov, Hutter 2019): m, v, then master -= lr (mhat / (sqrt(vhat)
+/// + eps) + weight_decay master). `model`, if not null, receives the new weights rounded to its dtype.
 void adamw(Tensor& master, Tensor& m, Tensor& v, const Tensor& grad, const AdamWStep& step, Tensor* model);
-/// PyTorch's SGD with momentum: g += weight_decay w; momentum_buffer = momentum buffer + g; w -= lr buffer.
+/// Applies PyTorch's SGD with momentum: g += weight_decay w; momentum_buffer = momentum buffer + g; w -= lr buffer.
 void sgd(Tensor& master, Tensor& momentum, const Tensor& grad, const SgdStep& step, Tensor* model);
 /// Replaces the gradient by the direction of an update: g = factor grad; buffer = momentum buffer + g; grad = buffer,
 /// with nesterov g + momentum buffer.

@@ -22,19 +22,20 @@ struct AttentionCost {
 
 enum class CollectiveKind { AllReduce, AllGather, ReduceScatter, Broadcast };
 
-/// Seconds that operations take on the hardware.
+/// Model of the hardware. All functions return the duration of an operation in seconds.
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  /// `bytes`: distinct bytes that the kernel reads, plus distinct bytes that it writes.
+  /// Returns the duration of a memory-bound kernel. `bytes` is the distinct bytes that it reads plus those that it
+  /// writes.
   virtual double kernel(double bytes) const = 0;
   virtual double gemm(const GemmCost& gemm) const = 0;
   virtual double attention(const AttentionCost& attention) const = 0;
   virtual double copy(double bytes, bool is_between_host_and_device) const = 0;
-  /// `bytes`: the full vector, of which each rank holds or receives a part or all.
+  /// Returns the duration of a collective operation on a vector whose full size is `bytes`.
   virtual double collective(CollectiveKind kind, double bytes, int ranks) const = 0;
   virtual double message(double bytes) const = 0;
-  /// Host time to queue an operation.
+  /// Returns the time that the host needs to queue an operation.
   virtual double launch() const = 0;
 };
 

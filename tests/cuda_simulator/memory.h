@@ -10,7 +10,7 @@ namespace mcpp::cuda_simulator {
 struct OperationContext {
   std::size_t stream = 0;
   std::uint32_t number = 0;            ///< on the stream, from 1
-  const VectorClock* clock = nullptr;  ///< operations that happen before
+  const VectorClock* clock = nullptr;  ///< clock of the operations that happen before this one
 };
 void begin_operation(const OperationContext& context);
 void end_operation();

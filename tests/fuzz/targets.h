@@ -27,7 +27,7 @@ void pipeline_layout(std::string_view input);
 void safetensors(std::string_view input);
 void safetensors_index(std::string_view input);  ///< an index of two intact files
 void tokenizer(std::string_view input);          ///< a sentencepiece model, tokenizer.json or rank list
-/// TOML that repeats the input; the first byte is the number of repetitions
+/// Parses TOML that repeats the input; the first byte is the number of repetitions.
 void toml_nesting(std::string_view input);
 void zstd_frames(std::string_view input);  ///< parts of a zstd file, like those of gzip_members
 

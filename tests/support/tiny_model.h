@@ -40,7 +40,7 @@ inline ModelConfig tiny_llama() {
   return config;
 }
 
-/// Gated DeltaNet in two of three layers.
+/// Returns a model with Gated DeltaNet in two of three layers.
 inline ModelConfig tiny_delta_net() {
   ModelConfig config = tiny_llama();
   config.norm_epsilon = 1e-2;  // the norms after scans have small inputs, so that they would amplify rounding
@@ -52,7 +52,7 @@ inline ModelConfig tiny_delta_net() {
   return config;
 }
 
-/// Gated DeltaNet, gated attention and zero-centered norms of Qwen3-Next, without experts.
+/// Returns a model with the Gated DeltaNet, gated attention and zero-centered norms of Qwen3-Next, without experts.
 inline ModelConfig tiny_qwen3_next() {
   ModelConfig config = tiny_delta_net();
   config.kv_channels = 12;
@@ -62,7 +62,7 @@ inline ModelConfig tiny_qwen3_next() {
   return config;
 }
 
-/// Norms before Gated DeltaNet and after attention, and large steps of OLMo Hybrid.
+/// Returns a model with the norms before Gated DeltaNet and after attention and the large steps of OLMo Hybrid.
 inline ModelConfig tiny_olmo_hybrid() {
   ModelConfig config = tiny_delta_net();
   config.position_embedding_type = PositionEmbedding::None;
@@ -74,7 +74,7 @@ inline ModelConfig tiny_olmo_hybrid() {
   return config;
 }
 
-/// Layers with one branch: Mamba-2, Gated DeltaNet, or an MLP.
+/// Returns a model whose layers have one branch: Mamba-2, Gated DeltaNet, or an MLP.
 inline ModelConfig tiny_mamba() {
   ModelConfig config = tiny_llama();
   config.hybrid_layer_pattern = "MG-";
@@ -91,7 +91,7 @@ inline ModelConfig tiny_mamba() {
   return config;
 }
 
-/// Nemotron 3: layers with Mamba-2, experts of a latent, or attention without RoPE.
+/// Returns a model like Nemotron 3: layers with Mamba-2, latent experts, or attention without RoPE.
 inline ModelConfig tiny_nemotron() {
   ModelConfig config = tiny_llama();
   config.hybrid_layer_pattern = "ME*";
@@ -106,7 +106,7 @@ inline ModelConfig tiny_nemotron() {
   return config;
 }
 
-/// Attention sinks, limited activations and windows of gpt-oss, without experts.
+/// Returns a model with the attention sinks, limited activations and windows of gpt-oss, without experts.
 inline ModelConfig tiny_gpt_oss() {
   ModelConfig config = tiny_llama();
   config.softmax_type = SoftmaxType::Learnable;

@@ -1,5 +1,5 @@
 // Content of a byte pair encoding tokenizer, independent of the file format: tokenizer.json of `tokenizers`, GPT-2's
-// vocab.json with merges.txt, or tiktoken's rank list
+// vocab.json with merges.txt, or tiktoken's rank list.
 #pragma once
 #include <array>
 #include <optional>

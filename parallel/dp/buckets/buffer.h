@@ -49,7 +49,7 @@ struct ShardSegment {
   Tensor params;  ///< 1-D, in the model's dtype; undefined if offloaded
   Tensor grads;   ///< 1-D, fp32 (fp64 in an fp64 model; bf16 with main_grads_dtype bf16); padding is zero
   StateStore* offload_store = nullptr;  ///< store of offloaded weights
-  std::size_t offload_segment = 0;      ///< segment of the store with these weights, which has one vector
+  std::size_t offload_segment = 0;      ///< segment of the store that holds these weights as its only vector
 
   /// Returns weights [first, first + n) of the segment, as stored between uses.
   StoredArray stored_weights(i64 first, i64 n) const {

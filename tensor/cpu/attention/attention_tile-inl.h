@@ -25,7 +25,8 @@ template <>
 struct Exp2Constants<float> {
   static constexpr int kFraction = 23;
   static constexpr float kLowest = -126, kRound = 0x1.8p23f;
-  /// Minimax fit of 2^x on |x| <= 1/2, highest power first; with rounding, 1 unit in the last place.
+  /// Minimax fit of 2^x on |x| <= 1/2, highest power first. The maximum error, including rounding, is one unit in
+  /// the last place.
   static constexpr float kPolynomial[]{
       0.00015345812f, 0.00133999309f, 0.00961848907f, 0.0555032864f, 0.240226462f, 0.693147182f, 1.0f};
 };

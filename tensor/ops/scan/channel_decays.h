@@ -92,7 +92,7 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::decay_rows(R* s) {
   team_.each(key_ld_, value_ld_, [=, this](i64 i, i64 j) { s[i * value_ld_ + j] *= decays[i]; });
 }
 
-/// As prepare_head().
+/// Version of prepare_head() for decays per channel.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::prepare_channels(i64 head) {
   load_channel_gates(head);
@@ -108,7 +108,7 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::prepare_channels(i64 head) {
   solve(u_);
 }
 
-/// As write_output(); also makes m_ QK without the part above the diagonal.
+/// Version of write_output() for decays per channel. Sets m_ to QK without the part above the diagonal.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::write_channels(i64 head) {
   team_.template multiply<false>(state_q_, key_ld_, state(head), value_ld_, y_, value_ld_, c_, value_ld_, key_ld_,
@@ -118,7 +118,7 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::write_channels(i64 head) {
   team_.store(y_, value_ld_, rows_, value_, o_.y + y_at(t_, head), y_stride());
 }
 
-/// As backward_of_head(); y_ is dy.
+/// Version of backward_of_head() for decays per channel. y_ is dy.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channels(i64 head) {
   team_.each(c_, c_, [=, this](i64 i, i64 j) { m_[i * kC + j] = i >= j ? qk_[i * kC + j] : R{0}; });
@@ -136,8 +136,8 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channels(i64 head) {
   write_value_gradients(head);
 }
 
-/// Adds to dk through the update of the state. Begins the gradient of g with its parts through the decays to the end of
-/// the chunk and through the decay of the state.
+/// Adds the gradient through the update of the state to dk. Initializes the gradient of g with its parts through the
+/// decays to the end of the chunk and through the decay of the state.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channel_update(i64 head) {
   const i64 ld = key_ld_;
@@ -179,8 +179,8 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_corrections() {
   });
 }
 
-/// Adds the gradients through exp(G) Q S and exp(G) K S to dq, dk and that of g, and computes the gradient of the state
-/// before the chunk.
+/// Adds the gradients through exp(G) Q S and exp(G) K S to dq, dk and the gradient of g. Computes the gradient of the
+/// state before the chunk.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channel_state(i64 head) {
   const i64 ld = key_ld_, last = c_ - 1;
@@ -206,7 +206,7 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channel_state(i64 hea
   team_.template multiply<true>(state_k_, ld, ks_, value_ld_, ds, value_ld_, ld, value_ld_, c_, true);
 }
 
-/// Adds the gradients through QK and KK to dq, dk and that of g.
+/// Adds the gradients through QK and KK to dq, dk and the gradient of g.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_products() {
   for (i64 begin = 0; begin < c_; begin += kB) {

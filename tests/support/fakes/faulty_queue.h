@@ -47,8 +47,9 @@ class FaultyQueue final : public TransferQueue {
   i64 seen_ = 0;
 };
 
-/// `work` sets up its state on a queue with the planned fault, and returns the function to run. Returns the message of
-/// the error that ends the run with a request to restart, or "" if there is no error.
+/// Runs `work` with a fault and returns the message of the error that requests a restart, or "" if there is none.
+/// `work` receives the plan of the queue, sets up its state without the fault, and returns the function that runs with
+/// it.
 inline std::string error_of_fault(const FaultyQueue::Plan& fault,
                                   const std::function<std::function<void()>(const FaultyQueue::Plan&)>& work) {
   FaultyQueue::Plan plan;

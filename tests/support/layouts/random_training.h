@@ -228,7 +228,8 @@ class RandomTraining {
     if (part != 2) m.mtp_hybrid_layer_pattern += draw("mtp_feed_forward", feed_forwards);
   }
 
-  /// The norms after scans have small inputs, so that they would amplify rounding with a small epsilon.
+  /// Draws the options of Gated DeltaNet. Uses a large epsilon, because the inputs of the norms after scans are so
+  /// small that a small epsilon would amplify rounding.
   void draw_delta_net() {
     RecurrentConfig& r = config_.model.recurrent;
     config_.model.norm_epsilon = 1e-2;
@@ -248,8 +249,8 @@ class RandomTraining {
     r.mamba_head_dim = 4;
   }
 
-  /// Experts are excluded in low-precision types: if rounding routes a token to a different expert, all correct layouts
-  /// differ.
+  /// Draws experts, except in low-precision types: if rounding routes a token to a different expert, all correct
+  /// layouts differ.
   void draw_experts() {
     ModelConfig& m = config_.model;
     if (is_low_precision(dtype_) || !flip("experts")) return;
@@ -334,7 +335,8 @@ class RandomTraining {
       o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
   }
 
-  /// Compressed communication is excluded with experts: if rounding routes a token to a different expert, losses jump.
+  /// Draws communication formats. Compression is excluded with experts: if rounding routes a token to a different
+  /// expert, losses jump.
   void draw_communication() {
     ParallelConfig& p = config_.parallel;
     const i64 shards = dp_ * p.cp / p.instances;
