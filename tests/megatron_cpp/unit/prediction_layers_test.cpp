@@ -6,7 +6,7 @@
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/huggingface/huggingface.h"
 #include "megatron_cpp/huggingface/weight_map.h"
-#include "model/config/block_spec.h"
+#include "model/flops.h"
 #include "tests/checkpoint/checkpoint_fixture.h"
 #include "tests/support/build.h"
 #include "tests/support/huggingface_models.h"
@@ -211,6 +211,20 @@ TEST_F(PredictionLayersTest, RejectsCopiesThatDiffer) {
   EXPECT_EQ(import_huggingface(changed("deepseek_v3", {words}, {{words, {32, 16}, "lm_head.weight"}}), {}, device_, 0)
                 .model.mtp_num_layers,
             0);
+}
+
+/// DeepSeek publishes 671B parameters of the model, and 11.5B of the layer for multi-token prediction without its
+/// projection.
+TEST_F(PredictionLayersTest, MatchesPublishedSizesOfDeepSeekV3) {
+  const nlohmann::json config{
+      {"model_type", "deepseek_v3"},       {"num_hidden_layers", 61},      {"hidden_size", 7168},
+      {"intermediate_size", 18432},        {"num_attention_heads", 128},   {"vocab_size", 129280},
+      {"max_position_embeddings", 163840}, {"num_nextn_predict_layers", 1}};
+  const ModelConfig model = parse_huggingface_config(config.dump(), "config.json");
+  EXPECT_EQ(model.mtp_hybrid_layer_pattern, "");
+  const ParameterCounts counts = count_parameters(model);
+  EXPECT_NEAR(static_cast<double>(counts.total() - counts.mtp), 671.0e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(counts.mtp - 2 * model.hidden_size * model.hidden_size), 11.5e9, 0.05e9);
 }
 
 /// A layer of another kind than those of the model type cannot be exported.
