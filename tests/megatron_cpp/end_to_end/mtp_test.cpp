@@ -66,10 +66,24 @@ class PublishedMtpTest : public MtpEndToEndTest, public testing::WithParamInterf
   }
   /// Returns the keys of a small model of the type.
   static Strings model() {
-    const Strings all{
-        "--model.position_embedding_type=rope", "--model.normalization=RMSNorm", "--model.activation_func=swiglu",
-        "--model.add_bias_linear=false",        "--model.hidden_dropout=0",      "--model.attention_dropout=0"};
-    return joined(all, std::string_view(GetParam()) == "deepseek_v3" ? deepseek() : qwen());
+    const std::string_view type = GetParam();
+    const Strings all{"--model.normalization=RMSNorm", "--model.add_bias_linear=false", "--model.hidden_dropout=0",
+                      "--model.attention_dropout=0"};
+    if (type == "nemotron_h") return joined(all, nemotron());
+    return joined(joined(all, {"--model.position_embedding_type=rope", "--model.activation_func=swiglu"}),
+                  type == "deepseek_v3" ? deepseek() : qwen());
+  }
+  static Strings nemotron() {
+    return {"--model.mtp_num_layers=2",
+            "--model.mtp_hybrid_layer_pattern=*-",
+            "--model.hybrid_layer_pattern=*M",
+            "--model.position_embedding_type=none",
+            "--model.activation_func=squared_relu",
+            "--model.untie_embeddings_and_output_weights",
+            "--model.mamba_state_dim=8",
+            "--model.mamba_num_heads=8",
+            "--model.mamba_head_dim=8",
+            "--model.mamba_num_groups=2"};
   }
   static Strings deepseek() {
     return {"--model.mtp_num_layers=2",
@@ -108,7 +122,7 @@ class PublishedMtpTest : public MtpEndToEndTest, public testing::WithParamInterf
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(ModelTypes, PublishedMtpTest, testing::Values("deepseek_v3", "qwen3_5_text"),
+INSTANTIATE_TEST_SUITE_P(ModelTypes, PublishedMtpTest, testing::Values("deepseek_v3", "qwen3_5_text", "nemotron_h"),
                          [](const auto& p) { return std::string(p.param); });
 
 /// Training continues from an exported and imported model as from the original one, also on another layout.
@@ -122,10 +136,11 @@ TEST_P(PublishedMtpTest, ContinuesTrainingAfterExportAndImport) {
   const auto expected = mtp_losses("from_run");
   ASSERT_FALSE(expected.empty());
   EXPECT_EQ(mtp_losses("from_import"), expected);
-  const bool has_experts = std::string_view(GetParam()) == "deepseek_v3";
   Strings layout{"--parallel.tensor_model_parallel_size=2", "--parallel.pipeline_model_parallel_size=2",
-                 str("--parallel.pipeline_model_parallel_layout=Ett|", has_experts ? "mmL" : "mL")};
-  if (has_experts) layout.emplace_back("--parallel.sequence_parallel");
+                 "--parallel.pipeline_model_parallel_layout=Ett|m*2L"};
+  if (std::string_view(GetParam()) == "qwen3_5_text")
+    layout.back() = "--parallel.pipeline_model_parallel_layout=Ett|mL";
+  if (std::string_view(GetParam()) == "deepseek_v3") layout.emplace_back("--parallel.sequence_parallel");
   const Outcome outcome = run_on(4, finetune("layout", "imported", layout));
   ASSERT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   const auto on_layout = mtp_losses("layout");
