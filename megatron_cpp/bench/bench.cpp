@@ -146,9 +146,9 @@ class OpBench {
            dp = Tensor::like(p);
     const ConvParams conv{random({shape.groups, shape.conv_width(), it->recurrent()->conv_taps}), {}};
     const bool is_mamba = it->recurrent()->is_mamba();
-    const ScanParams params{random({heads}), random({heads}), is_mamba ? random({heads}) : Tensor()};
+    const ScanParams params{random({heads}), random({shape.decays()}), is_mamba ? random({heads}) : Tensor()};
     const Tensor w = random({is_mamba ? heads * shape.value_dim : shape.value_dim});
-    ScanParamGradients gradients{accumulate_dtype(batch_ * heads), accumulate_dtype(batch_ * heads),
+    ScanParamGradients gradients{accumulate_dtype(batch_ * heads), accumulate_dtype(batch_ * shape.decays()),
                                  accumulate_dtype(batch_ * heads)};
     const double in = static_cast<double>(x.bytes());
     add("short_conv", 0, 2 * in, [&] { ops::short_conv(shape, p, conv, {}, nullptr, x); });

@@ -144,10 +144,11 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
       check("the width of heads per rank", heads * attention->head_dim);
     }
     if (const RecurrentSpec* recurrent = block.recurrent()) {
-      check("the width of a recurrent mixer's input projection per rank",
-            recurrent->shape.groups * recurrent->shape.width() / tp);
-      check("the width of a recurrent mixer's heads per rank",
-            recurrent->shape.heads() * recurrent->shape.value_dim / tp);
+      const ScanShape& shape = recurrent->shape;
+      for (const i64 width : recurrent->projection_widths())
+        check("the width of a recurrent mixer's input projection per rank", shape.groups * width / tp);
+      if (shape.decays_channels()) check("model.linear_value_head_dim", shape.value_dim);
+      check("the width of a recurrent mixer's heads per rank", shape.heads() * shape.value_dim / tp);
     }
     if (const MultiLatentAttentionSpec* latent = block.latent_attention()) {
       const i64 heads = latent->num_heads / tp;

@@ -67,6 +67,7 @@ constexpr auto kTensorDefining = std::to_array<std::string_view>({"training.prec
                                                                   "model.qk_pos_emb_head_dim",
                                                                   "model.v_head_dim",
                                                                   "model.linear_attention_freq",
+                                                                  "model.linear_attention_type",
                                                                   "model.linear_num_key_heads",
                                                                   "model.linear_num_value_heads",
                                                                   "model.linear_key_head_dim",

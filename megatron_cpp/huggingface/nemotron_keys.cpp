@@ -185,8 +185,11 @@ OrderedJson write_nemotron_h(const ModelConfig& m, const Family& family) {
 
 std::vector<std::string> unsupported_hybrid_options(const ModelConfig& m) {
   std::vector<std::string> unsupported;
-  if (has_layer(m.hybrid_layer_pattern, 'G')) unsupported.emplace_back("model.hybrid_layer_pattern");
-  if (has_layer(m.mtp_hybrid_layer_pattern, 'G')) unsupported.emplace_back("model.mtp_hybrid_layer_pattern");
+  const auto has_linear_attention = [](const std::string& pattern) {
+    return has_layer(pattern, 'G') || has_layer(pattern, 'K');
+  };
+  if (has_linear_attention(m.hybrid_layer_pattern)) unsupported.emplace_back("model.hybrid_layer_pattern");
+  if (has_linear_attention(m.mtp_hybrid_layer_pattern)) unsupported.emplace_back("model.mtp_hybrid_layer_pattern");
   if (!m.untie_embeddings_and_output_weights) unsupported.emplace_back("model.untie_embeddings_and_output_weights");
   if (m.moe.num_experts > 0 && m.moe.shared_expert_intermediate_size == 0)
     unsupported.emplace_back("model.moe_shared_expert_intermediate_size");

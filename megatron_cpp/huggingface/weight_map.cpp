@@ -259,7 +259,8 @@ void add_moves(WeightRule& rule, WeightConversion conversion, const NameParts& n
       return make_head_gates(rule, model.head_dim());
     case WeightConversion::MixerByGroup:
     case WeightConversion::MixerSections:
-      return make_mixer(rule, conversion, model.recurrent.delta_net_shape());
+      return make_mixer(rule, conversion,
+                        model.recurrent.linear_attention_shape(model.recurrent.linear_attention_type));
     case WeightConversion::Mamba:
       return add_mamba_rows(rule, model.recurrent.mamba_shape(model.hidden_size));
     case WeightConversion::LatentQueries:

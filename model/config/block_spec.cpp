@@ -43,15 +43,6 @@ AttentionSpec attention_spec(const ModelConfig& c, i64 layer) {
           .has_output_gate = is_selected(c.attention_output_gate, layer, /*is_nth=*/true, /*if_empty=*/false)};
 }
 
-RecurrentSpec recurrent_spec(const ModelConfig& c, bool is_mamba) {
-  return {.shape = is_mamba ? c.recurrent.mamba_shape(c.hidden_size) : c.recurrent.delta_net_shape(),
-          .conv_taps = c.recurrent.linear_conv_kernel_dim};
-}
-
-bool has_delta_net(const ModelConfig& c, i64 layer) {
-  return is_selected(c.recurrent.linear_attention_freq, layer, /*is_nth=*/false, /*if_empty=*/false);
-}
-
 MultiLatentAttentionSpec latent_attention_spec(const ModelConfig& c, i64 layer) {
   const i64 window = window_of(c, layer);
   return {.num_heads = c.num_attention_heads.of_layer(layer),
@@ -72,7 +63,7 @@ bool has_experts(const ModelConfig& c, i64 layer) {
 }
 
 /// Characters of hybrid_layer_pattern.
-constexpr char kAttention = '*', kMamba = 'M', kDeltaNet = 'G', kMlp = '-', kExperts = 'E';
+constexpr char kAttention = '*', kMamba = 'M', kDeltaNet = 'G', kKimiDelta = 'K', kMlp = '-', kExperts = 'E';
 
 /// Characters of the branches of a layer; 0 = none.
 struct Branches {
@@ -87,13 +78,26 @@ Branches parse_branches(std::string_view pattern) {
   return branches;
 }
 
+/// Returns the mixer of a layer of a model without hybrid_layer_pattern.
+char standard_mixer(const ModelConfig& c, i64 layer) {
+  if (!is_selected(c.recurrent.linear_attention_freq, layer, /*is_nth=*/false, /*if_empty=*/false)) return kAttention;
+  return c.recurrent.linear_attention_type == LinearAttentionType::GatedDeltaNet ? kDeltaNet : kKimiDelta;
+}
+
 Branches branches_of(const ModelConfig& c, i64 layer) {
   if (layer >= c.num_layers && !c.mtp_hybrid_layer_pattern.empty()) return parse_branches(c.mtp_hybrid_layer_pattern);
   layer = std::min(layer, c.num_layers - 1);
   if (!c.hybrid_layer_pattern.empty())
     return parse_branches(std::string_view(c.hybrid_layer_pattern).substr(static_cast<std::size_t>(layer), 1));
-  return {.mixer = has_delta_net(c, layer) ? kDeltaNet : kAttention,
-          .feed_forward = has_experts(c, layer) ? kExperts : kMlp};
+  return {.mixer = standard_mixer(c, layer), .feed_forward = has_experts(c, layer) ? kExperts : kMlp};
+}
+
+/// Returns the sizes of a recurrent mixer; std::nullopt for other mixers.
+std::optional<ScanShape> scan_shape(const ModelConfig& c, char mixer) {
+  if (mixer == kMamba) return c.recurrent.mamba_shape(c.hidden_size);
+  if (mixer == kDeltaNet) return c.recurrent.linear_attention_shape(LinearAttentionType::GatedDeltaNet);
+  if (mixer == kKimiDelta) return c.recurrent.linear_attention_shape(LinearAttentionType::KimiDeltaAttention);
+  return std::nullopt;
 }
 
 std::string describe(const AttentionSpec& attention, const ModelConfig& c) {
@@ -113,8 +117,10 @@ std::string describe(const AttentionSpec& attention, const ModelConfig& c) {
 
 std::string describe(const RecurrentSpec& recurrent) {
   const ScanShape& shape = recurrent.shape;
-  return str(recurrent.is_mamba() ? "mamba-2 " : "gated deltanet ", shape.heads(), "/", shape.groups, " state ",
-             shape.key_dim, " x ", shape.value_dim);
+  const char* name = recurrent.is_mamba()      ? "mamba-2 "
+                     : shape.decays_channels() ? "kimi delta attention "
+                                               : "gated deltanet ";
+  return str(name, shape.heads(), "/", shape.groups, " state ", shape.key_dim, " x ", shape.value_dim);
 }
 
 std::string describe(const MultiLatentAttentionSpec& attention) {
@@ -161,6 +167,11 @@ Repetition find_repetition(const std::vector<std::string>& texts, std::size_t fi
 
 }  // namespace
 
+std::vector<i64> RecurrentSpec::projection_widths() const {
+  if (!shape.decays_channels()) return {shape.width()};
+  return {shape.conv_width() + shape.heads_per_group, shape.gate_width(), shape.decay_width() - shape.heads_per_group};
+}
+
 AttentionSpec MultiLatentAttentionSpec::core() const {
   return {.num_heads = num_heads,
           .num_query_groups = num_heads,
@@ -180,8 +191,8 @@ BlockSpec block_spec(const ModelConfig& config, i64 layer) {
   BlockSpec block;
   const bool has_post_norms = is_selected(config.post_norm_freq, layer, /*is_nth=*/true, /*if_empty=*/false);
   block.norm_position = has_post_norms ? NormPosition::Post : config.norm_position;
-  if (branches.mixer == kMamba || branches.mixer == kDeltaNet)
-    block.mixer = recurrent_spec(config, branches.mixer == kMamba);
+  if (const std::optional<ScanShape> shape = scan_shape(config, branches.mixer))
+    block.mixer = RecurrentSpec{.shape = *shape, .conv_taps = config.recurrent.linear_conv_kernel_dim};
   else if (branches.mixer == kAttention && config.mla.is_used)
     block.mixer = latent_attention_spec(config, layer);
   else if (branches.mixer == kAttention)

@@ -35,12 +35,16 @@ struct AttentionSpec {
   auto operator<=>(const AttentionSpec&) const = default;
 };
 
-/// Recurrent mixer of a block: Gated DeltaNet (ScanRule::DeltaRule) or Mamba-2 (ScanRule::StateSpace).
+/// Recurrent mixer of a block: Gated DeltaNet (ScanRule::DeltaRule), Kimi Delta Attention (ScanRule::ChannelDeltaRule)
+/// or Mamba-2 (ScanRule::StateSpace).
 struct RecurrentSpec {
   ScanShape shape;    ///< sizes of the unsharded mixer
   i64 conv_taps = 0;  ///< width of the convolution in positions
 
   bool is_mamba() const { return shape.rule == ScanRule::StateSpace; }
+  /// Returns the output columns per group of the projections of the input: one for all channels, or with a decay per
+  /// key channel those to q, k, v and beta, to output gates, and to decays.
+  std::vector<i64> projection_widths() const;
   auto operator<=>(const RecurrentSpec&) const = default;
 };
 

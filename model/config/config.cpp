@@ -40,8 +40,9 @@ void add_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& error
   const std::string& pattern = m.hybrid_layer_pattern;
   if (pattern.empty()) return;
   const auto add = [&](const auto&... text) { errors.push_back(str("model.hybrid_layer_pattern: ", text...)); };
-  if (const std::size_t bad = pattern.find_first_not_of("*MG-E"); bad != std::string::npos)
-    add("must consist of * (attention), M (Mamba-2), G (Gated DeltaNet), - (MLP) and E (experts), not ",
+  if (const std::size_t bad = pattern.find_first_not_of("*MGK-E"); bad != std::string::npos)
+    add("must consist of * (attention), M (Mamba-2), G (Gated DeltaNet), K (Kimi Delta Attention), - (MLP) and E "
+        "(experts), not ",
         pattern.substr(bad, 1), " (character ", bad + 1, ")");
   if (static_cast<i64>(pattern.size()) != m.num_layers)
     add("has ", pattern.size(), " characters; must have one for each of the num_layers = ", m.num_layers, " layers");
@@ -161,7 +162,7 @@ void add_norm_conflicts(const ModelConfig& m, std::vector<std::string>& errors) 
 
 /// Returns true if `pattern` is one mixer, one feed-forward part, or one of each in this order.
 bool is_one_layer(const std::string& pattern) {
-  constexpr std::string_view kMixers = "*MG", kFeedForward = "-E";
+  constexpr std::string_view kMixers = "*MGK", kFeedForward = "-E";
   const bool has_mixer = !pattern.empty() && kMixers.find(pattern[0]) != std::string_view::npos;
   const std::string rest = pattern.substr(has_mixer ? 1 : 0);
   return rest.empty() ? has_mixer : rest.size() == 1 && kFeedForward.find(rest[0]) != std::string_view::npos;
@@ -173,17 +174,24 @@ void add_mtp_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& e
   if (pattern.empty()) return;
   const auto has = [&](char branch) { return pattern.find(branch) != std::string::npos; };
   const auto model_has = [&](char branch) { return m.hybrid_layer_pattern.find(branch) != std::string::npos; };
+  const auto lacks_linear = [&](char branch, LinearAttentionType type) {
+    const bool is_selected = !m.recurrent.linear_attention_freq.empty() && m.recurrent.linear_attention_type == type;
+    return has(branch) && !model_has(branch) && !is_selected;
+  };
   const auto add = [&](const auto&... text) {
     errors.push_back(str("model.mtp_hybrid_layer_pattern: \"", pattern, "\" ", text...));
   };
   if (!is_one_layer(pattern))
     return add(
-        "must be one of * (attention), M (Mamba-2) and G (Gated DeltaNet), one of - (MLP) and E (experts), or one ",
-        "of each in this order");
+        "must be one of * (attention), M (Mamba-2), G (Gated DeltaNet) and K (Kimi Delta Attention), one of - (MLP) "
+        "and E (experts), or one of each in this order");
   if (has('E') && m.moe.num_experts == 0) add("needs num_experts; set it, or use - instead of E");
   if (has('M') && !model_has('M')) add("needs a layer with Mamba-2 in hybrid_layer_pattern; use * instead of M");
-  if (has('G') && !model_has('G') && m.recurrent.linear_attention_freq.empty())
+  if (lacks_linear('G', LinearAttentionType::GatedDeltaNet))
     add("needs a layer with Gated DeltaNet (linear_attention_freq, or G in hybrid_layer_pattern); use * instead of G");
+  if (lacks_linear('K', LinearAttentionType::KimiDeltaAttention))
+    add("needs a layer with Kimi Delta Attention (linear_attention_freq with linear_attention_type, or K in "
+        "hybrid_layer_pattern); use * instead of K");
   if (m.use_parallel_residual && pattern.size() == 1)
     add("is one branch, which cannot run in parallel; state two, or remove use_parallel_residual");
 }
@@ -209,9 +217,11 @@ void add_latent_conflicts(const ModelConfig& m, std::vector<std::string>& errors
   const auto unless = [&](bool holds, const char* key, const auto&... why) {
     if (!holds) errors.push_back(str("model.", key, ": with multi_latent_attention ", why...));
   };
-  unless(m.position_embedding_type == PositionEmbedding::Rope, "position_embedding_type", "must be \"rope\", not \"",
-         enum_name(m.position_embedding_type), "\"");
-  unless(m.mla.qk_pos_emb_head_dim % 2 == 0, "qk_pos_emb_head_dim", "must be even, because RoPE rotates pairs");
+  const bool has_no_positions = m.position_embedding_type == PositionEmbedding::None;
+  unless(m.position_embedding_type == PositionEmbedding::Rope || has_no_positions, "position_embedding_type",
+         "must be \"rope\" or \"none\", not \"", enum_name(m.position_embedding_type), "\"");
+  unless(has_no_positions || m.mla.qk_pos_emb_head_dim % 2 == 0, "qk_pos_emb_head_dim",
+         "must be even, because RoPE rotates pairs");
   unless(m.rotary_percent == 1, "rotary_percent", "must be 1; qk_pos_emb_head_dim is the part that RoPE rotates");
   unless(m.rope_local_base_freq == 0, "rope_local_base_freq", "must be 0");
   unless(m.kv_channels == 0 || m.kv_channels == m.head_dim(), "kv_channels",

@@ -118,9 +118,11 @@ struct ModelConfig {
   template <class Self, class Visitor>
   static void size_fields(Self& self, Visitor& visit) {
     visit("num_layers", self.num_layers, "number of transformer layers", between(1, 1e5));
-    visit("hybrid_layer_pattern", self.hybrid_layer_pattern,
-          "layers with one branch each, one character per layer: * attention, M Mamba-2, G Gated DeltaNet, - MLP, E "
-          "experts; \"\" = every layer has attention or Gated DeltaNet, and then an MLP or experts");
+    visit(
+        "hybrid_layer_pattern", self.hybrid_layer_pattern,
+        "layers with one branch each, one character per layer: * attention, M Mamba-2, G Gated DeltaNet, K Kimi Delta "
+        "Attention, - MLP, E experts; \"\" = every layer has attention or linear attention, and then an MLP or "
+        "experts");
     visit("hidden_size", self.hidden_size, "width of the residual stream", between(1, 1e6));
     visit("ffn_hidden_size", self.ffn_hidden_size,
           "width inside the MLP, for all layers or as a list with one value per layer; 0 = 4 x hidden_size",
@@ -220,7 +222,8 @@ struct ModelConfig {
           "training; 0 = none",
           between(0, 100));
     visit("mtp_hybrid_layer_pattern", self.mtp_hybrid_layer_pattern,
-          "branches of a layer of multi-token prediction, as in hybrid_layer_pattern: one of *, M and G, then one of - "
+          "branches of a layer of multi-token prediction, as in hybrid_layer_pattern: one of *, M, G and K, then one "
+          "of - "
           "and E, for example \"*E\"; \"\" = those of the last layer");
     visit("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor,
           "weight of the mean loss of the multi-token prediction layers", greater_than(0));

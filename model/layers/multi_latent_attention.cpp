@@ -2,35 +2,18 @@
 
 #include <optional>
 
+#include "model/layers/columns.h"
 #include "model/layers/kv_cache.h"
 #include "tensor/dtype.h"
 
 namespace mcpp {
 namespace {
 
-/// Returns a view of x [s, b, heads * width] whose heads can be sliced by select_columns().
-Heads separate_heads(const Tensor& x, i64 heads) {
-  return strided_heads(dense_heads(x, heads), 0, 1);
-}
-
-/// Returns columns [first, first + count) of each head.
-Heads select_columns(Heads x, i64 first, i64 count) {
-  MCPP_CHECK(x.group_size == 1 && first + count <= x.head_dim, "columns [", first, ", ", first + count,
-             ") are not in heads of ", x.head_dim, " columns in groups of ", x.group_size);
-  x.offset += first;
-  x.head_dim = count;
-  return x;
-}
-
 /// Returns a view of x [s, b, width] with `heads` identical heads.
 Heads repeat_heads(const Tensor& x, i64 heads) {
   Heads result = separate_heads(x, 1);
   result.heads = heads, result.group_stride = 0;
   return result;
-}
-
-void copy_columns(const Heads& from, Heads to) {
-  ops::copy_heads(from, to);
 }
 
 /// Returns the sum over heads, [s, b, width] in the accumulate dtype.

@@ -9,20 +9,6 @@
 namespace mcpp {
 namespace {
 
-/// Returns the boxes of the input projection's weight [groups, width, h] that hold queries, keys, values, output gates
-/// and the gates of the recurrence.
-std::vector<Box> projection_matrices(const ScanShape& shape, i64 hidden) {
-  const Shape global{shape.groups, shape.width(), hidden};
-  std::vector<Box> matrices;
-  i64 row = 0;
-  for (const i64 rows : {shape.key_dim, shape.key_dim, shape.heads_per_group * shape.value_dim, shape.gate_width(),
-                         shape.decay_width()}) {
-    matrices.push_back(slab(global, 1, row, rows));
-    row += rows;
-  }
-  return matrices;
-}
-
 ScanShape shape_of_rank(ScanShape shape, const ModelContext& context) {
   const i64 ranks = context.tp.size() * context.cp.size();
   MCPP_CHECK(shape.groups % ranks == 0, shape.groups, " groups of heads do not divide among ", ranks,
@@ -46,17 +32,12 @@ RecurrentMixer::RecurrentMixer(const std::string& name, i64 layer, const Recurre
       exchange_(context_.cp),
       shape_(shape_of_rank(spec.shape, context_)),
       norm_epsilon_(norm_epsilon(spec, context_.config)),
-      in_proj_(name + ".in_proj", context_.config.hidden_size, {spec.shape.groups, spec.shape.width()}, 0, context_.tp,
-               {.bias = false,
-                .init_std = context_.config.init_method_std,
-                .matrices = projection_matrices(spec.shape, context_.config.hidden_size),
-                .sequence_parallel = context_.sequence_parallel,
-                .fp8 = context_.fp8_recipe(layer)}),
+      in_proj_(name, layer, spec, context_),
       conv_weight_(name + ".conv1d.weight",
                    split_box({spec.shape.groups, spec.shape.conv_width(), spec.conv_taps}, 0, context_.tp),
                    Init::Normal, 1 / std::sqrt(3 * static_cast<double>(spec.conv_taps))),
       a_log_(name + ".A_log", split_box({spec.shape.heads()}, 0, context_.tp), Init::DecayRate),
-      dt_bias_(name + ".dt_bias", split_box({spec.shape.heads()}, 0, context_.tp), Init::TimeStep),
+      dt_bias_(name + ".dt_bias", split_box({spec.shape.decays()}, 0, context_.tp), Init::TimeStep),
       norm_weight_(name + ".norm.weight",
                    spec.is_mamba() ? split_box({spec.shape.heads() * spec.shape.value_dim}, 0, context_.tp)
                                    : slab({spec.shape.value_dim}, 0, 0, spec.shape.value_dim),
@@ -151,13 +132,14 @@ Tensor RecurrentMixer::norm_backward(const Tensor& d_out, const Tensor& y, const
 void RecurrentMixer::scan_backward(const Tensor& dy, const Tensor& p, const ScanPositions& positions, Tensor& dp) {
   const Tensor x = convolve(p, positions, nullptr);
   Tensor dx = Tensor::like(x);
-  const auto per_head = [&] {
-    return Tensor::empty({p.dim(1), shape_.heads()}, accumulate_dtype(p.dtype()), p.device(), MemoryClass::Workspace);
+  const auto per_sample = [&](i64 count) {
+    return Tensor::empty({p.dim(1), count}, accumulate_dtype(p.dtype()), p.device(), MemoryClass::Workspace);
   };
-  ScanParamGradients gradients{per_head(), per_head(), skip_ ? per_head() : Tensor()};
+  ScanParamGradients gradients{per_sample(shape_.heads()), per_sample(shape_.decays()),
+                               skip_ ? per_sample(shape_.heads()) : Tensor()};
   ops::gated_scan_backward(shape_, dy, x, p, scan_params(), positions, dx, dp, gradients);
-  const auto add = [&](Param& param, const Tensor& per_sample) {
-    add_grad(param, [&](Tensor& sum, float beta) { ops::column_sum(per_sample, sum, beta); });
+  const auto add = [&](Param& param, const Tensor& terms) {
+    add_grad(param, [&](Tensor& sum, float beta) { ops::column_sum(terms, sum, beta); });
   };
   add(a_log_, gradients.a_log);
   add(dt_bias_, gradients.dt_bias);

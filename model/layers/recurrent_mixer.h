@@ -1,5 +1,5 @@
-// Recurrent mixers, Gated DeltaNet and Mamba-2: input projection, causal convolution, scan, gated norm, output
-// projection.
+// Recurrent mixers, Gated DeltaNet, Kimi Delta Attention and Mamba-2: input projection, causal convolution, scan, gated
+// norm, output projection.
 #pragma once
 #include <memory>
 #include <string>
@@ -8,6 +8,7 @@
 #include "model/config/block_spec.h"
 #include "model/config/context.h"
 #include "model/layers/branch.h"
+#include "model/layers/mixer_projection.h"
 #include "parallel/cp/sequence_exchange.h"
 #include "parallel/tp/linear.h"
 #include "tensor/ops/scan/gated_scan.h"
@@ -51,7 +52,7 @@ class RecurrentMixer final : public Branch {
   SequenceExchange exchange_;
   ScanShape shape_;  // has only the groups that this rank processes
   double norm_epsilon_;
-  ColumnParallelLinear in_proj_;
+  MixerProjection in_proj_;
   Param conv_weight_, a_log_, dt_bias_, norm_weight_;
   std::unique_ptr<Param> conv_bias_, skip_;  // Mamba-2 only
   RowParallelLinear out_proj_;

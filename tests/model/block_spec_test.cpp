@@ -122,8 +122,8 @@ TEST(BlockSpecTest, LatentAttentionRejectsKeysOfOtherAttention) {
   config.attention_output_gate = {1};
   EXPECT_THAT(
       config.conflicts(),
-      UnorderedElementsAre(HasSubstr("model.position_embedding_type: with multi_latent_attention must be \"rope\", not "
-                                     "\"learned_absolute\""),
+      UnorderedElementsAre(HasSubstr("model.position_embedding_type: with multi_latent_attention must be \"rope\" or "
+                                     "\"none\", not \"learned_absolute\""),
                            HasSubstr("model.qk_pos_emb_head_dim: with multi_latent_attention must be even"),
                            HasSubstr("model.rotary_percent: with multi_latent_attention must be 1"),
                            HasSubstr("model.rotary_percent: only read when"),
@@ -226,6 +226,29 @@ TEST(BlockSpecTest, HasRecurrentMixers) {
   EXPECT_EQ(model_sizes(config).mamba_num_groups, 2);
 }
 
+TEST(BlockSpecTest, HasKimiDeltaAttention) {
+  ModelConfig config = small_model();
+  config.recurrent.linear_attention_freq = {3};
+  config.recurrent.linear_attention_type = LinearAttentionType::KimiDeltaAttention;
+  config.recurrent.linear_num_key_heads = config.recurrent.linear_num_value_heads = 4;
+  config.recurrent.linear_key_head_dim = 16, config.recurrent.linear_value_head_dim = 8;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  const RecurrentSpec spec = *block_spec(config, 0).recurrent();
+  EXPECT_TRUE(spec.shape.decays_channels());
+  EXPECT_EQ(spec.shape.decays(), 4 * 16);
+  EXPECT_THAT(spec.projection_widths(), ElementsAre(16 + 16 + 8 + 1, 8, 16));
+  EXPECT_EQ(spec.shape.width(), 16 + 16 + 8 + 1 + 8 + 16);
+  EXPECT_THAT(describe_blocks(config), HasSubstr("kimi delta attention 4/4 state 16 x 8"));
+  config.recurrent.linear_attention_freq = {};
+  config.hybrid_layer_pattern = "GK*-K-";
+  EXPECT_THAT(config.conflicts(), ElementsAre(HasSubstr("model.linear_attention_type: only read by the layers of")));
+  config.recurrent.linear_attention_type = LinearAttentionType::GatedDeltaNet;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_FALSE(block_spec(config, 0).recurrent()->shape.decays_channels());
+  EXPECT_TRUE(block_spec(config, 1).recurrent()->shape.decays_channels());
+  EXPECT_EQ(model_sizes(config).linear_num_key_heads, 4);
+}
+
 TEST(BlockSpecTest, HasPostNormsInLayersOfPostNormFreq) {
   ModelConfig config = small_model();
   config.post_norm_freq = {3};
@@ -246,12 +269,13 @@ TEST(BlockSpecTest, RecurrentConflictsNameKeyAndAllowedValues) {
   config.recurrent.linear_num_key_heads = 3, config.recurrent.mamba_state_dim = 16;
   config.recurrent.linear_conv_kernel_dim = 2;
   config.recurrent.linear_allow_neg_eigval = true, config.recurrent.linear_norm_epsilon = 1e-5;
-  EXPECT_THAT(config.conflicts(),
-              UnorderedElementsAre(HasSubstr("model.linear_allow_neg_eigval: only read by layers with Gated DeltaNet"),
-                                   HasSubstr("model.linear_norm_epsilon: only read by layers with Gated DeltaNet"),
-                                   HasSubstr("model.linear_num_key_heads: only read by layers with Gated DeltaNet"),
-                                   HasSubstr("model.mamba_state_dim: only read by layers with Mamba-2"),
-                                   HasSubstr("model.linear_conv_kernel_dim: only read by layers with")));
+  EXPECT_THAT(
+      config.conflicts(),
+      UnorderedElementsAre(HasSubstr("model.linear_allow_neg_eigval: only read by layers with linear attention"),
+                           HasSubstr("model.linear_norm_epsilon: only read by layers with linear attention"),
+                           HasSubstr("model.linear_num_key_heads: only read by layers with linear attention"),
+                           HasSubstr("model.mamba_state_dim: only read by layers with Mamba-2"),
+                           HasSubstr("model.linear_conv_kernel_dim: only read by layers with")));
   config = small_model();
   config.recurrent.linear_attention_freq = {1, 0}, config.recurrent.linear_num_key_heads = 5;
   EXPECT_THAT(config.conflicts(),
@@ -280,7 +304,7 @@ TEST(BlockSpecTest, ConflictsNameKeyAndAllowedValues) {
                   HasSubstr("model.num_attention_heads: has 2 values; must have one, or one for each of the 6 layers"),
                   HasSubstr("model.kv_channels: must be set if num_attention_heads is a list"),
                   HasSubstr("model.hybrid_layer_pattern: must consist of * (attention), M (Mamba-2), G (Gated "
-                            "DeltaNet), - (MLP) and E "
+                            "DeltaNet), K (Kimi Delta Attention), - (MLP) and E "
                             "(experts), not X"),
                   HasSubstr("model.hybrid_layer_pattern: has 3 characters; must have one for each of the num_layers"),
                   HasSubstr("remove use_parallel_residual"),

@@ -1,5 +1,5 @@
-"""Writes tests/golden/recurrent/expected.h5: outputs and gradients of the Gated DeltaNet layer of Qwen3-Next and of the
-Mamba-2 layer of Nemotron-H, computed by transformers in double precision, for recurrent_golden_test.cpp.
+"""Writes tests/golden/recurrent/expected.h5: outputs and gradients of the Gated DeltaNet layer of Qwen3-Next, of the
+Mamba-2 layer of Nemotron-H and of the Kimi Delta Attention of Kimi-Linear, computed by transformers in double precision, for recurrent_golden_test.cpp.
 
 usage: make_recurrent_golden.py FILE     (a Python with transformers 5, torch and h5py)
 
@@ -105,17 +105,52 @@ def mamba():
     }
 
 
+def kimi_delta_attention():
+    kimi = module_in_fp64("transformers.models.kimi_linear.modeling_kimi_linear")
+    heads, dim, taps = 3, 6, 4
+    config = kimi.KimiLinearConfig(
+        hidden_size=HIDDEN,
+        linear_num_heads=heads,
+        linear_head_dim=dim,
+        linear_conv_kernel_dim=taps,
+        num_hidden_layers=4,
+        rms_norm_eps=1e-5,
+    )
+    layer = kimi.KimiLinearDeltaAttention(config, 0)
+
+    def by_head(*parts):
+        """Returns the rows of each head of tensors whose rows are heads."""
+        return torch.cat([part.reshape(heads, -1, *part.shape[1:]) for part in parts], 1)
+
+    return layer, {
+        "in_proj.weight": lambda state: by_head(*(state[f"{part}_proj.weight"] for part in "qkvb")),
+        "gate_down_proj.weight": lambda state: state["g_a_proj.weight"],
+        "gate_up_proj.weight": lambda state: by_head(state["g_b_proj.weight"]),
+        "decay_down_proj.weight": lambda state: state["forget_gate.f_a_proj.weight"],
+        "decay_up_proj.weight": lambda state: by_head(state["forget_gate.f_b_proj.weight"]),
+        "conv1d.weight": lambda state: by_head(*state["conv1d.weight"].squeeze(1).chunk(3)),
+        "A_log": lambda state: state["forget_gate.A_log"].flatten(),
+        "dt_bias": lambda state: state["forget_gate.dt_bias"],
+        "norm.weight": lambda state: state["o_norm.weight"],
+        "out_proj.weight": lambda state: state["o_proj.weight"],
+    }
+
+
 def main():
     torch.manual_seed(5)
     with h5py.File(sys.argv[1], "w") as file:
-        for name, make in (("gated_deltanet", delta_net), ("mamba", mamba)):
+        for name, make in (
+            ("gated_deltanet", delta_net),
+            ("mamba", mamba),
+            ("kimi_delta_attention", kimi_delta_attention),
+        ):
             layer, layouts = make()
             layer = layer.double()
             with torch.no_grad():
                 for key, param in layer.named_parameters():
                     if key.endswith("proj.weight") or "_proj_" in key:
                         param.normal_(0, 0.3)
-                    elif key == "A_log":
+                    elif key.endswith("A_log"):
                         param.normal_(0, 0.7)
                     else:
                         param.normal_(0.5, 0.5)

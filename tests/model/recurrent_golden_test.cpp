@@ -1,4 +1,5 @@
-// Recurrent mixers against transformers in double precision: Gated DeltaNet of Qwen3-Next and Mamba-2 of Nemotron-H.
+// Recurrent mixers against transformers in double precision: Gated DeltaNet of Qwen3-Next, Kimi Delta Attention of
+// Kimi-Linear and Mamba-2 of Nemotron-H.
 // make_recurrent_golden.py writes the golden values in tests/golden/recurrent.
 #include <gtest/gtest.h>
 
@@ -20,6 +21,10 @@ ModelConfig model_of(const std::string& name) {
     config.norm_epsilon = 1e-6;
     config.recurrent.linear_num_key_heads = 2, config.recurrent.linear_num_value_heads = 6;
     config.recurrent.linear_key_head_dim = 5, config.recurrent.linear_value_head_dim = 6;
+  } else if (name == "kimi_delta_attention") {
+    config.hybrid_layer_pattern = "K";
+    config.recurrent.linear_num_key_heads = config.recurrent.linear_num_value_heads = 3;
+    config.recurrent.linear_key_head_dim = config.recurrent.linear_value_head_dim = 6;
   } else {
     config.hybrid_layer_pattern = "M";
     config.recurrent.mamba_num_groups = 2, config.recurrent.mamba_num_heads = 4;
@@ -39,7 +44,8 @@ void expect_near(const Tensor& found, const Numbers& expected, const std::string
 }
 
 class RecurrentGoldenTest : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentGoldenTest, testing::Values("gated_deltanet", "mamba"),
+INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentGoldenTest,
+                         testing::Values("gated_deltanet", "kimi_delta_attention", "mamba"),
                          [](const auto& p) { return p.param; });
 
 TEST_P(RecurrentGoldenTest, OutputAndGradientsMatchTransformers) {

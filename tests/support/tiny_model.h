@@ -161,6 +161,15 @@ inline ModelConfig with_latent_attention(ModelConfig config) {
   return config;
 }
 
+/// Kimi Delta Attention in two of three layers, and latent attention without RoPE of Kimi-Linear, without experts.
+inline ModelConfig tiny_kimi_linear() {
+  ModelConfig config = with_latent_attention(tiny_delta_net());
+  config.position_embedding_type = PositionEmbedding::None;
+  config.mla.q_lora_rank = 0;
+  config.recurrent.linear_attention_type = LinearAttentionType::KimiDeltaAttention;
+  return config;
+}
+
 /// Returns a model like DeepSeek-V2, and one whose values are wider than keys and whose queries have no latent.
 inline std::pair<ModelConfig, ModelConfig> tiny_latent_models() {
   ModelConfig deepseek = with_latent_attention(tiny_llama()), wide_values = deepseek;
@@ -259,6 +268,7 @@ inline std::vector<NamedModel> tiny_variants() {
           {"deepseek", deepseek},
           {"latent_wide_values", wide_values},
           {"gated_deltanet", tiny_delta_net()},
+          {"kimi_linear", tiny_kimi_linear()},
           {"mamba", tiny_mamba()},
           {"nemotron", tiny_nemotron()}};
 }

@@ -262,7 +262,7 @@ const Row kRecurrentRows[]{
     {{"tp2_pp2_dp2", {.tp = 2, .pp = 2, .dp = 2}}, Equals::SameDp},
 };
 INSTANTIATE_TEST_SUITE_P(Recurrent, LayoutParityTest,
-                         testing::Combine(testing::Values("gated_deltanet", "mamba"),
+                         testing::Combine(testing::Values("gated_deltanet", "mamba", "kimi_linear"),
                                           testing::Values(OptimizerKind::Adam, OptimizerKind::Muon),
                                           testing::ValuesIn(kRecurrentRows)),
                          [](const auto& p) {

@@ -53,7 +53,8 @@ TEST(LinearAttentionConfigTest, Qwen3NextHasDefaultsOfTransformers) {
                             {"rope_theta", 10000000}};
   const ModelConfig m = parse_huggingface_config(json.dump(), "config.json");
   EXPECT_EQ(m.recurrent.linear_attention_freq, std::vector<i64>{4});
-  EXPECT_EQ(m.recurrent.delta_net_shape(), (ScanShape{ScanRule::DeltaRule, 16, 2, 128, 128}));
+  EXPECT_EQ(m.recurrent.linear_attention_shape(LinearAttentionType::GatedDeltaNet),
+            (ScanShape{ScanRule::DeltaRule, 16, 2, 128, 128}));
   EXPECT_EQ(m.recurrent.linear_conv_kernel_dim, 4);
   EXPECT_EQ(m.rotary_percent, 0.25);
   EXPECT_EQ(m.rotary_base, 1e7);
@@ -122,7 +123,8 @@ TEST(LinearAttentionConfigTest, ReadsOlmoHybridLikeTransformers) {
       j.erase(key);
     j["num_hidden_layers"] = 8, j["hidden_size"] = 3840, j["num_attention_heads"] = 30;
   });
-  EXPECT_EQ(defaults.recurrent.delta_net_shape(), (ScanShape{ScanRule::DeltaRule, 30, 1, 96, 192, true}));
+  EXPECT_EQ(defaults.recurrent.linear_attention_shape(LinearAttentionType::GatedDeltaNet),
+            (ScanShape{ScanRule::DeltaRule, 30, 1, 96, 192, true}));
   EXPECT_EQ(defaults.recurrent.linear_attention_freq, std::vector<i64>{4});
   EXPECT_EQ(defaults.post_norm_freq, std::vector<i64>{4});
   EXPECT_EQ(defaults.position_embedding_type, PositionEmbedding::Rope);

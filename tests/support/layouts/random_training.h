@@ -160,7 +160,8 @@ class RandomTraining {
   /// Draws multi-latent attention, which replaces keys of other kinds of attention.
   void draw_latent_attention() {
     ModelConfig& m = config_.model;
-    if (m.position_embedding_type != PositionEmbedding::Rope || !pick("multi_latent_attention", {false, false, true}))
+    if (m.position_embedding_type == PositionEmbedding::LearnedAbsolute ||
+        !pick("multi_latent_attention", {false, false, true}))
       return;
     m.mla.is_used = true;
     m.softmax_type = SoftmaxType::Vanilla;
@@ -200,12 +201,15 @@ class RandomTraining {
     }
     if (m.use_parallel_residual || pick<i64>("hybrid_layer_pattern", {0, 1, 2}) > 0) {
       if (const i64 freq = pick<i64>("linear_attention_freq", {0, 0, 2, 3}); freq > 0)
-        m.recurrent.linear_attention_freq = {freq}, draw_delta_net();
+        m.recurrent.linear_attention_freq = {freq}, draw_linear_attention();
+      if (!m.recurrent.linear_attention_freq.empty() && flip("kimi_delta_attention"))
+        m.recurrent.linear_attention_type = LinearAttentionType::KimiDeltaAttention;
       return;
     }
     std::string branches = m.moe.num_experts > 0 ? "*E-" : "*-";
     if (flip("mamba") && m.num_layers > 3) branches += "M", draw_mamba();
-    if (flip("delta_net") && m.num_layers > 4) branches += "G", draw_delta_net();
+    if (flip("delta_net") && m.num_layers > 4)
+      branches += flip("kimi_delta_attention") ? "K" : "G", draw_linear_attention();
     for (i64 layer = 0; layer < m.num_layers; ++layer)
       m.hybrid_layer_pattern += branches[static_cast<std::size_t>(layer) % branches.size()];
     if (m.moe.num_experts > 0) m.moe.layer_freq = {1};
@@ -217,8 +221,12 @@ class RandomTraining {
     if (m.mtp_num_layers == 0 || !flip("mtp_hybrid_layer_pattern")) return;
     std::string mixers = "*", feed_forwards = "-";
     if (m.hybrid_layer_pattern.find('M') != std::string::npos) mixers += "M";
-    if (m.hybrid_layer_pattern.find('G') != std::string::npos || !m.recurrent.linear_attention_freq.empty())
-      mixers += "G";
+    for (const char mixer : {'G', 'K'}) {
+      const bool is_selected =
+          !m.recurrent.linear_attention_freq.empty() &&
+          (m.recurrent.linear_attention_type == LinearAttentionType::GatedDeltaNet) == (mixer == 'G');
+      if (is_selected || m.hybrid_layer_pattern.find(mixer) != std::string::npos) mixers += mixer;
+    }
     if (m.moe.num_experts > 0) feed_forwards += "E";
     const auto draw = [&](const char* what, const std::string& from) {
       return from.substr(pick<std::size_t>(what, {0, 1, 2, 3}) % from.size(), 1);
@@ -228,9 +236,9 @@ class RandomTraining {
     if (part != 2) m.mtp_hybrid_layer_pattern += draw("mtp_feed_forward", feed_forwards);
   }
 
-  /// Draws the options of Gated DeltaNet. Uses a large epsilon, because the inputs of the norms after scans are so
+  /// Draws the options of linear attention. Uses a large epsilon, because the inputs of the norms after scans are so
   /// small that a small epsilon would amplify rounding.
-  void draw_delta_net() {
+  void draw_linear_attention() {
     RecurrentConfig& r = config_.model.recurrent;
     config_.model.norm_epsilon = 1e-2;
     r.linear_num_key_heads = pick<i64>("linear_num_key_heads", {4, 8});
