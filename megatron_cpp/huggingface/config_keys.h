@@ -41,7 +41,7 @@ void add_windows(const ModelConfig& model, WindowKeys keys, OrderedJson& json);
 /// Returns the number of layers with a window.
 i64 count_windows(const ModelConfig& model);
 
-/// Returns true if a model type with the rule `layers` allows the model's choice of layers with Gated DeltaNet.
+/// Returns true if a model type with the rule `layers` allows the model's choice of layers with linear attention.
 bool supports_linear_layers(const ModelConfig& model, LinearLayers layers);
 
 // Mixtures of experts in config.json:
@@ -49,12 +49,12 @@ bool supports_linear_layers(const ModelConfig& model, LinearLayers layers);
 // - qwen3_moe, qwen2_moe and qwen3_next have them in some layers, the latter two with a shared expert;
 // - qwen3_5_moe_text has them in every layer, with a shared expert;
 // - DeepSeek's types (deepseek_keys.cpp) have them in all layers after the first few, with shared experts. V2 has
-//   softmax scores; V3, dots1 and glm4_moe_lite have sigmoid scores and a balancing bias.
+//   softmax scores; V3, dots1, glm4_moe_lite and kimi_linear have sigmoid scores and a balancing bias.
 
 /// Returns true for DeepSeek's model types and the types derived from them.
 constexpr bool has_deepseek_keys(ExpertKeys keys) {
   return keys == ExpertKeys::Dots1 || keys == ExpertKeys::DeepSeekV2 || keys == ExpertKeys::DeepSeekV3 ||
-         keys == ExpertKeys::Glm4MoeLite;
+         keys == ExpertKeys::Glm4MoeLite || keys == ExpertKeys::KimiLinear;
 }
 /// Implementations of parse_experts() and add_experts() for has_deepseek_keys().
 void parse_deepseek_experts(const ConfigJson& config, ExpertKeys keys, ModelConfig& model);

@@ -33,6 +33,9 @@ ExpertDefaults defaults_of(ExpertKeys keys) {
               .scale = 2.5};
     case ExpertKeys::Glm4MoeLite:
       return {.experts = 64, .topk = 4, .ffn = 1536, .shared = 1, .first_dense = 1, .normalizes = true, .scale = 1.8};
+    case ExpertKeys::KimiLinear:
+      return {
+          .experts = 256, .topk = 8, .ffn = 1024, .shared = 1, .first_dense = 1, .normalizes = true, .scale = 2.446};
     default:
       return {};
   }
@@ -89,7 +92,8 @@ void parse_latent_attention(const ConfigJson& config, const LlamaTraits& traits,
   MultiLatentConfig& mla = model.mla;
   mla.is_used = true;
   const bool is_null = config.has_key("q_lora_rank") && !config.find("q_lora_rank");
-  mla.q_lora_rank = is_null ? 0 : config.integer("q_lora_rank", traits.q_lora_rank);
+  mla.q_lora_rank = is_null || !config.find("q_lora_rank") ? traits.q_lora_rank : config.integer("q_lora_rank");
+  if (is_null) mla.q_lora_rank = 0;
   const bool is_glm = traits.experts == ExpertKeys::Glm4MoeLite;
   mla.kv_lora_rank = config.integer("kv_lora_rank", 512);
   mla.qk_head_dim = config.integer("qk_nope_head_dim", is_glm ? 192 : 128);
@@ -136,9 +140,10 @@ void parse_deepseek_experts(const ConfigJson& config, ExpertKeys keys, ModelConf
   moe.shared_expert_intermediate_size = shared * moe.ffn_hidden_size;
   const i64 frequency = config.integer("moe_layer_freq", 1);
   config.require(frequency == 1, "moe_layer_freq", frequency, "1");
-  moe.layer_freq = keys == ExpertKeys::Glm4MoeLite
-                       ? parse_mlp_types(config, model.num_layers, defaults.first_dense)
-                       : all_but_first(config.count("first_k_dense_replace", defaults.first_dense), model.num_layers);
+  const bool is_glm = keys == ExpertKeys::Glm4MoeLite;  // which lacks the key of its first layers
+  const i64 first_dense = is_glm ? defaults.first_dense : config.count("first_k_dense_replace", defaults.first_dense);
+  moe.layer_freq = is_glm || keys == ExpertKeys::KimiLinear ? parse_mlp_types(config, model.num_layers, first_dense)
+                                                            : all_but_first(first_dense, model.num_layers);
   keys == ExpertKeys::DeepSeekV2
       ? parse_v2_router(config, moe)
       : parse_v3_router(config, {defaults.groups, defaults.group_topk, defaults.normalizes}, moe);
@@ -158,10 +163,14 @@ void add_deepseek_experts(const ModelConfig& m, ExpertKeys keys, OrderedJson& js
                {"norm_topk_prob", !is_v2 && moe.router_topk > 1},
                {"routed_scaling_factor", moe.routing().scale}});
   if (is_v2) json["topk_method"] = has_groups ? "group_limited_greedy" : "greedy";
-  if (keys != ExpertKeys::Glm4MoeLite) {
-    json["first_k_dense_replace"] = count_first_dense(m);
-    return;
-  }
+  const i64 first_dense = count_first_dense(m);
+  if (keys != ExpertKeys::Glm4MoeLite) json["first_k_dense_replace"] = first_dense;
+  const bool has_dense_later = [&] {
+    for (i64 layer = first_dense; layer < m.num_layers; ++layer)
+      if (!block_spec(m, layer).moe()) return true;
+    return false;
+  }();
+  if (keys != ExpertKeys::Glm4MoeLite && (keys != ExpertKeys::KimiLinear || !has_dense_later)) return;
   OrderedJson types = OrderedJson::array();
   for (i64 layer = 0; layer < m.num_layers; ++layer) types.push_back(block_spec(m, layer).moe() ? "sparse" : "dense");
   json["mlp_layer_types"] = types;
@@ -179,9 +188,9 @@ ModelConfig parse_deepseek(const ConfigJson& config, const Family& family) {
   model.vocab_size = config.integer("vocab_size");
   model.normalization = Normalization::RMSNorm;
   model.norm_epsilon = config.number("rms_norm_eps", traits.rms_norm_eps);
-  model.position_embedding_type = PositionEmbedding::Rope;
+  model.position_embedding_type = traits.has_rope ? PositionEmbedding::Rope : PositionEmbedding::None;
   parse_latent_attention(config, traits, model);
-  parse_rope(config, family, model);
+  if (traits.has_rope) parse_rope(config, family, model);
   parse_experts(config, traits.experts, model);
   model.activation_func = ActivationFunction::SwiGLU;
   const std::string activation = config.text("hidden_act", "silu");

@@ -33,6 +33,7 @@ enum class HuggingfaceFamily : u8 {
   DeepSeekV2,
   DeepSeekV3,
   Glm4MoeLite,
+  KimiLinear,
   Phi3,
   Olmo2,
   OlmoHybrid,
@@ -76,11 +77,12 @@ enum class ExpertKeys : u8 {
   DeepSeekV2,
   DeepSeekV3,
   Glm4MoeLite,
+  KimiLinear,
   // Parsed and written by functions of the family, not by parse_experts() and add_experts().
   GptOss,
   Llama4
 };
-/// Layers that may have Gated DeltaNet.
+/// Layers that may have Gated DeltaNet or Kimi Delta Attention.
 enum class LinearLayers : u8 {
   None,
   Any,
@@ -111,6 +113,7 @@ struct LlamaTraits {
   HeadNormKind head_norms = HeadNormKind::None;
   NormPosition norms = NormPosition::Pre;
   i64 q_lora_rank = -1;               ///< rank of the query projection; negative: no multi-latent attention
+  bool has_rope = true;               ///< false: layers have no RoPE
   bool supports_rope_scaling = true;  ///< accepts rope_scaling
   double partial_rotary_factor = 0;   ///< 0: the type lacks this key
   bool has_resid_pdrop = false;       ///< has the keys resid_pdrop and embd_pdrop
@@ -169,6 +172,8 @@ ModelConfig parse_qwen3_next(const ConfigJson& config, const Family& family);
 OrderedJson write_qwen3_next(const ModelConfig& model, const Family& family);
 ModelConfig parse_olmo_hybrid(const ConfigJson& config, const Family& family);
 OrderedJson write_olmo_hybrid(const ModelConfig& model, const Family& family);
+ModelConfig parse_kimi_linear(const ConfigJson& config, const Family& family);
+OrderedJson write_kimi_linear(const ModelConfig& model, const Family& family);
 ModelConfig parse_nemotron_h(const ConfigJson& config, const Family& family);
 OrderedJson write_nemotron_h(const ModelConfig& model, const Family& family);
 

@@ -1,4 +1,5 @@
-// Model types with Gated DeltaNet in some layers: qwen3_next, qwen3_5_text, qwen3_5_moe_text and olmo_hybrid.
+// Model types with linear attention in some layers: Gated DeltaNet in qwen3_next, qwen3_5_text, qwen3_5_moe_text and
+// olmo_hybrid, Kimi Delta Attention in kimi_linear.
 #include <algorithm>
 
 #include "megatron_cpp/huggingface/config_keys.h"
@@ -16,7 +17,7 @@ std::vector<bool> all_but_every(i64 interval, i64 layers) {
   return selected;
 }
 
-/// Returns, for each layer, whether it has Gated DeltaNet, from layer_types. Returns `absent` without this key.
+/// Returns, for each layer, whether it has linear attention, from layer_types. Returns `absent` without this key.
 std::vector<bool> parse_linear_layers(const ConfigJson& config, i64 layers, const std::vector<bool>& absent) {
   if (!config.find("layer_types")) return absent;
   std::vector<bool> linear;
@@ -140,6 +141,107 @@ OrderedJson write_olmo_hybrid(const ModelConfig& m, const Family& family) {
   add_linear_attention(m, json);
   json["linear_allow_neg_eigval"] = m.recurrent.linear_allow_neg_eigval;
   json["pad_token_id"] = nullptr;  // the default is 100277, even for a smaller vocabulary
+  return json;
+}
+
+namespace {
+
+/// Names that kimi_linear has for keys of deepseek_v3. transformers reads both.
+constexpr KeyAlias kKimiAliases[]{{"max_position_embeddings", "model_max_length"},
+                                  {"n_routed_experts", "num_experts"},
+                                  {"num_experts_per_tok", "num_experts_per_token"},
+                                  {"n_shared_experts", "num_shared_experts"},
+                                  {"n_group", "num_expert_group"},
+                                  {"norm_topk_prob", "moe_renormalize"},
+                                  {"scoring_func", "moe_router_activation_func"}};
+
+/// Returns which layers have Kimi Delta Attention: those of layer_types or of linear_attn_config, which counts from 1.
+std::vector<bool> parse_kda_layers(const ConfigJson& config, i64 layers) {
+  constexpr const char *kKdaLayers = "kda_layers", *kFullLayers = "full_attn_layers";
+  if (config.find("layer_types")) return parse_linear_layers(config, layers, {});
+  const std::optional<ConfigJson> linear = config.object("linear_attn_config");
+  const bool has_lists = linear && linear->find(kKdaLayers) && linear->find(kFullLayers);
+  config.require(has_lists, "linear_attn_config", "without the lists kda_layers and full_attn_layers",
+                 "both lists, or the key layer_types");
+  std::vector<i64> counts(static_cast<std::size_t>(layers));
+  std::vector<bool> selected(counts.size());
+  for (const char* key : {kFullLayers, kKdaLayers}) {
+    for (const Json& layer : linear->array(key)) {
+      const bool is_valid = layer.is_number_integer() && layer >= 1 && layer <= layers;
+      linear->require(is_valid, key, layer.dump(), "numbers of layers, from 1 to num_hidden_layers");
+      const auto index = layer.get<std::size_t>() - 1;
+      selected[index] = key == kKdaLayers;
+      linear->require(++counts[index] == 1, key, str("a list of layer ", index + 1, ", which has a type already"),
+                      "each layer once, in one of both lists");
+    }
+  }
+  const auto missing = std::ranges::find(counts, 0);
+  linear->require(missing == counts.end(), kKdaLayers, str("without layer ", missing - counts.begin() + 1),
+                  "each layer once, in this list or in full_attn_layers");
+  return selected;
+}
+
+/// Rejects options of Kimi K3, which has the same model type.
+void reject_kimi_options(const ConfigJson& config) {
+  for (const char* key : {"mla_use_output_gate", "latent_moe_use_norm"})
+    config.require(!config.flag(key, false), key, "true", "false");
+  for (const char* key : {"attn_res_block_size", "routed_expert_hidden_size"}) {
+    const i64 size = config.count(key, 0);
+    config.require(size == 0, key, size, "0");
+  }
+  if (const std::optional<ConfigJson> linear = config.object("linear_attn_config")) {
+    linear->require(!linear->find("gate_lower_bound"), "gate_lower_bound", "set", "null");
+    linear->require(!linear->flag("use_full_rank_gate", false), "use_full_rank_gate", "true", "false");
+  }
+  config.require(config.flag("mla_use_nope", true), "mla_use_nope", "false", "true");
+}
+
+/// Sets the sizes of Kimi Delta Attention from linear_attn_config or, as transformers writes them, from other keys.
+void parse_kda_sizes(const ConfigJson& config, RecurrentConfig& sizes) {
+  const auto size = [&](const char* key, const char* other_key, i64 absent) {
+    const std::optional<ConfigJson> linear = config.object("linear_attn_config");
+    return linear && linear->find(key) ? linear->integer(key) : config.integer(other_key, absent);
+  };
+  sizes.linear_num_key_heads = sizes.linear_num_value_heads = size("num_heads", "linear_num_heads", 32);
+  sizes.linear_key_head_dim = sizes.linear_value_head_dim = size("head_dim", "linear_head_dim", 128);
+  sizes.linear_conv_kernel_dim = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4);
+}
+
+}  // namespace
+
+ModelConfig parse_kimi_linear(const ConfigJson& config, const Family& family) {
+  reject_kimi_options(config);
+  ModelConfig model = parse_deepseek(config.with_aliases(kKimiAliases), family);
+  if (model.num_layers > kMaxLayers) return model;  // rejected later with other values out of range
+  const std::vector<bool> linear = parse_kda_layers(config, model.num_layers);
+  if (std::ranges::count(linear, true) == 0) return model;
+  parse_kda_sizes(config, model.recurrent);
+  model.recurrent.linear_attention_freq = all_but_every_nth(linear);
+  model.recurrent.linear_attention_type = LinearAttentionType::KimiDeltaAttention;
+  return model;
+}
+
+OrderedJson write_kimi_linear(const ModelConfig& m, const Family& family) {
+  OrderedJson json;
+  const OrderedJson deepseek = write_deepseek(m, family);
+  for (const auto& [key, value] : deepseek.items()) {
+    const auto* it = std::ranges::find(kKimiAliases, key, &KeyAlias::key);
+    json[it == std::end(kKimiAliases) ? key : it->alias] = value;
+  }
+  for (const char* key : {"rope_theta", "rope_scaling"}) json.erase(key);
+  OrderedJson linear{{"kda_layers", OrderedJson::array()}, {"full_attn_layers", OrderedJson::array()}};
+  for (i64 layer = 0; layer < m.num_layers; ++layer)
+    linear[block_spec(m, layer).recurrent() ? "kda_layers" : "full_attn_layers"].push_back(layer + 1);
+  linear.update({{"num_heads", m.recurrent.linear_num_key_heads},
+                 {"head_dim", m.recurrent.linear_key_head_dim},
+                 {"short_conv_kernel_size", m.recurrent.linear_conv_kernel_dim}});
+  json["linear_attn_config"] = linear;
+  json.update({{"mla_use_nope", true},
+               {"moe_router_activation_func", "sigmoid"},
+               {"moe_layer_freq", 1},
+               {"use_grouped_topk", true},
+               {"num_nextn_predict_layers", 0},
+               {"pad_token_id", nullptr}});  // otherwise 163839, however small the vocabulary
   return json;
 }
 

@@ -163,13 +163,14 @@ void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
   if (conversion == WeightConversion::QkvGated) add_gates_to_queries(rule, dim);
 }
 
-/// Adds the row moves of the input projection or the convolution of Gated DeltaNet, [groups, width, h] or
-/// [groups, conv_width, taps].
+/// Adds the row moves of the input projection or the convolution of linear attention, [groups, width, h] or
+/// [groups, conv_width, taps]. Kimi Delta Attention has separate projections to decays and output gates.
 void make_mixer(WeightRule& rule, WeightConversion conversion, const ScanShape& scan) {
   const i64 values = scan.heads_per_group * scan.value_dim;
   std::vector<i64> sizes{scan.key_dim, scan.key_dim, values};
   const bool is_conv = rule.shape[1] == scan.conv_width();
-  if (!is_conv) sizes.insert(sizes.end(), {values, scan.heads_per_group, scan.heads_per_group});
+  if (!is_conv && !scan.decays_channels()) sizes.insert(sizes.end(), {values, scan.heads_per_group});
+  if (!is_conv) sizes.push_back(scan.heads_per_group);
   std::vector<std::size_t> counts(rule.foreign.size(), 1);
   counts[0] = sizes.size() - (counts.size() - 1);
   if (conversion == WeightConversion::MixerByGroup) counts = {4, 2};
@@ -238,7 +239,8 @@ void make_rows(WeightRule& rule, WeightConversion conversion, const ModelConfig&
   theirs.shape = rule.shape;
   if (conversion == WeightConversion::Padded) theirs.shape[0] = model.vocab_size;
   if (conversion == WeightConversion::Flat) theirs.shape = merged(rule.shape);
-  rule.moves.push_back({0, 0, 0, theirs.shape[0]});
+  if (conversion == WeightConversion::HeadVector) theirs.shape = {1, 1, rule.shape[0], 1};
+  rule.moves.push_back({0, 0, 0, conversion == WeightConversion::HeadVector ? rule.shape[0] : theirs.shape[0]});
   theirs.is_transposed = conversion == WeightConversion::Transposed && theirs.shape.size() == 2;
   if (theirs.is_transposed) theirs.shape = transposed(theirs.shape);
 }

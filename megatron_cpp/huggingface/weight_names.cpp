@@ -228,6 +228,40 @@ Names nemotron_h() {
   };
 }
 
+Names kimi_linear() {
+  return with(
+      deepseek(),
+      {
+          {"self_attention.linear_q_proj", WeightConversion::Flat, {"self_attn.q_proj"}},
+          {"self_attention.linear_q_up_proj", WeightConversion::Flat, {"self_attn.q_b_proj"}},
+          {"self_attention.linear_kv_down_proj", WeightConversion::AsIs, {"self_attn.kv_a_proj_with_mqa"}},
+          {"self_attention.in_proj",
+           WeightConversion::MixerSections,
+           {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.b_proj"}},
+          {"self_attention.gate_down_proj", WeightConversion::AsIs, {"self_attn.g_a_proj"}},
+          {"self_attention.gate_up_proj", WeightConversion::Flat, {"self_attn.g_b_proj"}},
+          {"self_attention.decay_down_proj", WeightConversion::AsIs, {"self_attn.f_a_proj"}},
+          {"self_attention.decay_up_proj", WeightConversion::Flat, {"self_attn.f_b_proj"}},
+          {"self_attention.conv1d",
+           WeightConversion::MixerSections,
+           {"self_attn.q_conv1d", "self_attn.k_conv1d", "self_attn.v_conv1d"}},
+          {"self_attention.A_log", WeightConversion::HeadVector, {"self_attn.A_log"}},
+          {"self_attention.dt_bias", WeightConversion::AsIs, {"self_attn.dt_bias"}},
+          {"self_attention.norm", WeightConversion::AsIs, {"self_attn.o_norm"}},
+          {"self_attention.out_proj", WeightConversion::AsIs, {"self_attn.o_proj"}},
+          {"mlp.router", WeightConversion::AsIs, {"block_sparse_moe.gate"}},
+          {"mlp.router.expert_bias", WeightConversion::AsIs, {"block_sparse_moe.gate.e_score_correction_bias"}},
+          {"mlp.experts.linear_fc1",
+           WeightConversion::PerExpert,
+           {"block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3"}},
+          {"mlp.experts.linear_fc2", WeightConversion::PerExpert, {"block_sparse_moe.experts.#.w2"}},
+          {"mlp.shared_experts.linear_fc1",
+           WeightConversion::Stacked,
+           {"block_sparse_moe.shared_experts.gate_proj", "block_sparse_moe.shared_experts.up_proj"}},
+          {"mlp.shared_experts.linear_fc2", WeightConversion::AsIs, {"block_sparse_moe.shared_experts.down_proj"}},
+      });
+}
+
 Names names_of(HuggingfaceFamily family) {
   switch (family) {
     case HuggingfaceFamily::Gpt2:
@@ -250,6 +284,8 @@ Names names_of(HuggingfaceFamily family) {
     case HuggingfaceFamily::DeepSeekV3:
     case HuggingfaceFamily::Glm4MoeLite:
       return deepseek();
+    case HuggingfaceFamily::KimiLinear:
+      return kimi_linear();
     case HuggingfaceFamily::GptOss:
       return gpt_oss();
     case HuggingfaceFamily::Llama4:

@@ -18,6 +18,7 @@ import sys
 import tempfile
 
 try:
+    import kimi_linear_names
     import mtp
     import olmo_hybrid_names
     import sentencepiece
@@ -172,6 +173,22 @@ def random_latent(family, draw):
     return options
 
 
+def random_kimi_linear(rng):
+    """Returns a random configuration with Kimi Delta Attention, latent attention without RoPE, and experts."""
+    layers, heads, rope = rng.randint(2, 5), rng.choice([1, 2, 4]), rng.choice([2, 4, 8])
+    groups, best = rng.choice([(1, 1), (4, 2), (2, 1)])
+    kinds = ["full_attention"] + [rng.choice(["linear_attention", "linear_attention", "full_attention"]) for _ in range(layers - 1)]
+    dense = [rng.choice(["dense", "sparse"]) for _ in range(layers - 1)] + ["sparse"]
+    return dict(
+        num_hidden_layers=layers, layer_types=rng.choice([rng.sample(kinds, layers), kinds]), linear_num_heads=rng.choice([1, 2, 3]),
+        linear_head_dim=rng.choice([4, 6, 8]), linear_conv_kernel_dim=rng.randint(2, 5), num_attention_heads=heads,
+        num_key_value_heads=heads, q_lora_rank=rng.choice([None, None, 24]), kv_lora_rank=rng.choice([8, 20]),
+        qk_nope_head_dim=rng.choice([4, 10, 16]), qk_rope_head_dim=rope, v_head_dim=rng.choice([4, 8, 24]), num_local_experts=8,
+        num_experts_per_tok=rng.choice([2, 3, 4]), n_shared_experts=rng.choice([1, 2]), moe_intermediate_size=16, n_group=groups,
+        topk_group=best, routed_scaling_factor=rng.choice([1.0, 2.446]), rms_norm_eps=rng.choice([1e-5, 1e-2]),
+        mlp_layer_types=rng.choice([["dense"] + ["sparse"] * (layers - 1), ["sparse"] * layers, dense]))
+
+
 def layer_lists(rng, layers):
     """Returns the layers with RoPE of a model type that has no_rope_layers."""
     return rng.choice([{}, dict(no_rope_layer_interval=2), dict(no_rope_layers=[rng.randrange(2) for _ in range(layers)])])
@@ -257,7 +274,7 @@ def random_nemotron(rng):
 
 
 # Families of which random configurations are checked.
-RANDOM_FAMILIES = {"NemotronH": random_nemotron, "OlmoHybrid": random_olmo_hybrid, "SmolLM3": random_smollm3, "GptOss": random_gpt_oss, "Llama4Text": random_llama4,
+RANDOM_FAMILIES = {"KimiLinear": random_kimi_linear, "NemotronH": random_nemotron, "OlmoHybrid": random_olmo_hybrid, "SmolLM3": random_smollm3, "GptOss": random_gpt_oss, "Llama4Text": random_llama4,
                    **{family: functools.partial(random_qwen3_next, family) for family in ("Qwen3Next", "Qwen3_5Text", "Qwen3_5MoeText")},
                    **{family: functools.partial(random_latent, family) for family in ("DeepseekV2", "DeepseekV3", "Glm4MoeLite")}}
 RANDOM_MODELS = 12
@@ -297,6 +314,8 @@ def make_model(folder, tokenizer_folder, family, seed, options):
     model.save_pretrained(folder)
     if family == "OlmoHybrid":
         olmo_hybrid_names.publish(folder, config)
+    if family == "KimiLinear":
+        kimi_linear_names.publish(folder)
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer
 
 

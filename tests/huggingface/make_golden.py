@@ -12,6 +12,7 @@ import h5py
 import torch
 import transformers
 
+import kimi_linear_names
 import mtp
 import olmo_hybrid_names
 
@@ -30,6 +31,10 @@ LINEAR = dict(rms_norm_eps=1e-2, num_attention_heads=4, num_key_value_heads=2, h
 SHARED_EXPERT = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=12,
                      experts_implementation="eager")
 HALF_ROTARY = dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))
+# Keys of Kimi Delta Attention, of latent attention and of experts of Kimi-Linear, with a larger epsilon as in LINEAR.
+KIMI = dict(LATENTS, rms_norm_eps=1e-2, q_lora_rank=None, linear_num_heads=3, linear_head_dim=6, linear_conv_kernel_dim=4,
+            num_local_experts=8, num_experts_per_tok=3, n_shared_experts=1, moe_intermediate_size=8, routed_scaling_factor=1.5,
+            pad_token_id=None, experts_implementation="eager")
 STORED_EXPERTS = {"gpt_oss", "llama4_text"}  # model types whose files have one tensor for all experts
 
 
@@ -90,6 +95,11 @@ MODELS = {
     "families/glm4_moe_lite": ("Glm4MoeLite", dict(
         LATENTS, v_head_dim=14, q_lora_rank=20, n_routed_experts=8, num_experts_per_tok=2, moe_intermediate_size=8,
         num_hidden_layers=3, mlp_layer_types=["dense", "sparse", "sparse"], experts_implementation="eager")),
+    "families/kimi_linear": ("KimiLinear", dict(
+        KIMI, **linear_layers("lfll"), n_group=4, topk_group=2, mlp_layer_types=["dense", "sparse", "sparse", "sparse"])),
+    "families/kimi_linear_latent_queries": ("KimiLinear", dict(
+        KIMI, **linear_layers("fll"), q_lora_rank=20, n_shared_experts=2, linear_num_heads=2, linear_conv_kernel_dim=3,
+        mlp_layer_types=["sparse", "dense", "sparse"])),
     "families/qwen3_next": ("Qwen3Next", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("llfl"), mlp_only_layers=[1], rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
     "families/qwen3_next_unnormalized": ("Qwen3Next", dict(
@@ -179,6 +189,8 @@ def write(folder, family, options):
     model.float().save_pretrained(folder)
     if family == "OlmoHybrid":
         olmo_hybrid_names.publish(folder, config)
+    if family == "KimiLinear":
+        kimi_linear_names.publish(folder)
     return model, torch.randint(32, (2, LENGTH))
 
 
@@ -203,6 +215,9 @@ def parts_of(name, value, config):
         for part, rows in zip("qkv", value.split(olmo_hybrid_names.conv_sizes(config))):
             yield name.replace("conv1d", f"{part}_conv1d"), rows
         return
+    if config.model_type == "kimi_linear":
+        yield from kimi_parts(name, value)
+        return
     if ".mixer.experts." in name:
         for expert, rows in enumerate(value):
             yield name.replace("experts.", f"experts.{expert}.") + ".weight", rows
@@ -215,6 +230,23 @@ def parts_of(name, value, config):
             yield f"{name.removesuffix('down_proj')}{expert}.down_proj.weight", rows
     else:
         yield name, value
+
+
+def kimi_parts(name, value):
+    """Returns the tensors of a checkpoint of Kimi-Linear that a parameter of transformers 5 fuses."""
+    name = name.replace(".forget_gate.", ".")
+    for part in ("experts", "gate.", "shared_experts"):
+        name = name.replace(f".mlp.{part}", f".block_sparse_moe.{part}")
+    if name.endswith(".gate_proj.weight") or not name.endswith(("conv1d.weight", "experts.gate_up_proj", "experts.down_proj")):
+        yield name, value
+    elif name.endswith("conv1d.weight"):
+        for part, rows in zip("qkv", value.reshape(3, -1, *value.shape[1:])):
+            yield name.replace("conv1d", f"{part}_conv1d"), rows
+    else:
+        is_up = name.endswith("gate_up_proj")
+        for expert, rows in enumerate(value):
+            for part, half in zip(("w1", "w3") if is_up else ("w2",), rows.reshape(2 if is_up else 1, -1, rows.shape[-1])):
+                yield name[:name.rindex(".") + 1] + f"{expert}.{part}.weight", half
 
 
 def answer(folder, model, tokens):

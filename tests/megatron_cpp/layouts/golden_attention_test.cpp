@@ -64,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttentionTest,
                                          "attention/mistral", "attention/ministral", "attention/qwen2",
                                          "families/qwen3", "families/qwen3_moe", "families/qwen2_moe", "families/dots1",
                                          "families/deepseek_v2", "families/deepseek_v2_lite", "families/deepseek_v3",
-                                         "families/glm4_moe_lite", "families/smollm3", "families/gpt_oss",
+                                         "families/glm4_moe_lite", "families/kimi_linear",
+                                         "families/kimi_linear_latent_queries", "families/smollm3", "families/gpt_oss",
                                          "families/llama4", "families/phi3", "families/olmo2", "families/gemma2",
                                          "families/gemma3", "families/gpt_neox", "families/qwen3_next",
                                          "families/qwen3_next_unnormalized", "families/qwen3_5", "families/qwen3_5_moe",
@@ -94,7 +95,8 @@ TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
 class GoldenGradientTest : public GoldenAttentionTest {};
 INSTANTIATE_TEST_SUITE_P(Models, GoldenGradientTest,
                          testing::Values("families/deepseek_v2", "families/deepseek_v2_lite", "families/deepseek_v3",
-                                         "families/glm4_moe_lite"),
+                                         "families/glm4_moe_lite", "families/kimi_linear",
+                                         "families/kimi_linear_latent_queries"),
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 /// The loss is the mean over all next tokens.

@@ -87,6 +87,8 @@ TEST_F(HuggingfaceTest, RoundTripsEveryFamily) {
                            "deepseek_v2_lite",
                            "deepseek_v3",
                            "glm4_moe_lite",
+                           "kimi_linear",
+                           "kimi_linear_latent_queries",
                            "smollm3",
                            "gpt_oss",
                            "llama4",

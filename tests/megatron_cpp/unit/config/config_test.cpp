@@ -388,8 +388,8 @@ TEST(ConfigTest, ShippedConfigurationsAreValidAndHaveExpectedSize) {
 
 /// Eight GPUs of 80 GB hold all but the largest models, whose layout must at least be valid on eight ranks.
 TEST(ConfigTest, ShippedConfigurationsRunOnEightGpus) {
-  constexpr double kGpu = 80e9 * 0.95;
-  const std::set<std::string> larger{"llama_70b", "llama3.1_70b", "mixtral_8x7b", "qwen3_next_80b_a3b"};
+  const std::set<std::string> larger{"llama_70b", "llama3.1_70b", "mixtral_8x7b", "qwen3_next_80b_a3b",
+                                     "kimi_linear_48b_a3b"};
   int checked = 0;
   for (const auto& entry : std::filesystem::directory_iterator(test::source_folder() / "configs")) {
     const std::string name = entry.path().stem().string();
@@ -398,7 +398,7 @@ TEST(ConfigTest, ShippedConfigurationsRunOnEightGpus) {
     EXPECT_EQ(join(layout_problems(c, 8), "; "), "") << name;
     double peak = 0;
     for (const MemoryEstimate& rank : estimate_memory_by_stage(c, 8)) peak = std::max(peak, rank.total());
-    EXPECT_EQ(peak > kGpu, larger.contains(name)) << name << " takes " << peak;
+    EXPECT_EQ(peak > 0.95 * 80e9, larger.contains(name)) << name << " takes " << peak;
     ++checked;
   }
   EXPECT_GT(checked, 20);
