@@ -384,6 +384,14 @@ TEST(BlockSpecTest, RejectsImpossibleBranchesOfMultiTokenPrediction) {
                                       "instead of E"));
   EXPECT_THAT(with("M-"), ElementsAre(HasSubstr("needs a layer with Mamba-2 in hybrid_layer_pattern")));
   EXPECT_THAT(with("G"), ElementsAre(HasSubstr("needs a layer with Gated DeltaNet")));
+  EXPECT_THAT(with("K-"), ElementsAre(HasSubstr("needs a layer with Kimi Delta Attention")));
+  config.recurrent.linear_attention_freq = {2};
+  EXPECT_THAT(with("G-"), IsEmpty());
+  EXPECT_THAT(with("K-"), ElementsAre(HasSubstr("needs a layer with Kimi Delta Attention")));
+  config.recurrent.linear_attention_type = LinearAttentionType::KimiDeltaAttention;
+  EXPECT_THAT(with("K-"), IsEmpty());
+  EXPECT_TRUE(block_spec(config, config.num_layers).recurrent()->shape.decays_channels());
+  config.recurrent = {};
   config.use_parallel_residual = true;
   EXPECT_THAT(with("*"), ElementsAre(HasSubstr("is one branch, which cannot run in parallel")));
   config.mtp_num_layers = 0;
