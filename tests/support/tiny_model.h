@@ -221,7 +221,6 @@ inline std::vector<NamedModel> tiny_variants() {
   olmo2.qk_layernorm = olmo2.qk_layernorm_all_heads = true;
   olmo2.norm_position = NormPosition::Post;
   olmo2.add_bias_linear = true;
-  const ModelConfig gemma = tiny_gemma();
   ModelConfig neox = tiny_llama();
   neox.use_parallel_residual = true;
   neox.normalization = Normalization::LayerNorm;
@@ -243,7 +242,7 @@ inline std::vector<NamedModel> tiny_variants() {
   ModelConfig mtp = tiny_llama();
   mtp.mtp_num_layers = 2;
   mtp.mtp_loss_scaling_factor = 0.5;
-  ModelConfig mtp_tied = gemma;
+  ModelConfig mtp_tied = tiny_gemma();
   mtp_tied.mtp_num_layers = 1;
   ModelConfig mtp_attention = tiny_delta_net();
   mtp_attention.recurrent.linear_attention_freq = {5};  // the last of 3 or 8 layers has Gated DeltaNet
@@ -255,7 +254,7 @@ inline std::vector<NamedModel> tiny_variants() {
           {"qwen3_next", tiny_qwen3_next()},
           {"olmo_hybrid", tiny_olmo_hybrid()},
           {"olmo2", olmo2},
-          {"gemma", gemma},
+          {"gemma", tiny_gemma()},
           {"mtp", mtp},
           {"mtp_tied", mtp_tied},
           {"mtp_attention", mtp_attention},
