@@ -25,6 +25,21 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::load_channel_gates(i64 head) {
   });
 }
 
+/// Computes to = x + prefix_ for the rows of a block, and adds the block's sum of g to prefix_.
+template <class Team, class T, class R>
+MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::add_to_block(const R* x, i64 block, R* to) {
+  const i64 first = block * kB * key_ld_;
+  team_.each(kB, key_ld_, [=, this](i64 i, i64 j) {
+    const i64 at = first + i * key_ld_ + j;
+    to[at] = x[at] + prefix_[j];
+  });
+  team_.each(1, key_ld_, [=, this](i64, i64 j) { prefix_[j] += block_sums_[block * key_ld_ + j]; });
+}
+template <class Team, class T, class R>
+MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::multiply_elements(const R* a, const R* b, i64 count, R* to) {
+  team_.each(1, count, [=](i64, i64 i) { to[i] = a[i] * b[i]; });
+}
+
 /// Computes from g the decays of single rows, those since the beginning of the block and of the chunk, including the
 /// row, and the logarithms of those from a row, excluding it, to the end of its block.
 template <class Team, class T, class R>
@@ -40,11 +55,8 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::load_decays() {
     const i64 at = (last - i) * ld + j;
     to_end_[at] = i % kB == 0 ? R{0} : to_end_[at + ld] + channel_g_[at + ld];
   });
-  team_.each(c_, ld, [=, this](i64 i, i64 j) {
-    R sum = from_begin_[i * ld + j];
-    for (i64 block = 0; block < i / kB; ++block) sum += block_sums_[block * ld + j];
-    channel_growth_[i * ld + j] = sum;
-  });
+  clear(prefix_, ld);
+  for (i64 block = 0; block < c_ / kB; ++block) add_to_block(from_begin_, block, channel_growth_);
   team_.exps(channel_growth_, c_ * ld, channel_growth_);
   team_.exps(from_begin_, c_ * ld, from_begin_);
 }
@@ -53,25 +65,20 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::load_decays() {
 /// weights.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::weigh_keys(i64 end) {
-  team_.each(end, key_ld_, [=, this](i64 i, i64 j) {
-    R sum = to_end_[i * key_ld_ + j];
-    for (i64 block = i / kB + 1; block < end / kB; ++block) sum += block_sums_[block * key_ld_ + j];
-    weights_[i * key_ld_ + j] = sum;
-  });
+  clear(prefix_, key_ld_);
+  for (i64 block = end / kB - 1; block >= 0; --block) add_to_block(to_end_, block, weights_);
   team_.exps(weights_, end * key_ld_, weights_);
-  team_.each(1, end * key_ld_, [=, this](i64, i64 at) { decayed_k_[at] = weights_[at] * k_[at]; });
+  multiply_elements(weights_, k_, end * key_ld_, decayed_k_);
 }
 
 /// Computes QK and KK on and below the diagonal, then the decays to the end of the chunk.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::multiply_with_decays() {
   const i64 ld = key_ld_;
-  team_.each(1, c_ * ld, [=, this](i64, i64 at) {
-    block_q_[at] = from_begin_[at] * q_[at];
-    block_k_[at] = from_begin_[at] * k_[at];
-    state_q_[at] = channel_growth_[at] * q_[at];
-    state_k_[at] = channel_growth_[at] * k_[at];
-  });
+  multiply_elements(from_begin_, q_, c_ * ld, block_q_);
+  multiply_elements(from_begin_, k_, c_ * ld, block_k_);
+  multiply_elements(channel_growth_, q_, c_ * ld, state_q_);
+  multiply_elements(channel_growth_, k_, c_ * ld, state_k_);
   for (i64 begin = 0; begin < c_; begin += kB) {
     R *qk = qk_ + begin * kC, *kk = kk_ + begin * kC;
     const i64 at = begin * ld;

@@ -522,6 +522,8 @@ class ChunkScan {
 
   // Decays of key channels (channel_decays.h).
   MCPP_SCAN_FUNCTION void load_channel_gates(i64 head);
+  MCPP_SCAN_FUNCTION void add_to_block(const R* x, i64 block, R* to);
+  MCPP_SCAN_FUNCTION void multiply_elements(const R* a, const R* b, i64 count, R* to);
   MCPP_SCAN_FUNCTION void load_decays();
   MCPP_SCAN_FUNCTION void weigh_keys(i64 end);
   MCPP_SCAN_FUNCTION void decay_rows(R* s);
