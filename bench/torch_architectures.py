@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Trains a model with multi-latent attention, Gated DeltaNet or Mamba-2 in PyTorch, for comparison with megatron_cpp
-(bench/vs_torch.sh). The sizes are those of bench/mla_14m.toml, gated_delta_net_14m.toml and mamba_14m.toml.
+"""Trains a model with multi-latent attention, Gated DeltaNet, Kimi Delta Attention or Mamba-2 in PyTorch, for comparison
+with megatron_cpp (bench/vs_torch.sh). The sizes are those of bench/mla_14m.toml, gated_delta_net_14m.toml,
+kimi_delta_attention_14m.toml and mamba_14m.toml.
 
 Uses scaled_dot_product_attention, fused projections, fused AdamW, global-norm clipping, autocast for bf16, and optionally
 torch.compile. The scans are the chunked algorithms of Transformers (torch_chunk_gated_delta_rule, and the SSD form of
 Mamba-2) as batched matmuls over all chunks of 64 positions, with two changes: the inverse of a chunk's triangular matrix
 is a product of log2(64) matrices instead of a loop over its rows, and convolutions are sums of shifted elementwise
-products, which torch.compile fuses. Prints one JSON line.
+products, which torch.compile fuses. Products with decays of key channels are matmuls between blocks of 16 positions, and
+elementwise products inside of these, as in flash-linear-attention. Prints one JSON line.
 
 Requirements, in a separate virtual environment: pip install torch numpy
 Example: torch_architectures.py --model mamba --seq 512 --batch 4 --dtype bf16 --compile
@@ -18,8 +20,9 @@ import torch.nn.functional as F
 from torch_gpt import add_step_options, prepare_torch, rope_tables, rotate
 
 HIDDEN, HEADS, VOCAB, EPSILON = 384, 6, 8192, 1e-5
-PATTERNS = {"mla": ["A", "F"] * 6, "gated_delta_net": ["G", "F", "G", "F", "*", "F"] * 2, "mamba": list("M-M*-M-M*-")}
-FFN = {"mla": 1024, "gated_delta_net": 768, "mamba": 1536}
+PATTERNS = {"mla": ["A", "F"] * 6, "gated_delta_net": ["G", "F", "G", "F", "*", "F"] * 2,
+            "kimi_delta_attention": ["K", "F", "K", "F", "*", "F"] * 2, "mamba": list("M-M*-M-M*-")}
+FFN = {"mla": 1024, "gated_delta_net": 768, "kimi_delta_attention": 768, "mamba": 1536}
 
 
 def linear(into, out):
@@ -142,6 +145,72 @@ class GatedDeltaNet(nn.Module):
         return self.out_proj(o.reshape(b, s, v).to(x.dtype))
 
 
+def decayed_products(x, k, g, block=16):
+    """Sums over d of x_id k_jd exp(g_id - g_jd) for i >= j, else 0. x, k, g: [..., c, d], g: sums of logarithms."""
+    rows, c = [], g.shape[-2]
+    mask = torch.ones(block, block, dtype=torch.bool, device=g.device).tril().unsqueeze(-1)
+    for begin in range(0, c, block):
+        part = slice(begin, begin + block)
+        pairs = (g[..., part, :].unsqueeze(-2) - g[..., part, :].unsqueeze(-3)).masked_fill(~mask, -torch.inf).exp()
+        own = (x[..., part, :].unsqueeze(-2) * k[..., part, :].unsqueeze(-3) * pairs).sum(-1)
+        before = g[..., begin - 1 : begin, :] if begin else g[..., :1, :]
+        earlier = (x[..., part, :] * (g[..., part, :] - before).exp()) @ (
+            k[..., :begin, :] * (before - g[..., :begin, :]).exp()).transpose(-1, -2)
+        rows.append(F.pad(torch.cat([earlier, own], -1), (0, c - begin - block)))
+    return torch.cat(rows, -2)
+
+
+class KimiDeltaAttention(nn.Module):
+    def __init__(self, chunk, heads=6, dim=96, taps=4):
+        super().__init__()
+        self.sizes = chunk, heads, dim
+        width = heads * dim
+        self.in_proj = linear(HIDDEN, 3 * width + heads)
+        self.down = linear(HIDDEN, 2 * dim)
+        self.gate_up, self.decay_up = linear(dim, width), linear(dim, width)
+        self.conv = nn.Parameter(torch.empty(3 * width, taps).uniform_(-0.5, 0.5))
+        self.a_log = nn.Parameter(torch.empty(heads, 1).uniform_(1, 16).log())
+        self.dt_bias = nn.Parameter(torch.full((heads, dim), -4.0))
+        self.norm = nn.RMSNorm(dim, eps=EPSILON)
+        self.out_proj = linear(width, HIDDEN)
+
+    def scan(self, q, k, v, beta, g):
+        """q, k, v, g: [b, heads, chunks, c, dim]; beta: [b, heads, chunks, c, 1]."""
+        g = g.cumsum(-2)
+        growth = g.exp()
+        inverse = inverse_of_unit_minus(-(beta * decayed_products(k, k, g)).tril(-1))
+        value, k_cum = inverse @ (v * beta), inverse @ (k * beta * growth)
+        scores, q_grown = decayed_products(q, k, g), q * growth
+        k_rest = (k * (g[..., -1:, :] - g).exp()).transpose(-1, -2)
+        total = growth[..., -1, :].unsqueeze(-1)
+        state, out = torch.zeros_like(k_rest[:, :, 0] @ value[:, :, 0]), []
+        for i in range(q.shape[2]):
+            u = value[:, :, i] - k_cum[:, :, i] @ state
+            out.append(q_grown[:, :, i] @ state + scores[:, :, i] @ u)
+            state = state * total[:, :, i] + k_rest[:, :, i] @ u
+        return torch.stack(out, 2)
+
+    def forward(self, x):
+        chunk, heads, dim = self.sizes
+        b, s, _ = x.shape
+        qkv, beta = self.in_proj(x).split([3 * heads * dim, heads], -1)
+        gate, decay = self.down(x).chunk(2, -1)
+        gate, decay = self.gate_up(gate).view(b, s, heads, dim), self.decay_up(decay).view(b, s, heads, dim)
+        q, key, value = causal_conv(qkv, self.conv, None).chunk(3, -1)
+
+        def by_chunk(t):
+            return t.float().view(b, s // chunk, chunk, heads, -1).permute(0, 3, 1, 2, 4)
+
+        def unit(t):
+            t = by_chunk(t)
+            return t * torch.rsqrt(t.square().sum(-1, keepdim=True) + 1e-6)
+
+        g = -self.a_log.exp() * F.softplus(decay.float() + self.dt_bias)
+        o = self.scan(unit(q) / math.sqrt(dim), unit(key), by_chunk(value), by_chunk(beta.float().sigmoid()), by_chunk(g))
+        o = self.norm(o.permute(0, 2, 3, 1, 4).reshape(b, s, heads, dim)) * gate.float().sigmoid()
+        return self.out_proj(o.reshape(b, s, heads * dim).to(x.dtype))
+
+
 class Mamba2(nn.Module):
     def __init__(self, chunk, groups=2, heads=12, dim=64, state=128, taps=4):
         super().__init__()
@@ -207,6 +276,7 @@ class Model(nn.Module):
     def __init__(self, name, chunk):
         super().__init__()
         make = {"A": MultiLatentAttention, "*": lambda: Attention(rope=name != "mamba"), "G": lambda: GatedDeltaNet(chunk),
+                "K": lambda: KimiDeltaAttention(chunk),
                 "M": lambda: Mamba2(chunk), "F": lambda: SwiGlu(FFN[name]), "-": lambda: SquaredRelu(FFN[name])}
         self.embedding = nn.Embedding(VOCAB, HIDDEN)
         self.branches = nn.ModuleList(make[kind]() for kind in PATTERNS[name])

@@ -5,9 +5,9 @@
 #   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--threads=N] [--tune] [--output=FILE]
 #     [model ...]
 #
-#   model          on a CPU 14m, 124m (GPT-2), mla, gated_delta_net, mamba (14M parameters), each in fp32 and bf16; on a GPU
-#                  gpt2-124m, gpt2-1558m, llama-1b, llama-3b, llama-8b (bf16). llama-8b has 16 of its 32 layers, because
-#                  all of it does not fit on one GPU for training
+#   model          on a CPU 14m, 124m (GPT-2), mla, gated_delta_net, kimi_delta_attention, mamba (14M parameters), each in
+#                  fp32 and bf16; on a GPU gpt2-124m, gpt2-1558m, llama-1b, llama-3b, llama-8b (bf16). llama-8b has 16 of
+#                  its 32 layers, because all of it does not fit on one GPU for training
 #   --python=PATH  a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy); it runs
 #                  bench/torch_gpt.py or bench/torch_architectures.py with torch.compile
 #   --threads=N    threads of both programs on a CPU (default: all cores); 1 where other programs use the host
@@ -42,14 +42,14 @@ for argument in "$@"; do
     --threads=*) threads=${argument#*=} ;;
     --output=*) output=${argument#*=} ;;
     --tune) tuning=(--device.gemm_tuning=time) ;;
-    14m | 124m | mla | gated_delta_net | mamba | gpt2-124m | gpt2-1558m | llama-1b | llama-3b | llama-8b) models+=("$argument") ;;
+    14m | 124m | mla | gated_delta_net | kimi_delta_attention | mamba | gpt2-124m | gpt2-1558m | llama-1b | llama-3b | llama-8b) models+=("$argument") ;;
     *) fail "unknown argument $argument; see the header of $0" ;;
   esac
 done
 
 case $device in
   cpu)
-    preset=release all=(14m 124m mla gated_delta_net mamba) dtypes=(fp32 bf16)
+    preset=release all=(14m 124m mla gated_delta_net kimi_delta_attention mamba) dtypes=(fp32 bf16)
     [ ${#tuning[@]} -eq 0 ] || fail "--tune needs --device=cuda"
     processor=$(cpu_name)
     ;;
@@ -85,7 +85,7 @@ describe() {
   case $model in
     14m) config=bench/gpt2_14m.toml name=gpt2-14m seq=256 batch=8 ;;
     124m) config=bench/gpt2_124m.toml name=gpt2-124m seq=1024 batch=1 ;;
-    mla | gated_delta_net | mamba) config=bench/${model}_14m.toml name=$model seq=512 batch=4 peer=bench/torch_architectures.py ;;
+    mla | gated_delta_net | kimi_delta_attention | mamba) config=bench/${model}_14m.toml name=$model seq=512 batch=4 peer=bench/torch_architectures.py ;;
     gpt2-124m) config=configs/gpt2_124m.toml name=$model seq=1024 batch=32 ;;
     gpt2-1558m) config=configs/gpt2_1558m.toml name=$model seq=1024 batch=8 ;;
     llama-1b) config=configs/llama_1b.toml name=$model seq=2048 batch=8 ;;
