@@ -309,7 +309,7 @@ SpecialTokens read_checked_tokens(const Path& folder, const Path& tokenizer, con
   return read_stated_tokens(folder, &opened, model.vocab_size);
 }
 
-/// Logs what the import leaves out or chooses.
+/// Logs warnings about files, tensors and keys that the import ignores.
 void warn_of_differences(const std::string& folder, const ImportedModel& imported, const Log& log) {
   if (imported.ignores_index)
     log.warn(str(folder, ": has both model.safetensors and model.safetensors.index.json; the weights are read ",
@@ -364,9 +364,9 @@ void remove_unexportable_mtp(ModelConfig& model, const std::string& model_type, 
   if (model.mtp_num_layers == 0 || has_exporting_family(model, model_type) ||
       !has_exporting_family(without, model_type))
     return;
-  log.warn(str("the layers of multi-token prediction are not exported: ",
-               model_type.empty() ? std::string("no model type has") : str("model type ", model_type, " does not have"),
-               " this model with such layers"));
+  const std::string reason =
+      model_type.empty() ? "no model type supports" : str("model type ", model_type, " does not support");
+  log.warn(str("the layers of multi-token prediction are not exported, because ", reason, " them in this model"));
   model = without;
 }
 

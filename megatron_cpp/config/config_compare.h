@@ -26,7 +26,7 @@ void check_same_run(const Config& saved, const Config& now, const std::string& c
 
 /// Throws BadInput if the weights of the checkpoint do not fit the model of `now`. Use it for runs that load only
 /// weights. Dropout, initialization and, if position embeddings are not trained, the context length may differ. `now`
-/// may be without multi-token prediction, which is logged.
+/// may lack the multi-token prediction of the checkpoint, which logs a warning.
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
 /// Returns a warning for each schedule (learning rate, weight decay) whose remaining part changes because the length of

@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Name of a key in a dialect of config.json.
+/// Alternative name of a key in the config.json of a model type.
 struct KeyAlias {
   std::string_view key;
   const char* alias;
@@ -20,8 +20,8 @@ struct KeyAlias {
 class ConfigJson {
  public:
   ConfigJson(const Json& json, const std::string& source) : json_(json, source) {}
-  /// Returns the same members, where a key with an alias is read, and named in messages, under its alias unless only
-  /// the key itself is present. `aliases` must outlive the result.
+  /// Returns a reader of the same object that reads keys under their aliases. A key is read under its own name if only
+  /// this name is present. Messages use the name that was read. `aliases` must outlive the result.
   ConfigJson with_aliases(std::span<const KeyAlias> aliases) const {
     ConfigJson config = *this;
     config.aliases_ = aliases;

@@ -1,4 +1,4 @@
-// Keys of attention, of experts and of multi-token prediction in config.json.
+// Conversion of the keys of attention, of experts and of multi-token prediction in config.json.
 #pragma once
 #include <optional>
 #include <string>
@@ -78,10 +78,10 @@ void add_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);
 
 // Multi-token prediction in config.json.
 
-/// Returns the number of layers for multi-token prediction that config.json states, if it states one.
+/// Returns the number of layers for multi-token prediction in config.json, or std::nullopt if the key is absent.
 std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits);
-/// Gives the model such layers, with the branches that they have in files; the other keys must be set, and for
-/// PredictionForm::Branches also mtp_hybrid_layer_pattern.
+/// Sets the number of layers for multi-token prediction, and their branches in files of the model type. All other
+/// members must be set. With PredictionForm::Branches, mtp_hybrid_layer_pattern must be set, too.
 void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 count);
 /// Adds the key that stated_prediction_layers() reads.
 void add_prediction_layers(const ModelConfig& model, const LlamaTraits& traits, OrderedJson& json);

@@ -140,7 +140,7 @@ void parse_deepseek_experts(const ConfigJson& config, ExpertKeys keys, ModelConf
   moe.shared_expert_intermediate_size = shared * moe.ffn_hidden_size;
   const i64 frequency = config.integer("moe_layer_freq", 1);
   config.require(frequency == 1, "moe_layer_freq", frequency, "1");
-  const bool is_glm = keys == ExpertKeys::Glm4MoeLite;  // which lacks the key of its first layers
+  const bool is_glm = keys == ExpertKeys::Glm4MoeLite;  // has no key first_k_dense_replace
   const i64 first_dense = is_glm ? defaults.first_dense : config.count("first_k_dense_replace", defaults.first_dense);
   moe.layer_freq = is_glm || keys == ExpertKeys::KimiLinear ? parse_mlp_types(config, model.num_layers, first_dense)
                                                             : all_but_first(first_dense, model.num_layers);

@@ -90,12 +90,12 @@ enum class LinearLayers : u8 {
 };
 /// Norm of queries and keys: none, one per head, or one over all heads.
 enum class HeadNormKind : u8 { None, EachHead, AllHeads };
-/// Layers for multi-token prediction in files.
+/// Form in which weight files store the layers for multi-token prediction.
 enum class PredictionForm : u8 {
   None,
-  After,    ///< layers after the others, each with a copy of the word embeddings and of the output matrix
+  After,    ///< numbered after the last layer, each with a copy of the word embeddings and of the output matrix
   Module,   ///< one layer, below "mtp."
-  Branches  ///< below "mtp.", where each branch of a layer has a number of its own
+  Branches  ///< below "mtp.", where the branches of all layers are numbered
 };
 
 /// Differences of a model type from llama. Members named after a key are its default.
@@ -125,7 +125,8 @@ struct LlamaTraits {
   bool is_gemma = false;
   double attn_logit_softcapping = 0, final_logit_softcapping = 0;
   PredictionForm prediction = PredictionForm::None;
-  const char* prediction_key = "num_nextn_predict_layers";  ///< number of layers for multi-token prediction
+  const char* prediction_key =
+      "num_nextn_predict_layers";  ///< key with the number of layers for multi-token prediction
 };
 
 /// One supported model type.

@@ -90,7 +90,7 @@ DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
 }
 
-/// Throws if a tensor that repeats that of a rule differs from it. Files may lack such tensors.
+/// Throws if the file has a copy of the rule's tensor (WeightRule::copies) that differs from this tensor.
 void check_copies(const SafetensorsReader& reader, const WeightRule& rule, const std::string& folder) {
   for (const std::string& name : rule.copies) {
     const SafeTensor* copy = reader.find(name);

@@ -17,17 +17,18 @@ struct ImportedModel {
   ModelConfig model;
   /// Parameters of the imported model ("model/..."), loaded one at a time. Rows of the padded vocabulary are zero.
   std::unique_ptr<ShardSource> weights;
-  /// Prefixes such as "model.layers.61." of tensors for multi-token prediction that were not imported.
+  /// Prefixes, such as "model.layers.61.", of tensors for multi-token prediction that were not imported.
   std::vector<std::string> skipped_layers = {};
-  i64 absent_layers = 0;       ///< layers for multi-token prediction that config.json states although the file has none
+  i64 absent_layers = 0;       ///< number of layers for multi-token prediction in config.json if the file has none
   bool ignores_index = false;  ///< model.safetensors was read even though model.safetensors.index.json exists
 };
 
-/// Opens a model of a HuggingfaceFamily. `dtype` is the type to convert the weights to; by default bf16 or fp16 if all
-/// tensors have that type, else fp32. `device` must outlive the result. `prediction_layers`: number of layers for
-/// multi-token prediction to import, by default all in the file. Throws BadInput for tensors that are missing, have a
-/// shape other than config.json implies, or have no counterpart in the model, and for copies of the word embeddings or
-/// of the output matrix that differ. Reading the weights throws it for tensors with NaN or infinite values.
+/// Opens a model of a HuggingfaceFamily. `dtype` is the type to convert the weights to; std::nullopt = bf16 or fp16 if
+/// all tensors have that type, otherwise fp32. `device` must outlive the result. `prediction_layers` is the number of
+/// layers for multi-token prediction to import; std::nullopt = all layers in the file. Throws BadInput for tensors that
+/// are missing, have a different shape than config.json implies, or have no counterpart in the model, and for copies of
+/// the word embeddings or the output matrix with different values. Reading a weight throws BadInput if it has NaN or
+/// infinite values.
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device,
                                  std::optional<i64> prediction_layers = {});
 

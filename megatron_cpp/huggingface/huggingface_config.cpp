@@ -219,7 +219,7 @@ ModelConfig parse_model(const ConfigJson& config, const Family& family, std::opt
   return model;
 }
 
-/// Returns for each layer whether `has` holds, or an empty list if it holds for none.
+/// Returns 1 or 0 per layer for the result of `has`, or an empty list if it is false for all layers.
 template <class F>
 std::vector<i64> layers_with(const ModelConfig& m, F&& has) {
   std::vector<i64> layers;
@@ -283,7 +283,7 @@ ModelConfig canonical_form(ModelConfig m) {
         layers_with(m, [&](i64 layer) { return block_spec(given, layer).recurrent() != nullptr; });
   if (m.hybrid_layer_pattern.find('M') != std::string::npos)
     m.recurrent.mamba_num_heads = given.recurrent.mamba_heads(given.hidden_size);
-  m.mtp_hybrid_layer_pattern.clear();  // compared as a block
+  m.mtp_hybrid_layer_pattern.clear();  // unsupported_keys() compares the blocks
   m.mtp_loss_scaling_factor = defaults.mtp_loss_scaling_factor;
   m.hidden_dropout = m.attention_dropout = m.init_method_std = 0;
   m.moe.router_dtype = defaults.moe.router_dtype;
@@ -352,8 +352,8 @@ std::vector<std::string> unsupported_keys(ModelConfig model, const Family& famil
   return names;
 }
 
-/// Returns the first family of a model type, or of any if it is empty, that can express the model, or null. Adds why
-/// the others cannot to `reasons`.
+/// Returns the first family of `model_type`, or of any model type if it is empty, that can express the model. Returns
+/// nullptr if there is none. Appends to `reasons` the keys that each rejected family cannot express.
 const Family* find_exporting_family(const ModelConfig& model, std::string_view model_type,
                                     std::vector<std::string>& reasons) {
   for (const Family& candidate : families()) {

@@ -27,19 +27,19 @@ OrderedJson stated_members(const SpecialTokens& tokens, const char* file);
 /// Returns the family of `model_type` or, if it is empty, the first family that can express `model`. Throws BadInput,
 /// naming the keys that prevent the export, if there is none.
 const Family& exporting_family(const ModelConfig& model, std::string_view model_type = "");
-/// Returns true if exporting_family() of these arguments does not throw.
+/// Returns true if exporting_family() returns a family for these arguments.
 bool has_exporting_family(const ModelConfig& model, std::string_view model_type = "");
 
 /// Returns the family of a config.json with the contents `text`. `source` names the file in messages. Throws BadInput
 /// for an unknown type.
 const Family& family_of_config(std::string_view text, const std::string& source);
-/// Returns the model that config.json describes. vocab_size is unpadded; seq_length is the longest context. Throws
-/// BadInput, naming the key, for values that this program does not support. `prediction_layers`: number of layers for
-/// multi-token prediction; by default the stated one, or 0.
+/// Returns the model that config.json describes, with the unpadded vocab_size and the longest context as seq_length.
+/// `prediction_layers` is the number of layers for multi-token prediction; std::nullopt = the number in config.json, or
+/// 0 if the key is absent. Throws BadInput, naming the key, for unsupported values.
 ModelConfig parse_huggingface_config(std::string_view text, const std::string& source,
                                      std::optional<i64> prediction_layers = {});
 
-/// Returns the number of layers for multi-token prediction that config.json states, if it states one.
+/// Returns the number of layers for multi-token prediction in config.json, or std::nullopt if the key is absent.
 std::optional<i64> stated_prediction_layers(std::string_view text, const std::string& source);
 
 /// Returns the contents of config.json for the model. `family` must be able to express the model. `dtype` is the type

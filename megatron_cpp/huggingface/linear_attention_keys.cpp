@@ -146,7 +146,7 @@ OrderedJson write_olmo_hybrid(const ModelConfig& m, const Family& family) {
 
 namespace {
 
-/// Names that kimi_linear has for keys of deepseek_v3. transformers reads both.
+/// Names in kimi_linear of keys of deepseek_v3. transformers reads both names.
 constexpr KeyAlias kKimiAliases[]{{"max_position_embeddings", "model_max_length"},
                                   {"n_routed_experts", "num_experts"},
                                   {"num_experts_per_tok", "num_experts_per_token"},
@@ -155,7 +155,8 @@ constexpr KeyAlias kKimiAliases[]{{"max_position_embeddings", "model_max_length"
                                   {"norm_topk_prob", "moe_renormalize"},
                                   {"scoring_func", "moe_router_activation_func"}};
 
-/// Returns which layers have Kimi Delta Attention: those of layer_types or of linear_attn_config, which counts from 1.
+/// Returns, for each layer, whether it has Kimi Delta Attention, from layer_types or else from linear_attn_config,
+/// where the number of the first layer is 1.
 std::vector<bool> parse_kda_layers(const ConfigJson& config, i64 layers) {
   constexpr const char *kKdaLayers = "kda_layers", *kFullLayers = "full_attn_layers";
   if (config.find("layer_types")) return parse_linear_layers(config, layers, {});
@@ -171,17 +172,17 @@ std::vector<bool> parse_kda_layers(const ConfigJson& config, i64 layers) {
       linear->require(is_valid, key, layer.dump(), "numbers of layers, from 1 to num_hidden_layers");
       const auto index = layer.get<std::size_t>() - 1;
       selected[index] = key == kKdaLayers;
-      linear->require(++counts[index] == 1, key, str("a list of layer ", index + 1, ", which has a type already"),
-                      "each layer once, in one of both lists");
+      linear->require(++counts[index] == 1, key, str("a list that repeats layer ", index + 1),
+                      "each layer once, in kda_layers or in full_attn_layers");
     }
   }
   const auto missing = std::ranges::find(counts, 0);
-  linear->require(missing == counts.end(), kKdaLayers, str("without layer ", missing - counts.begin() + 1),
-                  "each layer once, in this list or in full_attn_layers");
+  linear->require(missing == counts.end(), kKdaLayers, str("a list without layer ", missing - counts.begin() + 1),
+                  "each layer once, in kda_layers or in full_attn_layers");
   return selected;
 }
 
-/// Rejects options of Kimi K3, which has the same model type.
+/// Throws if an option of Kimi K3, which has the same model type, is used.
 void reject_kimi_options(const ConfigJson& config) {
   for (const char* key : {"mla_use_output_gate", "latent_moe_use_norm"})
     config.require(!config.flag(key, false), key, "true", "false");
@@ -196,7 +197,7 @@ void reject_kimi_options(const ConfigJson& config) {
   config.require(config.flag("mla_use_nope", true), "mla_use_nope", "false", "true");
 }
 
-/// Sets the sizes of Kimi Delta Attention from linear_attn_config or, as transformers writes them, from other keys.
+/// Sets the sizes of Kimi Delta Attention from linear_attn_config or else from the keys that transformers writes.
 void parse_kda_sizes(const ConfigJson& config, RecurrentConfig& sizes) {
   const auto size = [&](const char* key, const char* other_key, i64 absent) {
     const std::optional<ConfigJson> linear = config.object("linear_attn_config");
@@ -241,7 +242,7 @@ OrderedJson write_kimi_linear(const ModelConfig& m, const Family& family) {
                {"moe_layer_freq", 1},
                {"use_grouped_topk", true},
                {"num_nextn_predict_layers", 0},
-               {"pad_token_id", nullptr}});  // otherwise 163839, however small the vocabulary
+               {"pad_token_id", nullptr}});  // the default is 163839, even for a smaller vocabulary
   return json;
 }
 

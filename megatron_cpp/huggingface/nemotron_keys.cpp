@@ -23,7 +23,8 @@ bool has_layer(const std::string& pattern, char kind) {
   return pattern.find(kind) != std::string::npos;
 }
 
-/// Returns the kinds of layers from the list `list_key` or, if it is absent, from the text `text_key`; "" without both.
+/// Returns the kinds of layers from the list `list_key` or, if it is absent, from the text `text_key`. Returns "" if
+/// both are absent.
 std::string parse_kinds(const ConfigJson& config, const char* list_key, const char* text_key) {
   std::string pattern;
   if (!config.find(list_key)) {

@@ -1,11 +1,12 @@
-// Multi-token prediction in config.json: the number of layers. Only nemotron_h states their kind; that of other
-// families is fixed.
+// Conversion of the number of layers for multi-token prediction in config.json. Only nemotron_h has a key for the
+// branches of these layers. In other families, the model determines them.
 #include <algorithm>
 
 #include "megatron_cpp/huggingface/config_keys.h"
 #include "model/config/block_spec.h"
 
 namespace mcpp {
+
 std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits) {
   if (traits.prediction == PredictionForm::None || !config.find(traits.prediction_key)) return std::nullopt;
   const i64 count = config.count(traits.prediction_key, 0);
@@ -15,10 +16,10 @@ std::optional<i64> stated_prediction_layers(const ConfigJson& config, const Llam
 
 void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 count) {
   model.mtp_num_layers = count;
-  if (count > 0 && traits.prediction == PredictionForm::Branches) return;  // stated
+  if (count > 0 && traits.prediction == PredictionForm::Branches) return;  // config.json states the branches
   model.mtp_hybrid_layer_pattern.clear();
   if (count == 0 || model.num_layers > kMaxLayers) return;
-  // transformers and vLLM give a layer below "mtp." the branch that the layer of the same number has.
+  // In transformers and vLLM, layer 0 below "mtp." has the same kind of feed-forward part as layer 0 of the model.
   const BlockSpec last = block_spec(model, model.num_layers);
   const bool has_experts = traits.prediction == PredictionForm::After || block_spec(model, 0).moe();
   model.mtp_hybrid_layer_pattern = has_experts ? "*E" : "*-";

@@ -9,7 +9,7 @@ namespace mcpp {
 namespace {
 
 constexpr std::string_view kModule = "mtp.";
-/// Limit of the layers that are counted; a model has fewer.
+/// Maximum number of layers to count. Tensors of later layers have no counterpart in any model.
 constexpr i64 kMaxCount = 1000;
 
 /// Returns the number of the layer that a tensor belongs to and the rest of its name, or std::nullopt if its name does
@@ -30,7 +30,7 @@ bool is_own_tensor(std::string_view name) {
   return std::ranges::any_of(kModules, [&](std::string_view module) { return name.starts_with(module); });
 }
 
-/// Returns the number of layers in a file where each branch has a number: each layer has one projection.
+/// Returns the number of layers in a file with PredictionForm::Branches, which has one projection per layer.
 i64 count_branched(const SafetensorsReader& file) {
   i64 count = 0;
   bool has_any = false;
@@ -42,7 +42,7 @@ i64 count_branched(const SafetensorsReader& file) {
   return std::max<i64>(count, has_any ? 1 : 0);
 }
 
-/// Returns the number of layers in the file.
+/// Returns the number of layers for multi-token prediction in the file.
 i64 count_stored(const SafetensorsReader& file, const Family& family, i64 num_layers) {
   if (family.traits.prediction == PredictionForm::None) return 0;
   if (family.traits.prediction == PredictionForm::Branches) return count_branched(file);
@@ -59,7 +59,7 @@ i64 count_stored(const SafetensorsReader& file, const Family& family, i64 num_la
   return count;
 }
 
-/// Returns the prefixes of the layers in [first, end).
+/// Returns the prefixes of the tensors of layers [first, end).
 std::vector<std::string> prefixes_of(const Family& family, i64 num_layers, i64 first, i64 end) {
   if (first == end) return {};
   if (family.traits.prediction != PredictionForm::After) return {std::string(kModule)};

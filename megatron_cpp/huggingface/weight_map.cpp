@@ -17,14 +17,14 @@ enum class NamePlace : u8 {
   Model,            ///< outside of the layers
   Layer,            ///< a layer
   Prediction,       ///< a layer for multi-token prediction, outside of its block
-  PredictionBlock,  ///< its block
+  PredictionBlock,  ///< the block of a layer for multi-token prediction
 };
 
 /// Parts of the name of one of our parameters.
 struct NameParts {
   NamePlace place = NamePlace::Model;
-  i64 layer = 0;       ///< its number among those of the place
-  std::string module;  ///< as in Counterpart::ours
+  i64 layer = 0;       ///< number of the layer; layers for multi-token prediction are numbered separately
+  std::string module;  ///< name as in Counterpart::ours
   std::string suffix;  ///< ".weight" or ".bias"; empty for a bias of experts
 };
 
@@ -47,8 +47,8 @@ NameParts parts_of(const std::string& name) {
   return parts;
 }
 
-/// Returns the number of the branch of a layer for multi-token prediction that has a parameter, if branches are
-/// numbered through all layers.
+/// Returns the number of the branch that stores a parameter of a layer for multi-token prediction
+/// (PredictionForm::Branches).
 i64 branch_of(const NameParts& name, const ModelConfig& model) {
   const i64 branches = std::max<i64>(static_cast<i64>(model.mtp_hybrid_layer_pattern.size()), 1);
   const bool is_last =
@@ -66,7 +66,8 @@ std::string prefix_of(const NameParts& name, const ModelConfig& model, const Fam
   return name.place == NamePlace::Prediction ? "mtp." : str("mtp.layers.", name.layer, ".");
 }
 
-/// Returns the tensors of layers for multi-token prediction that repeat the word embeddings or the output matrix.
+/// Returns the names of the copies of a parameter, the word embeddings or the output matrix, in layers for multi-token
+/// prediction.
 std::vector<std::string> copies_of(const std::string& module, const ModelConfig& model, const Family& family,
                                    std::string_view base) {
   std::vector<std::string> copies;
@@ -164,7 +165,7 @@ void make_qkv(WeightRule& rule, WeightConversion conversion, i64 dim) {
 }
 
 /// Adds the row moves of the input projection or the convolution of linear attention, [groups, width, h] or
-/// [groups, conv_width, taps]. Kimi Delta Attention has separate projections to decays and output gates.
+/// [groups, conv_width, taps]. In Kimi Delta Attention, other parameters project to decays and output gates.
 void make_mixer(WeightRule& rule, WeightConversion conversion, const ScanShape& scan) {
   const i64 values = scan.heads_per_group * scan.value_dim;
   std::vector<i64> sizes{scan.key_dim, scan.key_dim, values};

@@ -52,8 +52,8 @@ struct WeightRule {
   /// Correspondence of rows. Rows of our parameter without a move are padding. Rows of a foreign tensor without a move
   /// belong to other rules.
   std::vector<RowMove> moves;
-  std::optional<DType> dtype = {};  ///< fixed type of the parameter; std::nullopt = the type of the weights
-  /// Tensors that equal the only foreign one: each layer for multi-token prediction may repeat the shared matrices.
+  std::optional<DType> dtype = {};  ///< type of the parameter, if it differs from the type of the weights
+  /// Names of copies of the only foreign tensor. Layers for multi-token prediction may have copies of shared matrices.
   std::vector<std::string> copies = {};
 
   i64 columns() const { return foreign[0].columns(); }
@@ -86,8 +86,8 @@ struct ForeignParts {
   std::vector<Part> parts;
 };
 
-/// Returns the foreign tensors of the rules and their copies, in the order of their first occurrence. The rules must
-/// outlive the result.
+/// Returns the foreign tensors of the rules and their copies in the order of first use. `rules` must outlive the
+/// result.
 std::vector<ForeignParts> foreign_tensors(const std::vector<WeightRule>& rules);
 /// Returns the foreign tensor, assembled from our parameters. `ours` returns the parameter of a rule. All parameters
 /// must have one type.

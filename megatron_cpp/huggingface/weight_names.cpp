@@ -7,7 +7,7 @@ namespace {
 
 using Names = std::vector<Counterpart>;
 
-/// Returns `names` with the entries of `changes` replacing those of the same parameters.
+/// Returns `names` after replacing the entries of the parameters that `changes` lists.
 Names with(Names names, const Names& changes) {
   for (const Counterpart& change : changes) {
     std::erase_if(names, [&](const Counterpart& name) { return name.ours == change.ours; });
@@ -306,7 +306,7 @@ Names names_of(HuggingfaceFamily family) {
   }
 }
 
-/// Returns the names outside of the block of a layer for multi-token prediction.
+/// Returns the names of the parameters of a layer for multi-token prediction outside of its block.
 Names prediction_names(PredictionForm form) {
   const auto names = [](std::string_view embedding_norm, std::string_view hidden_norm, std::string_view projection,
                         std::string_view final_norm) {

@@ -35,16 +35,16 @@ enum class WeightConversion : u8 {
   Mamba,               ///< channels of the input projection or convolution of Mamba-2 (add_mamba_rows)
 };
 
-/// Corresponding names, without ".weight" or ".bias" and, in a layer, without "decoder.layers.3." or its counterpart;
-/// those of a layer for multi-token prediction outside of its block begin with "mtp." instead of "mtp.layers.0.". # is
-/// the number of an expert.
+/// Corresponding names. They omit ".weight" or ".bias" and, inside a layer, "decoder.layers.3." or its counterpart. Our
+/// names in a layer for multi-token prediction, outside of its block, begin with "mtp." instead of "mtp.layers.0.". "#"
+/// stands for the number of an expert.
 struct Counterpart {
   std::string_view ours;
   WeightConversion conversion;
   std::vector<std::string_view> theirs;
 };
 
-/// Returns the names of all parameters of a family.
+/// Returns the names of all weights of a family.
 std::vector<Counterpart> counterparts(const Family& family);
 
 }  // namespace mcpp

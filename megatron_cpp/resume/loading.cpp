@@ -179,8 +179,8 @@ constexpr const char* kNotFinite = " has NaN or infinite values; cannot train fr
 /// Prefix of the weights of multi-token prediction, which only training uses.
 constexpr std::string_view kMtpPrefix = "mtp.";
 
-/// Throws BadInput if the checkpoint has weights that no rank needs, which means that it has a different model. Those
-/// whose names begin with `ignored` do not count; "" = all count.
+/// Throws BadInput if the checkpoint has weights that no rank needs, which means that it has a different model. Weights
+/// whose names begin with `ignored` are not checked; "" = all weights are checked.
 void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world,
                     std::string_view ignored = "") {
   std::vector<std::string> local_names;

@@ -42,8 +42,8 @@ struct RecurrentSpec {
   i64 conv_taps = 0;  ///< width of the convolution in positions
 
   bool is_mamba() const { return shape.rule == ScanRule::StateSpace; }
-  /// Returns the output columns per group of the projections of the input: one for all channels, or with a decay per
-  /// key channel those to q, k, v and beta, to output gates, and to decays.
+  /// Returns the output width per group of each projection of the input. There is one projection or, with a decay per
+  /// key channel, three: to q, k, v and beta, to the output gates, and to the decays.
   std::vector<i64> projection_widths() const;
   auto operator<=>(const RecurrentSpec&) const = default;
 };
@@ -109,7 +109,7 @@ struct BlockSpec {
 };
 
 /// Returns the block of a layer, counted from 0. Layers of multi-token prediction, which follow the others, have the
-/// block of the last layer or, with mtp_hybrid_layer_pattern, the branches that it states.
+/// block of the last layer or the branches of mtp_hybrid_layer_pattern.
 BlockSpec block_spec(const ModelConfig& config, i64 layer);
 /// Returns the number of residual branches of the model.
 i64 count_branches(const ModelConfig& config);

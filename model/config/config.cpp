@@ -193,7 +193,7 @@ void add_mtp_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& e
     add("needs a layer with Kimi Delta Attention (linear_attention_freq with linear_attention_type, or K in "
         "hybrid_layer_pattern); use * instead of K");
   if (m.use_parallel_residual && pattern.size() == 1)
-    add("is one branch, which cannot run in parallel; state two, or remove use_parallel_residual");
+    add("is one branch, which cannot run in parallel; add the other branch, or remove use_parallel_residual");
 }
 
 void add_mtp_conflicts(const ModelConfig& m, std::vector<std::string>& errors) {

@@ -222,9 +222,8 @@ struct ModelConfig {
           "training; 0 = none",
           between(0, 100));
     visit("mtp_hybrid_layer_pattern", self.mtp_hybrid_layer_pattern,
-          "branches of a layer of multi-token prediction, as in hybrid_layer_pattern: one of *, M, G and K, then one "
-          "of - "
-          "and E, for example \"*E\"; \"\" = those of the last layer");
+          "branches of each layer of multi-token prediction, in the characters of hybrid_layer_pattern: one of *, M, G "
+          "and K, then one of - and E, for example \"*E\"; \"\" = the branches of the last layer");
     visit("mtp_loss_scaling_factor", self.mtp_loss_scaling_factor,
           "weight of the mean loss of the multi-token prediction layers", greater_than(0));
     visit("hidden_dropout", self.hidden_dropout, "dropout after embedding, attention and MLP",

@@ -42,8 +42,8 @@ struct RecurrentConfig {
         "a list of 1 (linear attention) and 0 (attention); [] = none",
         between(0, 1e5));
     visit("linear_attention_type", self.linear_attention_type,
-          "linear attention of linear_attention_freq: Gated DeltaNet, or Kimi Delta Attention, whose states decay by "
-          "key channel");
+          "linear attention of the layers that linear_attention_freq selects: Gated DeltaNet, or Kimi Delta Attention, "
+          "in which each key channel has its own decay");
     visit("linear_num_key_heads", self.linear_num_key_heads, "query and key heads of linear attention",
           between(1, 1e5));
     visit("linear_num_value_heads", self.linear_num_value_heads,

@@ -7,8 +7,8 @@
 namespace mcpp {
 namespace {
 
-/// Splits the weight of the input projection [groups, width, h] into queries, keys, values, output gates and the gates
-/// of the recurrence.
+/// Returns the boxes of the input projection's weight [groups, width, h] that hold queries, keys, values, output gates
+/// and the gates of the recurrence. With low-rank projections, it holds no output gates, and only the gates beta.
 std::vector<Box> projection_matrices(const RecurrentSpec& spec, i64 hidden) {
   const ScanShape& shape = spec.shape;
   const Shape global{shape.groups, spec.projection_widths().front(), hidden};
@@ -125,7 +125,7 @@ ActivationPlacement MixerProjection::output_placement(ActivationPlacement x) con
   const ActivationPlacement direct = in_proj_.output_placement(x);
   for (const auto* low_rank : {gate_proj_.get(), decay_proj_.get()})
     MCPP_CHECK(!low_rank || low_rank->output_placement(x) == direct, "low-rank channels are ",
-               name_of(low_rank->output_placement(x)), ", unlike the others, which are ", name_of(direct));
+               name_of(low_rank->output_placement(x)), ", but the other channels are ", name_of(direct));
   return direct;
 }
 

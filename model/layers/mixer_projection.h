@@ -11,8 +11,8 @@
 
 namespace mcpp {
 
-/// Two linear maps without biases, to a narrow vector and from there: x [s, b, h] (sequence parallel: [s / tp, b, h])
-/// -> [s, b, groups / tp * width]. The first is replicated on every tensor-parallel rank.
+/// Low-rank projection without biases, from x [s, b, h] (sequence parallel: [s / tp, b, h]) to [s, b, groups / tp *
+/// width]. Consists of a replicated linear layer from h to the rank and a column-parallel linear layer.
 class LowRankProjection final : public Module {
  public:
   LowRankProjection(const std::string& name, i64 layer, i64 rank, const Shape& out, const ModelContext& context);
@@ -27,8 +27,9 @@ class LowRankProjection final : public Module {
   ColumnParallelLinear up_;
 };
 
-/// x [s, b, h] (sequence parallel: [s / tp, b, h]) -> the channels [s, b, groups / tp * width]. Kimi Delta Attention
-/// (ScanRule::ChannelDeltaRule) projects decays and output gates through vectors of the width of a value head.
+/// Projection from x [s, b, h] (sequence parallel: [s / tp, b, h]) to the channels [s, b, groups / tp * width] of a
+/// recurrent mixer. In Kimi Delta Attention (ScanRule::ChannelDeltaRule), the projections to decays and output gates
+/// are low-rank, with the width of a value head as rank.
 class MixerProjection final : public Module {
  public:
   MixerProjection(const std::string& name, i64 layer, const RecurrentSpec& spec, const ModelContext& context);
@@ -39,11 +40,12 @@ class MixerProjection final : public Module {
   void visit(const ParamVisitor& f) override;
 
  private:
+  /// Returns the channels, assembled from the results of in_proj_, gate_proj_ and decay_proj_.
   Tensor join(const Tensor& direct, const Tensor& gates, const Tensor& decays) const;
-  /// Returns the channels of `count` columns of each group from `first` on.
+  /// Returns columns [first, first + count) of each group of dp.
   Tensor extract(const Tensor& dp, i64 first, i64 count) const;
 
-  ScanShape shape_;  // of this rank's groups
+  ScanShape shape_;  // has only the groups of this rank
   ColumnParallelLinear in_proj_;
   std::unique_ptr<LowRankProjection> gate_proj_, decay_proj_;  // ChannelDeltaRule only
 };

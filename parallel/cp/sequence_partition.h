@@ -62,10 +62,10 @@ Tensor select_rows(const Tensor& full, const PositionRanges& positions, i64 rows
 
 // Load balancing of attention over the context-parallel ranks for samples packed from documents.
 
-/// Keys that a query of a layer sees: the last `window` positions, or its chunk of `chunk` positions of its document;
-/// 0 = no limit.
+/// Limits of the keys that a query of a layer sees.
 struct KeyLimits {
-  i64 window = 0, chunk = 0;
+  i64 window = 0;  ///< number of most recent positions that the query sees, including its own; 0 = all
+  i64 chunk = 0;   ///< the query sees only its chunk, one of the chunks of this size of its document; 0 = no chunks
 
   auto operator<=>(const KeyLimits&) const = default;
 };

@@ -127,8 +127,8 @@ double mean_attended_keys(const Workload& work, i64 window, i64 chunk) {
     return has_document_ends ? attended_in_documents(real(s), keys, mean) : attended_keys(keys, s);
   };
   if (chunk == 0 || chunk >= s) return attended(window);
-  // The mean of the preceding tokens modulo the chunk: by number of full chunks, the integral of the probability that
-  // more than x precede, less that of reaching the next chunk.
+  // Mean of n modulo the chunk, where n is the number of preceding tokens. Each chunk [begin, end) contributes the mean
+  // of min(n, end) - min(n, begin), without the tokens that reach the next chunk, for which this is end - begin.
   const auto reach_probability = [&](i64 tokens) {
     return (1 - real(tokens) / real(s)) * (has_document_ends ? std::exp(-real(tokens) / mean) : 1);
   };

@@ -1,4 +1,4 @@
-// Copies of Hugging Face models with other tensors.
+// Copies of Hugging Face models with changed tensors.
 #pragma once
 #include <filesystem>
 #include <set>
@@ -9,13 +9,13 @@
 
 namespace mcpp::test {
 
-/// Tensor with the first values of another one.
+/// Tensor that consists of the first values of the tensor `source`.
 struct ChangedTensor {
   std::string name;
   Shape shape;
   std::string source;
 };
-/// Copies a model without the tensors `removed`, and with those of `added`.
+/// Copies a model without the tensors `removed` and with the tensors `added`.
 inline void copy_model(const Path& source, const Path& copy, const std::set<std::string>& removed,
                        const std::vector<ChangedTensor>& added, Device& device) {
   mcpp::create_directories(copy);

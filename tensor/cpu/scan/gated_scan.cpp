@@ -131,7 +131,7 @@ struct CpuTeam {
     }
     std::fill(g + rows * ld, g + padded_rows * ld, R{0});
   }
-  /// Replaces the gradient of g by that of the gates, and writes it to d_gates.
+  /// Replaces dg, the gradient of g, by the gradient of the gates, and writes the latter to d_gates.
   HWY_NOINLINE void channel_gates_backward(const T* gates, i64 stride, i64 rows, i64 columns, const T* bias, R a, R* dg,
                                            i64 ld, T* d_gates) const {
     const LaneTag<T> d;
@@ -145,7 +145,7 @@ struct CpuTeam {
       });
     }
   }
-  /// Computes the products of the rows of a block on and below the diagonal. `decayed`: workspace [ld].
+  /// Computes QK and KK of the rows of a block on and below the diagonal. `decayed` is a workspace [ld].
   HWY_NOINLINE void decayed_products(const R* q, const R* k, const R* decay, i64 ld, R* qk, R* kk, i64 ld_products,
                                      R* decayed) const {
     const LaneTag<T> d;
@@ -167,7 +167,7 @@ struct CpuTeam {
       }
     }
   }
-  /// Adds the gradients of these products to dq, dk and dg, the gradient of the logarithms of the decays.
+  /// Adds the gradients through decayed_products() to dq, dk and dg, the gradient of the logarithms of the decays.
   HWY_NOINLINE void decayed_products_backward(const BlockProducts<R>& x, i64 ld, R* dq, R* dk, R* dg) const {
     const LaneTag<T> d;
     const i64 lanes = static_cast<i64>(hn::Lanes(d));
@@ -177,12 +177,12 @@ struct CpuTeam {
   }
 
  private:
-  /// Avoids slow arithmetic with products of many decays.
+  /// Replaces subnormal elements by 0. Products of many decays may be subnormal, which slows arithmetic down.
   template <class D>
   static HWY_INLINE hn::Vec<D> without_subnormals(D d, hn::Vec<D> x) {
     return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), hn::Set(d, std::numeric_limits<R>::min())), x);
   }
-  /// Adds the gradients of the products of row j with rows from j on, in the channels of one vector.
+  /// Adds the gradients through the products of row j with rows j and later, for the channels of one vector.
   static HWY_INLINE void products_with_row_backward(const BlockProducts<R>& x, i64 ld, i64 j, i64 c, R* dq, R* dk,
                                                     R* dg) {
     const LaneTag<T> d;

@@ -73,7 +73,7 @@ struct CudaTeam {
     each(1, count, [=](i64, i64 i) { to[i] = W{1} / (W{1} + ::exp(-x[i])); });
   }
 
-  // Decays of key channels; see the same functions of the CPU's team.
+  // Decays of key channels. CpuTeam describes these functions.
   __device__ void channel_gates(const E* gates, i64 stride, i64 rows, i64 columns, const E* bias, W a, W* g, i64 ld,
                                 i64 padded_rows) const {
     each(padded_rows, ld, [=](i64 i, i64 j) {

@@ -2,7 +2,7 @@
 // chunk_scan.h.
 //
 // The decays D_ijc = exp(G_ic - G_jc) are part of the products of queries and keys of a head:
-//   QK_ij = sum over c of q_ic k_jc D_ijc, and likewise KK
+//   QK_ij = sum over c of q_ic k_jc D_ijc, KK_ij = sum over c of k_ic k_jc D_ijc
 // exp(-G) would overflow where decays are strong, so D cannot be split into a factor of row i and one of row j. As in
 // "Gated Linear Attention" (Yang et al., 2024), a chunk consists of blocks of kScanPadding rows. For rows i of a block
 // and rows j of earlier blocks, D is the product of two factors of at most 1, the decay since the beginning of the
@@ -40,8 +40,10 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::multiply_elements(const R* a, con
   team_.each(1, count, [=](i64, i64 i) { to[i] = a[i] * b[i]; });
 }
 
-/// Computes from g the decays of single rows, those since the beginning of the block and of the chunk, including the
-/// row, and the logarithms of those from a row, excluding it, to the end of its block.
+/// Computes the following decays from g. Each includes the row itself, except for to_end_:
+/// - channel_decay_: decay of a single row,
+/// - from_begin_ and channel_growth_: decays since the beginning of the block and of the chunk,
+/// - to_end_: logarithm of the decay of the later rows of the block.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::load_decays() {
   const i64 ld = key_ld_, last = c_ - 1;
@@ -61,8 +63,8 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::load_decays() {
   team_.exps(from_begin_, c_ * ld, from_begin_);
 }
 
-/// Computes the decays from rows j < end, excluding j, to row `end`, where a block begins, and the keys times these
-/// weights.
+/// Computes weights_, the product of the decays of rows j + 1 to end - 1 for each row j < `end`, and the keys times
+/// these weights. `end` is a multiple of the number of rows of a block.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::weigh_keys(i64 end) {
   clear(prefix_, key_ld_);
@@ -99,7 +101,7 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::decay_rows(R* s) {
   team_.each(key_ld_, value_ld_, [=, this](i64 i, i64 j) { s[i * value_ld_ + j] *= decays[i]; });
 }
 
-/// Version of prepare_head() for decays per channel.
+/// Implements prepare_head() for decays per channel.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::prepare_channels(i64 head) {
   load_channel_gates(head);
@@ -115,7 +117,7 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::prepare_channels(i64 head) {
   solve(u_);
 }
 
-/// Version of write_output() for decays per channel. Sets m_ to QK without the part above the diagonal.
+/// Implements write_output() for decays per channel. Sets m_ to QK on and below the diagonal and to 0 above it.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::write_channels(i64 head) {
   team_.template multiply<false>(state_q_, key_ld_, state(head), value_ld_, y_, value_ld_, c_, value_ld_, key_ld_,
@@ -125,7 +127,7 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::write_channels(i64 head) {
   team_.store(y_, value_ld_, rows_, value_, o_.y + y_at(t_, head), y_stride());
 }
 
-/// Version of backward_of_head() for decays per channel. y_ is dy.
+/// Implements backward_of_head() for decays per channel. y_ contains dy.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channels(i64 head) {
   team_.each(c_, c_, [=, this](i64 i, i64 j) { m_[i * kC + j] = i >= j ? qk_[i * kC + j] : R{0}; });
@@ -143,8 +145,8 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channels(i64 head) {
   write_value_gradients(head);
 }
 
-/// Adds the gradient through the update of the state to dk. Initializes the gradient of g with its parts through the
-/// decays to the end of the chunk and through the decay of the state.
+/// Adds the gradient through the update of the state to dk. Initializes the gradient of g with the gradients through
+/// the decays to the end of the chunk and through the decay of the state.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channel_update(i64 head) {
   const i64 ld = key_ld_;
@@ -161,8 +163,8 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_channel_update(i64 he
   });
 }
 
-/// Replaces the gradient of U by that of R; computes dv and d_beta, makes dm_ and n_ the gradients of QK and KK, and
-/// replaces K S by its gradient.
+/// Replaces the gradient of U by the gradient of R, and K S by its gradient. Computes dv, d_beta, and the gradients of
+/// QK (dm_) and KK (n_).
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_corrections() {
   solve_transposed(du_);
@@ -256,7 +258,7 @@ MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::backward_of_earlier_blocks(i64 be
   });
 }
 
-/// Writes the gradients of alpha, and adds those of a_log and dt_bias.
+/// Writes the gradient of alpha, and adds this chunk's terms to the gradients of a_log and dt_bias.
 template <class Team, class T, class R>
 MCPP_SCAN_FUNCTION void ChunkScan<Team, T, R>::write_channel_gradients(i64 head) {
   const R a = team_.exp(team_.widen(o_.a_log[param(head)]));

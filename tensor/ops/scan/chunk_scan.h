@@ -93,7 +93,8 @@ class ChunkScan {
   MCPP_SCAN_FUNCTION i64 x_stride() const { return o_.batch * o_.shape.groups * o_.shape.conv_width(); }
   MCPP_SCAN_FUNCTION i64 y_at(i64 t, i64 head) const { return (row(t) * heads_ + head) * value_; }
   MCPP_SCAN_FUNCTION i64 y_stride() const { return o_.batch * o_.shape.heads() * value_; }
-  /// Return the index in p of the first gate that decays the state of a head, alpha or dt, and of its gate beta.
+  /// These functions return indices in p: of the first gate (alpha or dt) of the decays of a head, and of its gate
+  /// beta.
   MCPP_SCAN_FUNCTION i64 decay_at(i64 t, i64 head) const {
     return (row(t) + 1) * o_.shape.width() - (heads_ - head) * o_.shape.decays_per_head();
   }
@@ -308,7 +309,7 @@ class ChunkScan {
         team_.each(1, heads_ * key_ld_ * value_ld_, [=, this](i64, i64 j) { to[j] = state_[j]; });
       }
       load_keys();
-      if (decays_channels()) load_queries();  // prepare_head() computes their products
+      if (decays_channels()) load_queries();  // prepare_head() reads them
       for (i64 head = 0; head < heads_; ++head) {
         prepare_head(head);
         update_state(head);
@@ -555,8 +556,8 @@ class ChunkScan {
   R *state_transposed_, *row_sums_;            // [value_ld_, key_ld_], [key_ld_]
   R *state_, *d_state_;                        // [heads_, key_ld_, value_ld_]
   R* d_params_;                                // [heads_, 3]: a_log, dt_bias, skip
-  // Decays of key channels: [kC, key_ld_]. state_q_ and state_k_ are exp(G) Q and exp(G) K, block_q_ and block_k_ the
-  // same with sums that begin with the block.
+  // Decays of key channels: [kC, key_ld_]. state_q_ and state_k_ are exp(G) Q and exp(G) K. block_q_ and block_k_ are
+  // the same products with G since the beginning of the block.
   R *channel_g_, *channel_decay_, *channel_growth_, *from_begin_, *to_end_, *weights_, *state_q_, *state_k_, *block_q_,
       *block_k_, *channel_dg_, *channel_terms_;
   R *block_sums_, *prefix_, *d_bias_;  // [kC / kB, key_ld_], [key_ld_], [heads_, key_ld_]

@@ -125,7 +125,8 @@ class PublishedMtpTest : public MtpEndToEndTest, public testing::WithParamInterf
 INSTANTIATE_TEST_SUITE_P(ModelTypes, PublishedMtpTest, testing::Values("deepseek_v3", "qwen3_5_text", "nemotron_h"),
                          [](const auto& p) { return std::string(p.param); });
 
-/// Training continues from an exported and imported model as from the original one, also on another layout.
+/// Training from an exported and imported model matches training from the original checkpoint, also on a different
+/// layout.
 TEST_P(PublishedMtpTest, ContinuesTrainingAfterExportAndImport) {
   train("run", model());
   run_ok({"checkpoint", "export-hf", at("run"), at("exported"), str("--model_type=", GetParam())});

@@ -100,12 +100,12 @@ TEST(KimiLinearTest, RejectsUnsupportedKeysByName) {
   EXPECT_CONTAINS(error([](Json& j) { j.erase("linear_attn_config"); }),
                   "'linear_attn_config' is without the lists kda_layers and full_attn_layers");
   EXPECT_CONTAINS(error([](Json& j) { j["linear_attn_config"]["kda_layers"][0] = 4; }),
-                  "'kda_layers' is a list of layer 4, which has a type already");
+                  "'kda_layers' is a list that repeats layer 4");
   EXPECT_CONTAINS(error([](Json& j) { j["linear_attn_config"]["kda_layers"][0] = 0; }), "'kda_layers' is 0");
   EXPECT_CONTAINS(error([](Json& j) { j["linear_attn_config"]["kda_layers"][0] = 28; }), "'kda_layers' is 28");
   EXPECT_CONTAINS(error([](Json& j) { j["linear_attn_config"]["kda_layers"][0] = "1"; }), "'kda_layers' is \"1\"");
   EXPECT_CONTAINS(error([](Json& j) { j["linear_attn_config"]["kda_layers"].erase(0); }),
-                  "'kda_layers' is without layer 1");
+                  "'kda_layers' is a list without layer 1");
   EXPECT_CONTAINS(error([](Json& j) { j["linear_attn_config"]["gate_lower_bound"] = -5.0; }), "'gate_lower_bound'");
   EXPECT_CONTAINS(error([](Json& j) { j["linear_attn_config"]["use_full_rank_gate"] = true; }),
                   "'use_full_rank_gate' is true");
@@ -122,7 +122,7 @@ TEST(KimiLinearTest, RejectsUnsupportedKeysByName) {
   EXPECT_CONTAINS(error([](Json& j) { j["num_hidden_layers"] = i64{1} << 39; }), "num_layers");
 }
 
-TEST(KimiLinearTest, NamesKeysThatItCannotExpress) {
+TEST(KimiLinearTest, ExportNamesUnsupportedKeys) {
   const auto problem = [](const std::function<void(ModelConfig&)>& change) {
     ModelConfig m = parse(published());
     change(m);

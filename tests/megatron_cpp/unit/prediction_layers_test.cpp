@@ -1,4 +1,4 @@
-// Layers for multi-token prediction in Hugging Face files: import, export, and files that do not fit.
+// Layers for multi-token prediction in Hugging Face files: import, export, and invalid files.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -20,7 +20,8 @@ class PredictionLayersTest : public CheckpointTest {
  protected:
   static Path golden(const std::string& model) { return test::source_folder() / "tests/golden/mtp" / model; }
 
-  /// Copies a golden model without one tensor, with others, and with a changed config.json.
+  /// Copies a golden model without the tensors `removed`, with the tensors `added`, and with the changed `keys` in
+  /// config.json.
   Path changed(const std::string& model, const std::set<std::string>& removed,
                const std::vector<test::ChangedTensor>& added = {},
                const nlohmann::json& keys = nlohmann::json::object()) {
@@ -73,7 +74,7 @@ TEST_F(PredictionLayersTest, ExportReproducesImportedFile) {
   }
 }
 
-/// The first half of the projection's columns reads the embedding, as in transformers' and vLLM's implementations.
+/// The first half of the columns of the projection multiplies the embedding, as in transformers and vLLM.
 TEST_F(PredictionLayersTest, MapsNormsAndProjection) {
   for (const auto& [model, names] :
        {std::pair("deepseek_v3", Strings{"model.layers.3.enorm", "model.layers.3.hnorm", "model.layers.3.eh_proj",
@@ -117,7 +118,7 @@ TEST_F(PredictionLayersTest, ImportsRequestedNumber) {
                   "model type llama has no layers for multi-token prediction");
 }
 
-/// transformers' save_pretrained leaves these layers out but keeps the key.
+/// save_pretrained of transformers omits these layers but keeps the key.
 TEST_F(PredictionLayersTest, ImportsFilesWithoutTheStatedLayers) {
   std::set<std::string> all;
   const SafetensorsReader file(golden("qwen3_5"));
@@ -129,7 +130,7 @@ TEST_F(PredictionLayersTest, ImportsFilesWithoutTheStatedLayers) {
   EXPECT_EQ(import_huggingface(changed("qwen3_5", all), {}, device_, 0).absent_layers, 0);
 }
 
-TEST_F(PredictionLayersTest, RejectsOtherNumberThanStated) {
+TEST_F(PredictionLayersTest, RejectsNumberOfLayersThatDiffersFromConfig) {
   const auto with_stated = [&](i64 count) {
     return error_with("deepseek_v3", {}, {}, {{"num_nextn_predict_layers", count}});
   };
@@ -168,7 +169,7 @@ TEST_F(PredictionLayersTest, RejectsMissingAndMisshapenTensors) {
                   "the tensor model.layers.4.mlp.gate.weight has no counterpart");
 }
 
-/// nemotron_h numbers the branches of all layers, and states their kinds.
+/// nemotron_h numbers the branches of all layers and has a key for their kinds.
 TEST_F(PredictionLayersTest, ReadsBranchesOfNemotron) {
   const auto parse = [&](const nlohmann::json& keys) {
     return parse_huggingface_config(read_text_file(changed("nemotron_h", {}, {}, keys) / "config.json"), "config.json");
@@ -227,7 +228,7 @@ TEST_F(PredictionLayersTest, MatchesPublishedSizesOfDeepSeekV3) {
   EXPECT_NEAR(static_cast<double>(counts.mtp - 2 * model.hidden_size * model.hidden_size), 11.5e9, 0.05e9);
 }
 
-/// A layer of another kind than those of the model type cannot be exported.
+/// A layer can be exported only with the branches that it has in files of the model type.
 TEST_F(PredictionLayersTest, ExportRequiresLayersOfTheModelType) {
   ModelConfig model = parse_huggingface_config(read_text_file(golden("qwen3_next") / "config.json"), "config.json", 1);
   EXPECT_TRUE(has_exporting_family(model, "qwen3_next"));

@@ -215,7 +215,7 @@ class RandomTraining {
     if (m.moe.num_experts > 0) m.moe.layer_freq = {1};
   }
 
-  /// Draws branches of multi-token prediction among those of the model.
+  /// Draws the branches of multi-token prediction from the branches of the model.
   void draw_mtp_branches() {
     ModelConfig& m = config_.model;
     if (m.mtp_num_layers == 0 || !flip("mtp_hybrid_layer_pattern")) return;
