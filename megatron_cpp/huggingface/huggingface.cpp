@@ -148,7 +148,9 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   const Path config = folder / "config.json";
   const std::string text = read_text_file(config);
   const Family& family = family_of_config(text, config.string());
-  ModelConfig model = parse_huggingface_config(text, config.string());
+  // A requested number replaces the number in config.json, which may be unsupported.
+  ModelConfig model =
+      parse_huggingface_config(text, config.string(), prediction_layers ? std::optional(i64{0}) : std::nullopt);
   SafetensorsReader reader(folder);
   const PredictionLayers prediction =
       choose_prediction_layers(reader, family, model.num_layers, stated_prediction_layers(text, config.string()),

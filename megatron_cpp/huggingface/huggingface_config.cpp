@@ -214,6 +214,7 @@ OrderedJson function_json(const ModelConfig& model, const Family& family) {
 /// Returns the model of a config.json with the given number of layers for multi-token prediction, or the stated one.
 ModelConfig parse_model(const ConfigJson& config, const Family& family, std::optional<i64> prediction_layers = {}) {
   const i64 stated = stated_prediction_layers(config, family.traits).value_or(0);
+  if (!prediction_layers) check_prediction_layers(config, family.traits, stated);
   ModelConfig model = family.parse(config, family);
   set_prediction_layers(model, family.traits, prediction_layers.value_or(stated));
   return model;

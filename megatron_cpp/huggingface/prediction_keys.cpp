@@ -9,9 +9,12 @@ namespace mcpp {
 
 std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits) {
   if (traits.prediction == PredictionForm::None || !config.find(traits.prediction_key)) return std::nullopt;
-  const i64 count = config.count(traits.prediction_key, 0);
-  if (traits.prediction == PredictionForm::Module) config.require(count <= 1, traits.prediction_key, count, "0, 1");
-  return count;
+  return config.count(traits.prediction_key, 0);
+}
+
+void check_prediction_layers(const ConfigJson& config, const LlamaTraits& traits, i64 count) {
+  if (traits.prediction == PredictionForm::Module)
+    config.require(count <= 1, traits.prediction_key, count, "0, 1; --mtp_num_layers replaces it, 0 = none");
 }
 
 void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 count) {

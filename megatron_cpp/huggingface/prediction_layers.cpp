@@ -59,6 +59,10 @@ i64 count_stored(const SafetensorsReader& file, const Family& family, i64 num_la
   return count;
 }
 
+std::string describe_count(i64 count) {
+  return str(count, count == 1 ? " layer" : " layers", " for multi-token prediction");
+}
+
 /// Returns the prefixes of the tensors of layers [first, end).
 std::vector<std::string> prefixes_of(const Family& family, i64 num_layers, i64 first, i64 end) {
   if (first == end) return {};
@@ -79,15 +83,14 @@ PredictionLayers choose_prediction_layers(const SafetensorsReader& file, const F
   const i64 stored = count_stored(file, family, num_layers);
   check_input(requested.value_or(0) <= stored, folder, ": --mtp_num_layers=", requested.value_or(0), ", but ",
               form != PredictionForm::None
-                  ? str("the file has ", stored, " layers for multi-token prediction")
+                  ? str("the file has ", describe_count(stored))
                   : str("model type ", family.model_type, " has no layers for multi-token prediction"));
   const bool lacks_all = !requested && stored == 0;
   check_input(requested || lacks_all || stated.value_or(stored) == stored, folder, ": '", family.traits.prediction_key,
-              "' of config.json is ", stated.value_or(0), ", but the file has ", stored,
-              " layers for multi-token prediction", kHint);
+              "' of config.json is ", stated.value_or(0), ", but the file has ", describe_count(stored), kHint);
   const i64 count = requested.value_or(stored);
-  check_input(form != PredictionForm::Module || count <= 1, folder, ": the file has ", stored,
-              " layers for multi-token prediction, which share norms and a projection; one is supported", kHint);
+  check_input(form != PredictionForm::Module || count <= 1, folder, ": the file has ", describe_count(stored),
+              ", which share norms and a projection; one is supported", kHint);
   PredictionLayers layers{.count = count, .absent = lacks_all ? stated.value_or(0) : 0};
   layers.skipped = prefixes_of(family, num_layers, count, stored);
   return layers;

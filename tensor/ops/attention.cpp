@@ -65,6 +65,7 @@ void check_attention(const char* op, const QkvHeads& x, const AttentionOptions& 
   MCPP_CHECK(options.softmax_scale > 0, op, ": softmax_scale must be positive, not ", options.softmax_scale);
   MCPP_CHECK(options.soft_cap >= 0, op, ": soft_cap must not be negative, but is ", options.soft_cap);
   MCPP_CHECK(options.window >= 0, op, ": window must not be negative, but is ", options.window);
+  MCPP_CHECK(options.chunk >= 0, op, ": chunk must not be negative, but is ", options.chunk);
   check_positions(op, options.queries, q.seq, q.batch);
   check_ranges(op, options.keys);
   check_dropout(op, options.dropout, q.batch);

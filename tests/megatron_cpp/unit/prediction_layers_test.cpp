@@ -141,10 +141,25 @@ TEST_F(PredictionLayersTest, RejectsNumberOfLayersThatDiffersFromConfig) {
   EXPECT_CONTAINS(error_with("qwen3_5", {}, {}, {{"mtp_num_hidden_layers", 2}}),
                   "'mtp_num_hidden_layers' is 2, which is not supported; allowed: 0, 1");
   EXPECT_CONTAINS(error_with("qwen3_5", {}, {}, {{"mtp_num_hidden_layers", 0}}),
-                  "'mtp_num_hidden_layers' of config.json is 0, but the file has 1 layers");
+                  "'mtp_num_hidden_layers' of config.json is 0, but the file has 1 layer for");
   EXPECT_CONTAINS(
       error_with("qwen3_next", {}, {{"mtp.layers.1.input_layernorm.weight", {16}, "mtp.norm.weight"}}),
       "the file has 2 layers for multi-token prediction, which share norms and a projection; one is supported");
+}
+
+TEST_F(PredictionLayersTest, RequestReplacesUnsupportedNumberInConfig) {
+  const auto import_count = [&](i64 stated, i64 requested) {
+    const Path copy = changed("qwen3_5", {}, {}, {{"mtp_num_hidden_layers", stated}});
+    return import_huggingface(copy, {}, device_, requested).model.mtp_num_layers;
+  };
+  for (const i64 stated : {2, 1000}) {
+    EXPECT_EQ(import_count(stated, 0), 0);
+    EXPECT_EQ(import_count(stated, 1), 1);
+  }
+  EXPECT_CONTAINS(error_with("qwen3_5", {}, {}, {{"mtp_num_hidden_layers", 2}}),
+                  "--mtp_num_layers replaces it, 0 = none");
+  const Path copy = changed("deepseek_v3", {}, {}, {{"num_nextn_predict_layers", 1000}});
+  EXPECT_EQ(import_huggingface(copy, {}, device_, 2).model.mtp_num_layers, 2);
 }
 
 TEST_F(PredictionLayersTest, RejectsMissingAndMisshapenTensors) {
@@ -190,7 +205,7 @@ TEST_F(PredictionLayersTest, ReadsBranchesOfNemotron) {
     const bool is_counted = std::string_view(name).ends_with("eh_proj");
     EXPECT_CONTAINS(
         error_with("nemotron_h", {str(name, ".weight")}),
-        is_counted ? "but the file has 1 layers for multi-token prediction" : str("has no tensor ", name, ".weight"));
+        is_counted ? "but the file has 1 layer for multi-token prediction" : str("has no tensor ", name, ".weight"));
   }
   ImportedModel one = import_huggingface(golden("nemotron_h"), {}, device_, 1),
                 none = import_huggingface(golden("nemotron_h"), {}, device_, 0);
