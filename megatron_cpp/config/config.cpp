@@ -137,6 +137,7 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
       errors.push_back(str("training.fp8: on a GPU sizes are multiples of ", kMultiple, ", but ", what, " is ", size));
   };
   check("model.hidden_size", m.hidden_size);
+  bool has_replicated_layers = false;  // ReplicatedLinear, whose input is a rank's part of the sequence
   for (const BlockSpec& block : BlockKinds(m).kinds) {
     if (const AttentionSpec* attention = block.attention()) {
       const i64 heads = attention->num_heads / tp, groups = std::max<i64>(1, attention->num_query_groups / tp);
@@ -147,11 +148,12 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
       const ScanShape& shape = recurrent->shape;
       for (const i64 width : recurrent->projection_widths())
         check("the width of a recurrent mixer's input projection per rank", shape.groups * width / tp);
-      if (shape.decays_channels()) check("model.linear_value_head_dim", shape.value_dim);
+      if (shape.decays_channels()) check("model.linear_value_head_dim", shape.value_dim), has_replicated_layers = true;
       check("the width of a recurrent mixer's heads per rank", shape.heads() * shape.value_dim / tp);
     }
     if (const MultiLatentAttentionSpec* latent = block.latent_attention()) {
       const i64 heads = latent->num_heads / tp;
+      has_replicated_layers = true;
       check("model.q_lora_rank", latent->q_lora_rank);
       check("model.kv_lora_rank", latent->kv_lora_rank);
       check("the width of the latent and the rotary key", latent->latent_width());
@@ -163,6 +165,8 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
   }
   check("model.moe_shared_expert_intermediate_size per rank", m.moe.shared_expert_intermediate_size / tp);
   check("model.seq_length per rank", m.seq_length / p.cp);
+  if (has_replicated_layers && p.sequence_parallel)
+    check("model.seq_length per rank with parallel.sequence_parallel", m.seq_length / p.cp / tp);
 }
 
 void fp8_layer_conflicts(const Config& config, std::vector<std::string>& errors) {

@@ -96,6 +96,26 @@ TEST(Fp8ConfigTest, NamesSizesThatGpuCannotMultiply) {
   EXPECT_THAT(config.conflicts(), Contains(HasSubstr("model.ffn_hidden_size per rank is 24")));
 }
 
+/// The down projections of latent attention and of Kimi Delta Attention multiply only a rank's part of the sequence.
+TEST(Fp8ConfigTest, NamesPartOfSequenceThatGpuCannotMultiply) {
+  Config config = config_in_fp8();
+  config.device.device = DeviceType::Cuda;
+  config.model.hidden_size = 64, config.model.num_attention_heads = 8;
+  config.model.seq_length = 48;
+  config.parallel.tp = 2, config.parallel.sequence_parallel = true;
+  const auto names_part = Contains(HasSubstr("model.seq_length per rank with parallel.sequence_parallel is 24"));
+  EXPECT_THAT(config.conflicts(), Not(names_part)) << "other layers gather the sequence";
+  config.model.recurrent.linear_attention_freq = {2};
+  EXPECT_THAT(config.conflicts(), Not(names_part));
+  config.model.recurrent.linear_attention_type = LinearAttentionType::KimiDeltaAttention;
+  EXPECT_THAT(config.conflicts(), names_part);
+  config.model.recurrent = {};
+  config.model.mla.is_used = true;
+  EXPECT_THAT(config.conflicts(), names_part);
+  config.parallel.sequence_parallel = false;
+  EXPECT_THAT(config.conflicts(), Not(names_part));
+}
+
 TEST(Fp8ConfigTest, RefusesChangeOnResume) {
   const Config now = config_in_fp8();
   Config before = now;
