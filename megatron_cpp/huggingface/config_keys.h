@@ -79,13 +79,13 @@ void add_experts(const ModelConfig& model, ExpertKeys keys, OrderedJson& json);
 // Multi-token prediction in config.json.
 
 /// Returns the number of layers for multi-token prediction in config.json, or std::nullopt if the key is absent.
-std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits);
+std::optional<i64> parse_prediction_layers(const ConfigJson& config, const LlamaTraits& traits);
 /// Throws BadInput if the model type does not support the number of layers for multi-token prediction in config.json.
 void check_prediction_layers(const ConfigJson& config, const LlamaTraits& traits, i64 count);
 /// Sets the number of layers for multi-token prediction, and their branches in files of the model type. All other
 /// members must be set. With PredictionForm::Branches, mtp_hybrid_layer_pattern must be set, too.
 void set_prediction_layers(ModelConfig& model, const LlamaTraits& traits, i64 count);
-/// Adds the key that stated_prediction_layers() reads.
+/// Adds the key that parse_prediction_layers() reads.
 void add_prediction_layers(const ModelConfig& model, const LlamaTraits& traits, OrderedJson& json);
 
 }  // namespace mcpp

@@ -153,7 +153,7 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
       parse_huggingface_config(text, config.string(), prediction_layers ? std::optional(i64{0}) : std::nullopt);
   SafetensorsReader reader(folder);
   const PredictionLayers prediction =
-      choose_prediction_layers(reader, family, model.num_layers, stated_prediction_layers(text, config.string()),
+      choose_prediction_layers(reader, family, model.num_layers, parse_prediction_layers(text, config.string()),
                                prediction_layers, folder.string());
   if (prediction.count != model.mtp_num_layers)
     model = parse_huggingface_config(text, config.string(), prediction.count);

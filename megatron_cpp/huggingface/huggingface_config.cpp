@@ -213,7 +213,7 @@ OrderedJson function_json(const ModelConfig& model, const Family& family) {
 
 /// Returns the model of a config.json with the given number of layers for multi-token prediction, or the stated one.
 ModelConfig parse_model(const ConfigJson& config, const Family& family, std::optional<i64> prediction_layers = {}) {
-  const i64 stated = stated_prediction_layers(config, family.traits).value_or(0);
+  const i64 stated = parse_prediction_layers(config, family.traits).value_or(0);
   if (!prediction_layers) check_prediction_layers(config, family.traits, stated);
   ModelConfig model = family.parse(config, family);
   set_prediction_layers(model, family.traits, prediction_layers.value_or(stated));
@@ -399,9 +399,9 @@ ModelConfig parse_huggingface_config(std::string_view text, const std::string& s
   return model;
 }
 
-std::optional<i64> stated_prediction_layers(std::string_view text, const std::string& source) {
+std::optional<i64> parse_prediction_layers(std::string_view text, const std::string& source) {
   const Json json = parse_config(text, source);
-  return stated_prediction_layers(ConfigJson(json, source), family_of_config(text, source).traits);
+  return parse_prediction_layers(ConfigJson(json, source), family_of_config(text, source).traits);
 }
 
 std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,

@@ -40,7 +40,7 @@ ModelConfig parse_huggingface_config(std::string_view text, const std::string& s
                                      std::optional<i64> prediction_layers = {});
 
 /// Returns the number of layers for multi-token prediction in config.json, or std::nullopt if the key is absent.
-std::optional<i64> stated_prediction_layers(std::string_view text, const std::string& source);
+std::optional<i64> parse_prediction_layers(std::string_view text, const std::string& source);
 
 /// Returns the contents of config.json for the model. `family` must be able to express the model. `dtype` is the type
 /// of the weights.

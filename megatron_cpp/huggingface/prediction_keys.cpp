@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-std::optional<i64> stated_prediction_layers(const ConfigJson& config, const LlamaTraits& traits) {
+std::optional<i64> parse_prediction_layers(const ConfigJson& config, const LlamaTraits& traits) {
   if (traits.prediction == PredictionForm::None || !config.find(traits.prediction_key)) return std::nullopt;
   return config.count(traits.prediction_key, 0);
 }

@@ -25,7 +25,7 @@ std::optional<std::pair<i64, std::string_view>> split_layer(std::string_view nam
 }
 
 /// Returns true for tensors that only layers for multi-token prediction have.
-bool is_own_tensor(std::string_view name) {
+bool is_prediction_tensor(std::string_view name) {
   constexpr std::string_view kModules[]{"enorm.", "hnorm.", "eh_proj.", "shared_head.", "embed_tokens."};
   return std::ranges::any_of(kModules, [&](std::string_view module) { return name.starts_with(module); });
 }
@@ -52,7 +52,7 @@ i64 count_stored(const SafetensorsReader& file, const Family& family, i64 num_la
   for (const SafeTensor& tensor : file.tensors()) {
     if (is_module && tensor.name.starts_with(kModule)) count = std::max<i64>(count, 1);
     const auto layer = split_layer(tensor.name, layers);
-    if (!layer || (!is_module && !is_own_tensor(layer->second))) continue;
+    if (!layer || (!is_module && !is_prediction_tensor(layer->second))) continue;
     const i64 index = layer->first - (is_module ? 0 : num_layers);
     if (index < kMaxCount) count = std::max(count, index + 1);
   }
