@@ -382,6 +382,9 @@ check "latent attention, MTP" 40 architecture latent --model.multi_latent_attent
 check "Gated DeltaNet" 40 architecture gated_delta_net --model.linear_attention_freq=2 \
   --model.linear_num_key_heads=2 --model.linear_num_value_heads=4 --model.linear_key_head_dim=32 \
   --model.linear_value_head_dim=32
+check "Kimi Delta Attention" 40 architecture kimi_delta_attention --model.linear_attention_freq=2 \
+  --model.linear_attention_type=kimi_delta_attention --model.linear_num_key_heads=2 --model.linear_num_value_heads=4 \
+  --model.linear_key_head_dim=32 --model.linear_value_head_dim=32
 pattern='M-M*'
 [ -z "$simulated" ] || pattern='M*' # one letter per layer
 check "Mamba-2" 40 architecture mamba --model.position_embedding_type=none \

@@ -109,6 +109,10 @@ rope=(--model.position_embedding_type=rope --model.normalization=RMSNorm --model
 architecture gated_delta_net "--parallel.tensor_model_parallel_size=2 --parallel.context_parallel_size=2" "${rope[@]}" \
   --model.linear_attention_freq=[2] --model.linear_num_key_heads=4 --model.linear_num_value_heads=4 \
   --model.linear_key_head_dim=8 --model.linear_value_head_dim=8
+architecture kimi_delta_attention "--parallel.tensor_model_parallel_size=2 --parallel.context_parallel_size=2" \
+  "${rope[@]}" --model.linear_attention_freq=[2] --model.linear_attention_type=kimi_delta_attention \
+  --model.linear_num_key_heads=4 --model.linear_num_value_heads=4 --model.linear_key_head_dim=8 \
+  --model.linear_value_head_dim=8
 architecture mamba "--parallel.context_parallel_size=2 --parallel.pipeline_model_parallel_size=2" \
   --model.position_embedding_type=none --model.num_layers=4 '--model.hybrid_layer_pattern=M-M*' \
   --model.activation_func=squared_relu --model.mamba_num_groups=2 --model.mamba_num_heads=4 --model.mamba_head_dim=8 \

@@ -161,7 +161,8 @@ inline ModelConfig with_latent_attention(ModelConfig config) {
   return config;
 }
 
-/// Kimi Delta Attention in two of three layers, and latent attention without RoPE of Kimi-Linear, without experts.
+/// Returns a model like Kimi-Linear, without experts: Kimi Delta Attention in two of three layers, and latent attention
+/// without RoPE in the others.
 inline ModelConfig tiny_kimi_linear() {
   ModelConfig config = with_latent_attention(tiny_delta_net());
   config.position_embedding_type = PositionEmbedding::None;
