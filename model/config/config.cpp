@@ -183,8 +183,8 @@ void add_mtp_pattern_conflicts(const ModelConfig& m, std::vector<std::string>& e
   };
   if (!is_one_layer(pattern))
     return add(
-        "must be one of * (attention), M (Mamba-2), G (Gated DeltaNet) and K (Kimi Delta Attention), one of - (MLP) "
-        "and E (experts), or one of each in this order");
+        "must be a mixer (* attention, M Mamba-2, G Gated DeltaNet, K Kimi Delta Attention), a feed-forward part (- "
+        "MLP, E experts), or one of each in this order");
   if (has('E') && m.moe.num_experts == 0) add("needs num_experts; set it, or use - instead of E");
   if (has('M') && !model_has('M')) add("needs a layer with Mamba-2 in hybrid_layer_pattern; use * instead of M");
   if (lacks_linear('G', LinearAttentionType::GatedDeltaNet))

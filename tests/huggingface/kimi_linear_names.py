@@ -1,4 +1,4 @@
-"""Names of tensors in published files of kimi_linear, which save_pretrained of transformers 5 does not write for dense
+"""Names of tensors in published files of kimi_linear. save_pretrained of transformers 5 writes different names for dense
 layers."""
 
 import re
@@ -7,7 +7,7 @@ import safetensors.torch
 
 
 def publish(folder):
-    """Gives the MLPs of dense layers of a saved model the names of published files."""
+    """Renames the MLPs of dense layers in the file of a saved model to the names in published files."""
     file = folder / "model.safetensors"
     tensors = {re.sub(r"\.block_sparse_moe\.((gate|up|down)_proj\.)", r".mlp.\1", name): value
                for name, value in safetensors.torch.load_file(file).items()}

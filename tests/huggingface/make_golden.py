@@ -149,8 +149,8 @@ MODELS = {
     "families/nemotron_h_latent": ("NemotronH", dict(MAMBA, **EXPERTS, hybrid_override_pattern="E*ME", moe_latent_size=10)),
     "families/gpt_neox": ("GPTNeoX", dict(rope_parameters=dict(
         rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
-    # The last layers differ from those of multi-token prediction, except in deepseek_v3 and qwen3_5_moe. nemotron_h has
-    # layers of one branch.
+    # The layers of multi-token prediction differ from the last layer, except in deepseek_v3 and qwen3_5_moe. The layers
+    # of nemotron_h have one branch.
     "mtp/deepseek_v3": ("DeepseekV3", dict(
         **LATENTS, q_lora_rank=20, n_routed_experts=4, num_experts_per_tok=3, n_group=2, topk_group=2, n_shared_experts=1,
         moe_intermediate_size=8, first_k_dense_replace=1, routed_scaling_factor=1.5, num_hidden_layers=2,
@@ -166,7 +166,7 @@ MODELS = {
     "mtp/qwen3_5_moe": ("Qwen3_5MoeText", dict(**LINEAR, **SHARED_EXPERT, **linear_layers("lf"), **HALF_ROTARY)),
     "mtp/nemotron_h": ("NemotronH", dict(MAMBA, **EXPERTS, hybrid_override_pattern="M*E", moe_latent_size=10)),
 }
-MTP_LAYERS = {"mtp/deepseek_v3": 2, "mtp/nemotron_h": 2}  # the others have one
+MTP_LAYERS = {"mtp/deepseek_v3": 2, "mtp/nemotron_h": 2}  # other models have one layer
 MTP_FACTOR = 0.1  # weight of the mean loss of the layers of multi-token prediction
 
 
@@ -233,7 +233,7 @@ def parts_of(name, value, config):
 
 
 def kimi_parts(name, value):
-    """Returns the tensors of a checkpoint of Kimi-Linear that a parameter of transformers 5 fuses."""
+    """Returns the tensors of a checkpoint of Kimi-Linear that transformers 5 fuses into one parameter."""
     name = name.replace(".forget_gate.", ".")
     for part in ("experts", "gate.", "shared_experts"):
         name = name.replace(f".mlp.{part}", f".block_sparse_moe.{part}")

@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 from transformers.modeling_layers import MtpModel
 
-LAYERS_AFTER = {"deepseek_v3", "glm4_moe_lite"}  # model types whose files have these layers after the others
+LAYERS_AFTER = {"deepseek_v3", "glm4_moe_lite"}  # model types whose files number these layers after the last layer
 CONFIG_KEYS = {"deepseek_v3": "num_nextn_predict_layers", "glm4_moe_lite": "num_nextn_predict_layers",
                "qwen3_5_text": "mtp_num_hidden_layers", "qwen3_5_moe_text": "mtp_num_hidden_layers",  # qwen3_next has none
                "nemotron_h": "num_nextn_predict_layers"}
@@ -15,7 +15,7 @@ MODULES = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_
 
 
 def with_attention(model, build):
-    """Returns build(), during which the last layer is one with attention: its first norm determines the type of all."""
+    """Returns build(), called while the model only has its last layer with attention, which determines the type of norms."""
     decoder = model.get_decoder()
     layers = decoder.layers
     decoder.layers = torch.nn.ModuleList([layer for layer in layers if hasattr(layer, "self_attn")][-1:])
@@ -92,7 +92,7 @@ def make(model, count):
 
 
 def parts_of(name, value):
-    """Returns the tensors of a file that a parameter of transformers 5 fuses: those of each expert, and gate and up."""
+    """Returns the tensors of a file that transformers 5 fuses into one parameter: one per expert, and gate and up."""
     if ".experts." not in name:
         yield name, value
         return
@@ -123,7 +123,7 @@ def published_name(model, name, kinds):
 
 
 def published(model, prediction, select):
-    """Returns select(tensor) of all own tensors by their names in a published file; None is left out."""
+    """Returns select(tensor) of all tensors of the layers by their names in a published file, except where it is None."""
     tensors = dict(prediction.named_parameters()) | dict(prediction.named_buffers())
     selected = {name: select(tensor) for name, tensor in tensors.items() if name.startswith("layers.")}
     return {part: rows for name, value in selected.items() if value is not None
@@ -131,7 +131,7 @@ def published(model, prediction, select):
 
 
 def publish(folder, model, prediction):
-    """Adds the layers to the files of a saved model. Files with layers after the others repeat the shared matrices."""
+    """Adds the layers to the files of a saved model, with copies of the shared matrices if the model type has them."""
     file = folder / "model.safetensors"
     tensors = safetensors.torch.load_file(file)
     tensors.update(published(model, prediction, lambda tensor: tensor.detach().clone()))
@@ -164,7 +164,7 @@ def load(folder, model):
             for name, tensor in names.items():
                 tensor.copy_(tensors[name])
         return prediction
-    shape = make(model, count).config  # states the kinds of the layers
+    shape = make(model, count).config  # has the kinds of the layers
     model.config.get_mtp_config = lambda: shape
     model.config.num_mtp_layers = count
     if config["model_type"] in LAYERS_AFTER:
@@ -174,7 +174,7 @@ def load(folder, model):
 
 
 def losses(model, prediction, tokens):
-    """Returns the loss of each next token [batch, s - 1], and of each layer those of later tokens, [batch, s - 2], ..."""
+    """Returns the losses of the next tokens [batch, s - 1] and, for each layer, of later tokens [batch, s - 2], ..."""
     def loss(hidden, ahead):
         logits = model.lm_head(hidden[:, :-1])
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, ahead:].flatten(),

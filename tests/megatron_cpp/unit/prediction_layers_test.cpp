@@ -197,7 +197,7 @@ TEST_F(PredictionLayersTest, ReadsBranchesOfNemotron) {
   EXPECT_CONTAINS(error_of([&] {
                     parse({{"mtp_layers_block_type", {"moe", "attention"}}});
                   }),
-                  "model.mtp_hybrid_layer_pattern: \"E*\" must be one of");
+                  "model.mtp_hybrid_layer_pattern: \"E*\" must be a mixer");
   EXPECT_CONTAINS(error_of([&] { parse({{"mtp_layers_block_type", {"lstm"}}}); }), "'mtp_layers_block_type' is");
   for (const char* name :
        {"mtp.layers.0.hnorm", "mtp.layers.2.eh_proj", "mtp.layers.1.norm", "mtp.layers.0.mixer.q_proj",
