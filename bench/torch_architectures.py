@@ -93,6 +93,17 @@ def differences(g):
     return (g.unsqueeze(-1) - g.unsqueeze(-2)).masked_fill(~mask, -torch.inf).exp()
 
 
+def pass_states(q_grown, scores, value, k_cum, k_rest, total):
+    """Returns the outputs of a delta rule from the products of the chunks, [b, heads, chunks, ...], and passes the
+    state from chunk to chunk. total: the decay of the state in each chunk."""
+    state, out = torch.zeros_like(k_rest[:, :, 0] @ value[:, :, 0]), []
+    for i in range(value.shape[2]):
+        u = value[:, :, i] - k_cum[:, :, i] @ state
+        out.append(q_grown[:, :, i] @ state + scores[:, :, i] @ u)
+        state = state * total[:, :, i] + k_rest[:, :, i] @ u
+    return torch.stack(out, 2)
+
+
 class GatedDeltaNet(nn.Module):
     def __init__(self, chunk, key_heads=4, value_heads=8, dim=96, taps=4):
         super().__init__()
@@ -116,12 +127,7 @@ class GatedDeltaNet(nn.Module):
         q_grown = q * growth
         k_rest = (k * (g[..., -1:] - g).exp().unsqueeze(-1)).transpose(-1, -2)
         total = g[..., -1].exp()[..., None, None]
-        state, out = torch.zeros_like(k_rest[:, :, 0] @ value[:, :, 0]), []
-        for i in range(q.shape[2]):
-            u = value[:, :, i] - k_cum[:, :, i] @ state
-            out.append(q_grown[:, :, i] @ state + scores[:, :, i] @ u)
-            state = state * total[:, :, i] + k_rest[:, :, i] @ u
-        return torch.stack(out, 2)
+        return pass_states(q_grown, scores, value, k_cum, k_rest, total)
 
     def forward(self, x):
         chunk, key_heads, heads, dim = self.sizes
@@ -183,12 +189,7 @@ class KimiDeltaAttention(nn.Module):
         scores, q_grown = decayed_products(q, k, g), q * growth
         k_rest = (k * (g[..., -1:, :] - g).exp()).transpose(-1, -2)
         total = growth[..., -1, :].unsqueeze(-1)
-        state, out = torch.zeros_like(k_rest[:, :, 0] @ value[:, :, 0]), []
-        for i in range(q.shape[2]):
-            u = value[:, :, i] - k_cum[:, :, i] @ state
-            out.append(q_grown[:, :, i] @ state + scores[:, :, i] @ u)
-            state = state * total[:, :, i] + k_rest[:, :, i] @ u
-        return torch.stack(out, 2)
+        return pass_states(q_grown, scores, value, k_cum, k_rest, total)
 
     def forward(self, x):
         chunk, heads, dim = self.sizes
