@@ -22,6 +22,15 @@ namespace {
 using test::Numbers;
 using test::TinyModel;
 
+/// Compares elements of a gradient in the layout of a foreign tensor with those that make_golden.py stored.
+void expect_sampled(const Numbers& all, const test::Hdf5File& expected, const std::string& name, double tolerance) {
+  constexpr std::size_t kStep = 7919;
+  const Numbers golden_values = expected.read<double>("gradients/" + name).values;
+  for (std::size_t k = 0; k < golden_values.size(); ++k)
+    ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], tolerance * std::max(1.0, std::abs(golden_values[k])))
+        << name << ", element " << k * kStep % all.size();
+}
+
 /// Imports a model without the losses that routers add, which the results of transformers do not include.
 ImportedModel import_without_losses(const Path& folder, Device& host) {
   ImportedModel imported = import_huggingface(folder, DType::F64, host);
@@ -162,7 +171,6 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenGradientSampleTest,
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenGradientSampleTest, MatchesAutograd) {
-  constexpr std::size_t kStep = 7919;
   const auto tokens = expected.read<i32>("tokens");
   const i64 batch = tokens.shape[0], seq = tokens.shape[1];
   m.tokens = rows(tokens, 0, seq);
@@ -180,10 +188,7 @@ TEST_P(GoldenGradientSampleTest, MatchesAutograd) {
     if (!gradients.contains(foreign.parts.front().rule->name)) continue;  // the bias of the experts
     const Numbers all =
         test::to_doubles(scatter_rows(foreign, [&](const WeightRule& rule) { return gradients.at(rule.name); }));
-    const Numbers golden_values = expected.read<double>("gradients/" + foreign.tensor.name).values;
-    for (std::size_t k = 0; k < golden_values.size(); ++k)
-      ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], 1e-9 * std::max(1.0, std::abs(golden_values[k])))
-          << foreign.tensor.name << ", element " << k * kStep % all.size();
+    ASSERT_NO_FATAL_FAILURE(expect_sampled(all, expected, foreign.tensor.name, 1e-9));
   }
   EXPECT_GT(tensors.size(), 20u);
 }
@@ -231,7 +236,6 @@ TEST_P(GoldenMtpTest, LossesMatchTransformers) {
 }
 
 TEST_P(GoldenMtpTest, GradientsMatchAutograd) {
-  constexpr std::size_t kStep = 7919;
   make_batch();
   m.step();
   std::map<std::string, Tensor> gradients;
@@ -244,10 +248,7 @@ TEST_P(GoldenMtpTest, GradientsMatchAutograd) {
     if (!gradients.contains(rule.name) || std::ranges::count(rule.copies, foreign.tensor.name) > 0) continue;
     const Numbers all =
         test::to_doubles(scatter_rows(foreign, [&](const WeightRule& part) { return gradients.at(part.name); }));
-    const Numbers golden_values = expected.read<double>("gradients/" + foreign.tensor.name).values;
-    for (std::size_t k = 0; k < golden_values.size(); ++k)
-      ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], 1e-9 * std::max(1.0, std::abs(golden_values[k])))
-          << foreign.tensor.name << ", element " << k * kStep % all.size();
+    ASSERT_NO_FATAL_FAILURE(expect_sampled(all, expected, foreign.tensor.name, 1e-9));
     predicted += rule.name.starts_with("mtp.") ? 1 : 0;
   }
   EXPECT_GE(predicted, 15u);
@@ -309,7 +310,6 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenMtpLayoutsTest,
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
 TEST_P(GoldenMtpLayoutsTest, LossesAndGradientsMatchTransformers) {
-  constexpr std::size_t kStep = 7919;
   const test::RunResult result = run();
   const Numbers means = mean_losses();
   ASSERT_EQ(result.losses.size(), means.size());
@@ -326,10 +326,7 @@ TEST_P(GoldenMtpLayoutsTest, LossesAndGradientsMatchTransformers) {
         gradient.data<double>()[at] = (before[at] - after[at]) * targets;
       return gradient;
     }));
-    const Numbers golden_values = expected_.read<double>("gradients/" + foreign.tensor.name).values;
-    for (std::size_t k = 0; k < golden_values.size(); ++k)
-      ASSERT_NEAR(all[k * kStep % all.size()], golden_values[k], 1e-8 * std::max(1.0, std::abs(golden_values[k])))
-          << foreign.tensor.name << ", element " << k * kStep % all.size();
+    ASSERT_NO_FATAL_FAILURE(expect_sampled(all, expected_, foreign.tensor.name, 1e-8));
     predicted += foreign.parts.front().rule->name.starts_with("mtp.") ? 1 : 0;
   }
   EXPECT_GE(predicted, 15u);
