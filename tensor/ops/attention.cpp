@@ -146,22 +146,19 @@ double pairs_beyond(const Run& queries, const Run& keys, double distance) {
   return area_before(queries.end) - area_before(queries.begin);
 }
 
-/// Returns the number of pairs in which the query attends to the key, in samples of one document.
-double visible_pairs(const Run& queries, const Run& keys, const AttentionOptions& options) {
-  if (options.chunk == 0) {
-    const double beyond = options.window > 0 ? pairs_beyond(queries, keys, static_cast<double>(options.window)) : 0;
-    return pairs_beyond(queries, keys, 0) - beyond;
-  }
-  AttentionOptions in_chunk = options;
-  in_chunk.chunk = 0;
+/// Returns the number of pairs in which the query attends to the key, in samples of one document. A `window` or
+/// `chunk` of 0 does not limit the keys.
+double visible_pairs(const Run& queries, const Run& keys, i64 window, i64 chunk) {
+  if (chunk == 0)
+    return pairs_beyond(queries, keys, 0) - (window > 0 ? pairs_beyond(queries, keys, static_cast<double>(window)) : 0);
   double pairs = 0;
-  for (i64 begin = queries.begin / options.chunk * options.chunk; begin < queries.end; begin += options.chunk) {
+  for (i64 begin = queries.begin / chunk * chunk; begin < queries.end; begin += chunk) {
     const auto limit = [&](const Run& run) {
-      return Run{std::max(run.begin, begin), std::min(run.end, begin + options.chunk)};
+      return Run{std::max(run.begin, begin), std::min(run.end, begin + chunk)};
     };
     const Run chunk_queries = limit(queries), chunk_keys = limit(keys);
     if (chunk_queries.begin < chunk_queries.end && chunk_keys.begin < chunk_keys.end)
-      pairs += visible_pairs(chunk_queries, chunk_keys, in_chunk);
+      pairs += visible_pairs(chunk_queries, chunk_keys, window, 0);
   }
   return pairs;
 }
@@ -179,7 +176,9 @@ OpRecord attention_record(const QkvHeads& x, const AttentionOptions& options, bo
                        .window = options.window,
                        .chunk = options.chunk,
                        .has_dropout = options.dropout.p > 0};
-  const auto pairs = [&](const Run& queries, const Run& keys) { return visible_pairs(queries, keys, options); };
+  const auto pairs = [&](const Run& queries, const Run& keys) {
+    return visible_pairs(queries, keys, options.window, options.chunk);
+  };
   double all_pairs = 0;
   for (const Run& queries : runs_of(options.queries.ranges, x.q.seq)) {
     all_pairs += pairs(queries, {0, queries.end});

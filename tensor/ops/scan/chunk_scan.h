@@ -68,8 +68,7 @@ class ChunkScan {
       load_queries();
       clear(dq_, c_ * key_ld_);
       clear(dk_, c_ * key_ld_);
-      clear(d_qk_, kC * kC);
-      clear(d_kk_, kC * kC);
+      if (!decays_channels()) clear(d_qk_, kC * kC), clear(d_kk_, kC * kC);
       for (i64 head = 0; head < heads_; ++head) {
         prepare_head(head);
         backward_of_head(head);
