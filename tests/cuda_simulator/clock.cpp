@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "tests/cuda_simulator/memory.h"
 #include "tests/cuda_simulator/simulator.h"
 
 namespace mcpp::cuda_simulator {
@@ -29,16 +31,35 @@ void advance_host_to(double seconds) {
 struct KernelTraffic::Impl {
   std::vector<std::uint64_t> block;                   // sector << 1 | is_write, of the current block
   std::unordered_map<std::uint64_t, bool> is_shared;  // by sector
+  bool runs_all = true;
+  std::vector<std::span<char>> writes;  // only if !runs_all
+
+  void replace_results() const;
 };
+
+/// Writes kFinitePattern to everything that the kernel wrote, and to all of the allocation if that is small.
+void KernelTraffic::Impl::replace_results() const {
+  constexpr std::size_t kSmallAllocation = std::size_t{1} << 20;
+  std::span<char> last;
+  for (const std::span<char>& write : writes) {
+    std::ranges::fill(write, static_cast<char>(kFinitePattern));
+    if (write.data() >= last.data() && write.data() < last.data() + last.size()) continue;
+    last = allocation_at(write.data());
+    if (last.size() <= kSmallAllocation) std::ranges::fill(last, static_cast<char>(kFinitePattern));
+  }
+}
 
 KernelTraffic::Impl& KernelTraffic::impl() {
   static auto* const only = new Impl;
   return *only;
 }
 
-void KernelTraffic::begin_kernel() {
-  impl().block.clear();
-  impl().is_shared.clear();
+void KernelTraffic::begin_kernel(bool runs_all) {
+  Impl& i = impl();
+  i.block.clear();
+  i.is_shared.clear();
+  i.runs_all = runs_all;
+  i.writes.clear();
 }
 
 void KernelTraffic::begin_block() {
@@ -54,7 +75,9 @@ void KernelTraffic::begin_block() {
 
 void KernelTraffic::add(const void* address, std::size_t bytes, bool is_write) {
   constexpr std::uint64_t kSector = 32;
-  std::vector<std::uint64_t>& block = impl().block;
+  Impl& i = impl();
+  if (is_write && !i.runs_all) i.writes.emplace_back(static_cast<char*>(const_cast<void*>(address)), bytes);
+  std::vector<std::uint64_t>& block = i.block;
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
   for (std::uint64_t sector = begin / kSector; sector <= (begin + bytes - 1) / kSector; ++sector) {
     const std::uint64_t entry = sector << 1 | std::uint64_t{is_write};
@@ -62,9 +85,10 @@ void KernelTraffic::add(const void* address, std::size_t bytes, bool is_write) {
   }
 }
 
-double KernelTraffic::bytes(double blocks_per_executed_block) {
+double KernelTraffic::end_kernel(double blocks_per_executed_block) {
   constexpr double kSector = 32;
   begin_block();
+  impl().replace_results();
   double total = 0;
   for (const auto& [sector, is_shared] : impl().is_shared)
     total += kSector * (is_shared ? 1 : blocks_per_executed_block);

@@ -55,13 +55,15 @@ void advance_host_to(double seconds);
 
 /// Memory that the blocks of a kernel access, in sectors of 32 bytes. A sector that several blocks access is counted
 /// once, because caches serve repeated accesses. If only some blocks run, the accesses of a single block are scaled to
-/// all blocks.
+/// all blocks, and end_kernel() replaces what they wrote, and all of small allocations, by small finite values: partial
+/// results, e.g. of a softmax, could make the loss non-finite, and a step with such a loss does not update the weights.
 class KernelTraffic {
  public:
-  void begin_kernel();
+  void begin_kernel(bool runs_all);
   void begin_block();
   void add(const void* address, std::size_t bytes, bool is_write);
-  double bytes(double blocks_per_executed_block);
+  /// Returns the bytes of the kernel.
+  double end_kernel(double blocks_per_executed_block);
 
  private:
   struct Impl;

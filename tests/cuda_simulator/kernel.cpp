@@ -385,7 +385,7 @@ void BlockExecutor::run_kernel(const std::string& name, const LaunchConfig& conf
   const auto most = static_cast<std::uint64_t>(settings().blocks);
   const bool runs_all = most == 0 || count <= std::max(most, kSmallGrid);
   const CostModel* const model = cost_model();
-  if (model) KernelTraffic().begin_kernel();
+  if (model) KernelTraffic().begin_kernel(runs_all);
   for (std::uint64_t i = 0; i < (runs_all ? count : most); ++i) {
     const auto block = runs_all
                            ? static_cast<std::uint64_t>((static_cast<unsigned __int128>(factor) * i + shift) % count)
@@ -400,7 +400,7 @@ void BlockExecutor::run_kernel(const std::string& name, const LaunchConfig& conf
   }
   if (model)
     spend(model->kernel(
-        KernelTraffic().bytes(static_cast<double>(count) / static_cast<double>(runs_all ? count : most))));
+        KernelTraffic().end_kernel(static_cast<double>(count) / static_cast<double>(runs_all ? count : most))));
 }
 
 /// Limits of dynamic shared memory that were requested, and kernels that have been launched, by device.

@@ -33,9 +33,6 @@ constexpr std::size_t kGranule = 4, kAlignment = 512, kRedZone = 512;
 /// Larger allocations have no shadow memory: only tests of memory use need them, not tests of ordering.
 constexpr std::size_t kMaxTracked = std::size_t{64} << 20;
 
-/// Pattern of small positive values in every format, for memory that is not computed if only time is simulated.
-constexpr int kFinitePattern = 0x3C;
-
 /// Stream and number of an operation in one word.
 using Epoch = std::uint32_t;
 constexpr int kNumberBits = 22;
@@ -213,6 +210,11 @@ std::size_t free_memory(void* data) {
   m.sizes.erase(it);
   m.free_offsets[size * 2 + (offset >= kDeviceArena)].insert(offset);
   return bytes;
+}
+
+std::span<char> allocation_at(const void* address) {
+  const auto it = allocation_of(static_cast<std::size_t>(static_cast<const char*>(address) - arena));
+  return it == memory().sizes.end() ? std::span<char>() : std::span<char>(arena + it->first, it->second);
 }
 
 void flip_bit_of_device_memory() {

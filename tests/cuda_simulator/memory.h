@@ -1,5 +1,6 @@
 // Memory of the simulated GPUs, pinned memory, and the shadow memory that finds races.
 #pragma once
+#include <span>
 #include <string>
 
 #include "tests/cuda_simulator/simulator.h"
@@ -17,11 +18,18 @@ void end_operation();
 /// Stores the name of an operation for reports.
 void name_operation(std::size_t stream, std::uint32_t number, const std::string& name);
 
-/// Allocates memory filled with NaN patterns; null if the arena has none left.
+/// Byte of a pattern of small positive values in every format, for memory that is not computed if only time is
+/// simulated.
+constexpr int kFinitePattern = 0x3C;
+/// Allocates memory filled with NaN patterns, or with kFinitePattern if only time is simulated; null if the arena has
+/// none left.
 void* allocate_device_memory(std::size_t bytes);
 void* allocate_pinned_memory(std::size_t bytes);
 /// Frees memory of either kind, and returns its size; 0 if it is not allocated.
 std::size_t free_memory(void* data);
+
+/// Returns the allocation that contains the address; empty outside of allocations.
+std::span<char> allocation_at(const void* address);
 
 /// Flips a seeded bit of an allocation of a GPU; larger ones are more likely.
 void flip_bit_of_device_memory();

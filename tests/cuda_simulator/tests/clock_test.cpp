@@ -64,7 +64,7 @@ struct Figures {
 
 /// Allowed differences between clock and planner: of the step time, relative; of the shares, absolute.
 struct Tolerance {
-  double seconds = 0.1, share = 0.04;
+  double seconds = 0.05, share = 0.03;
 };
 
 RankDevices make_devices(Communicator& ranks) {
@@ -131,7 +131,8 @@ class VirtualClockTest : public testing::Test {
       RankTimings begin, end;
       for (i64 step = 0; step < task.steps; ++step) {
         begin = timings(self);
-        self.step(step);
+        const StepOutcome outcome = self.step(step);
+        EXPECT_FALSE(outcome.is_skipped) << "a skipped step does not update the weights, which takes time";
         end = timings(self);
       }
       const double seconds = end.clock - begin.clock, n = layout.ranks();
@@ -195,8 +196,7 @@ TEST_F(VirtualClockTest, OneRankMatchesPrediction) {
 }
 TEST_F(VirtualClockTest, DataParallelMatchesPrediction) {
   const RunLayout layout{"dp 2", {.dp = 2, .bucket_size = kBucket}};
-  // The planner predicts 16 % more time for a step of one microbatch than the clock measures.
-  const Figures overlapped = expect_as_predicted(layout, {.seconds = 0.2});
+  const Figures overlapped = expect_as_predicted(layout);
   RunLayout serial = layout;
   serial.overlap_grad_reduce = serial.overlap_param_gather = false;
   const Figures exposed = run(serial);
