@@ -9,7 +9,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config git ca-certificates
   libdnnl-dev libhwy-dev libopenmpi-dev openmpi-bin openssh-client
   libhdf5-dev hdf5-tools libsentencepiece-dev libtomlplusplus-dev nlohmann-json3-dev libxxhash-dev zlib1g-dev
-  libpcre2-dev libicu-dev liburing-dev libzstd-dev
+  libpcre2-dev libicu-dev liburing-dev libzstd-dev libcurl4-openssl-dev
   libgtest-dev libgmock-dev
   procps iproute2 dropbear-bin # tests with several hosts; dropbear-bin does not start a server
   "$@"

@@ -50,8 +50,6 @@ std::string to_json_line(const OrderedJson& object) {
   return object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + '\n';
 }
 
-constexpr std::array kEventNames{"save", "skip", "spike", "roll back", "stop", "end", "failure"};
-
 }  // namespace
 
 JsonlSink::JsonlSink(Path path, bool writes_every_iteration, StoredRef<Log> log)
@@ -132,7 +130,7 @@ void JsonlSink::write_start(const RunStart& start) {
 void JsonlSink::write_event(const RunEvent& event) {
   file_.append(to_json_line(OrderedJson{{"type", "event"},
                                         {"iteration", event.iteration},
-                                        {"event", kEventNames[static_cast<std::size_t>(event.kind)]},
+                                        {"event", enum_name(event.kind)},
                                         {"text", event.text},
                                         {"time", utc_now()}}));
 }

@@ -1,10 +1,14 @@
 // Records of a training run, and the interface of the destinations that they are written to.
 #pragma once
+#include <array>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/fields.h"
+#include "megatron_cpp/config/sections/logging_config.h"
 #include "megatron_cpp/monitor/rank_report.h"
 #include "megatron_cpp/monitor/statistics.h"
 
@@ -68,12 +72,17 @@ struct RunStart {
 
 /// Event of a run, other than a step.
 struct RunEvent {
-  enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure };
+  enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure, Straggler };
   enum class Console : u8 { Info, Warning, None };
   Kind kind = Kind::Save;
   i64 iteration = 0;
   std::string text;
   Console console = Console::Info;  ///< how the console displays the event; None if the caller has already logged it
+};
+
+template <>
+struct EnumNames<RunEvent::Kind> {
+  static constexpr auto value = kEventNames;
 };
 
 /// Text generated from logging.sample_prompt.

@@ -5,8 +5,10 @@
 
 #include "base/machine.h"
 #include "base/strings.h"
+#include "megatron_cpp/monitor/alert_sink.h"
 #include "megatron_cpp/monitor/console_sink.h"
 #include "megatron_cpp/monitor/jsonl_sink.h"
+#include "megatron_cpp/monitor/otlp_sink.h"
 #include "megatron_cpp/monitor/tensorboard_sink.h"
 #include "model/flops.h"
 
@@ -80,6 +82,11 @@ std::vector<std::unique_ptr<MetricsSink>> make_sinks(const Config& config, const
       std::make_unique<ConsoleSink>(std::cref(logging), std::cref(session.parallel.topology), std::cref(log)));
   if (!logging.tensorboard_dir.empty())
     sinks.push_back(std::make_unique<TensorboardSink>(std::cref(config), std::cref(log)));
+  if (!logging.otlp_endpoint.empty())
+    sinks.push_back(
+        std::make_unique<OtlpSink>(otlp_target(logging.otlp_endpoint, config.checkpoint.save), std::cref(log)));
+  if (logging.has_alerts())
+    sinks.push_back(std::make_unique<AlertSink>(logging, config.checkpoint.save, std::cref(log)));
   if (const Path path = config.metrics_path(); !path.empty())
     sinks.push_back(std::make_unique<JsonlSink>(path, logging.metrics_every_iteration, std::cref(log)));
   return sinks;
@@ -159,7 +166,11 @@ std::vector<RankStats> TrainingLogger::log_ranks(const OffloadedBytesByClass& of
   if (factor > 0)
     for (const auto& text : {slow_ranks_.add(find_slow_rank(ranks, parallel.topology, factor)),
                              slow_groups_.add(find_slow_group(groups, window_.seconds().clock, factor))})
-      if (text) log_.warn(*text);
+      if (text)
+        log_event({.kind = RunEvent::Kind::Straggler,
+                   .iteration = window_.last().iteration,
+                   .text = *text,
+                   .console = RunEvent::Console::Warning});
   return ranks;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/strings.h"
+#include "base/url.h"
 #include "megatron_cpp/config/sections/fault_injection_config.h"
 #include "megatron_cpp/config/sections/logging_config.h"
 #include "megatron_cpp/config/sections/training_config.h"
@@ -45,6 +46,23 @@ void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
   needs_bf16_ends(t.num_layers_at_end_in_bf16 != defaults.num_layers_at_end_in_bf16, "num_layers_at_end_in_bf16");
 }
 
+/// Appends conflicts of collectors and alerts.
+void add_receiver_conflicts(const LoggingConfig& l, std::vector<std::string>& errors) {
+  const auto check_url = [&](const std::string& url, const char* key, const char* also_allowed) {
+    if (!url.empty() && !is_http_url(url))
+      errors.push_back(
+          str("logging.", key, ": \"", url, "\" must begin with http:// or https:// and name a host", also_allowed));
+  };
+  check_url(l.otlp_endpoint, "otlp_endpoint", "");
+  if (!l.alert_webhook.starts_with('$')) check_url(l.alert_webhook, "alert_webhook", ", or be $NAME of a variable");
+  for (const std::string& name : l.alert_events)
+    if (std::ranges::find(kEventNames, name) == kEventNames.end())
+      errors.push_back(str("logging.alert_events: \"", name, "\" must be one of ",
+                           join(std::vector<std::string>(kEventNames.begin(), kEventNames.end()), ", ")));
+  if (l.alert_events != LoggingConfig().alert_events && !l.has_alerts())
+    errors.push_back("logging.alert_events: only read with alert_command or alert_webhook");
+}
+
 }  // namespace
 
 std::vector<std::string> TrainingConfig::conflicts() const {
@@ -82,6 +100,7 @@ std::vector<std::string> LoggingConfig::conflicts() const {
     errors.push_back(str("logging.straggler_factor: ", straggler_factor, " must be above 1, or 0 for none"));
   if (tensorboard_histogram_interval > 0 && tensorboard_dir.empty())
     errors.push_back("logging.tensorboard_histogram_interval: needs tensorboard_dir");
+  add_receiver_conflicts(*this, errors);
   return errors;
 }
 

@@ -17,6 +17,10 @@ struct EnumNames<TimingLogOption> {
   static constexpr std::array<std::string_view, 3> value{"max", "minmax", "all"};
 };
 
+/// Events of a run.
+inline constexpr std::array<std::string_view, 8> kEventNames{"save", "skip", "spike",   "roll back",
+                                                             "stop", "end",  "failure", "straggler"};
+
 struct LoggingConfig {
   i64 log_interval = 10;
   bool show_progress = true;
@@ -38,6 +42,10 @@ struct LoggingConfig {
   bool log_num_zeros_in_grad = false;
   i64 log_layer_statistics_interval = 0;
   i64 tensorboard_histogram_interval = 0;
+  std::string otlp_endpoint;
+  std::string alert_command;
+  std::string alert_webhook;
+  std::vector<std::string> alert_events{"spike", "roll back", "straggler", "stop", "failure", "end"};
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -81,7 +89,19 @@ struct LoggingConfig {
           "iterations between two tables with the norms and the activation size of each layer; 0 = none", at_least(0));
     visit("tensorboard_histogram_interval", self.tensorboard_histogram_interval,
           "iterations between two histograms of the weights and gradient of every parameter; 0 = none", at_least(0));
+    visit("otlp_endpoint", self.otlp_endpoint,
+          "URL of an OpenTelemetry collector, e.g. http://localhost:4318; receives log lines, evaluations and events; "
+          "empty = none");
+    visit("alert_command", self.alert_command,
+          "shell command run on rank 0 at each of alert_events; its standard input is a JSON object; empty = none");
+    visit("alert_webhook", self.alert_webhook,
+          "URL to which the JSON object of each of alert_events is posted, or $NAME for an environment variable with "
+          "the URL; empty = none");
+    visit("alert_events", self.alert_events,
+          "events that alert: save, skip, spike, roll back, straggler, stop, failure, end");
   }
+
+  bool has_alerts() const { return !alert_command.empty() || !alert_webhook.empty(); }
 
   /// Returns every violated rule between fields, as "logging.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
