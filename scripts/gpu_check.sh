@@ -262,6 +262,12 @@ generates() {
   echo "$(wc -w <"$work/text_cuda") words, identical to the CPU"
 }
 
+# Golden models and trainings, and trainings that are compared with the CPU.
+golden_tests() {
+  [ -z "$simulated" ] || { echo "too long for a simulation; run by ctest -L cuda-sim" && return 77; }
+  tests megatron_cpp_tests '*cuda*-*TwelveSteps*'
+}
+
 # Attention forward and backward over 32768 tokens with four query heads per key head: it must not allocate a matrix of
 # 32768 x 32768 elements nor use the fallback kernel.
 long_attention() {
@@ -346,7 +352,7 @@ op_filter='*cuda*'
 [ -z "$simulated" ] || op_filter='*StepOps*cuda*:*OptimizerOps*cuda*:*Fp8*cuda*:*RopeOps*cuda*'
 export -f gpu_info tests sanitized data on_ranks pretrain_on pretrain losses uses_cudnn learns learns_in_fp8 learns_in_fp16 gelu_epilogues
 export -f reproducible layout on_disk close_losses async_transfers experts bench close_to_bf16 continuation generates
-export -f long_attention architecture
+export -f long_attention architecture golden_tests
 
 # Most important checks. Their limits add up to less than the default of --seconds.
 kernel_subset='*Attention*Packed*bf16_cuda*:*NormOps*bf16_cuda_aligned:*CrossEntropyOps*Gradient*bf16_cuda*:*ExpertChoicesTest.DropLowestWeightsBeyondCapacity*cuda*'
@@ -369,7 +375,7 @@ check "bench step" 30 bench step
 # Optional checks: the other tests, further training options, and slow checks.
 kernels='*Ops*bf16_cuda*:*Attention*Packed*bf16_cuda*:*ExpertChoicesTest.DropLowestWeightsBeyondCapacity*cuda*'
 check "model tests" 40 tests model_tests '*cuda*'
-check "golden, CPU parity" 90 tests megatron_cpp_tests '*cuda*-*TwelveSteps*'
+check "golden, CPU parity" 90 golden_tests
 check "reproducible" 30 reproducible
 check "checkpoint tests" 20 tests checkpoint_tests '*cuda*'
 check "tp 2 on one GPU" 30 layout 2 --parallel.tensor_model_parallel_size=2

@@ -14,6 +14,7 @@
 #include "comm/object_collectives.h"
 #include "tensor/cuda/device.h"
 #include "tensor/cuda/event.h"
+#include "tensor/cuda/ordered_keys.h"
 
 namespace mcpp {
 namespace {
@@ -171,6 +172,7 @@ class NcclCommunicator final : public Communicator {
   Work all_reduce(Tensor& t, ReduceOp op) override {
     if (is_on_host(t)) return host_->all_reduce(t, op);
     if (t.numel() == 0 || size() == 1) return {};
+    if (op == ReduceOp::Max && is_float(t.dtype())) return all_reduce_max(t);
     return collective(Kind::Sum, "ncclAllReduce", {t, {}}, [&](ncclComm_t comm, cudaStream_t stream) {
       return ncclAllReduce(t.raw(), t.raw(), count(t), nccl_type(t.dtype()), op == ReduceOp::Sum ? ncclSum : ncclMax,
                            comm, stream);
@@ -269,6 +271,17 @@ class NcclCommunicator final : public Communicator {
 
   using Kind = LaneSelector::Kind;
 
+  /// Reduces integers that are ordered like the numbers, because NCCL's maximum of NaN and a number is the number.
+  Work all_reduce_max(const Tensor& t) {
+    const Tensor keys = Tensor::empty({t.numel()}, ordered_key_type(t.dtype()), t.device());
+    return collective(Kind::Sum, "ncclAllReduce", {t, keys}, [&](ncclComm_t comm, cudaStream_t stream) {
+      encode_ordered_keys(t, keys, stream);
+      const ncclResult_t result =
+          ncclAllReduce(keys.raw(), keys.raw(), count(keys), nccl_type(keys.dtype()), ncclMax, comm, stream);
+      if (result == ncclSuccess) decode_ordered_keys(keys, t, stream);
+      return result;
+    });
+  }
   template <class Call>
   Work collective(Kind kind, const char* name, std::array<Tensor, 2> tensors, Call&& call) {
     const std::size_t index = lane_selector_->begin(kind);

@@ -49,6 +49,7 @@ endforeach()
 mcpp_simulate(megatron_cpp_tests "${fast}" nccl_layouts.fast *NcclLayouts*cuda* MCPP_SIMULATOR_POLICY=random)
 mcpp_simulate(megatron_cpp_tests cuda-sim nccl_layouts.late_loading *NcclLayouts*cuda* MCPP_SIMULATOR_LATE_LOADING=1)
 mcpp_simulate(comm_tests cuda-sim comm.staged *staged_cuda*)
+mcpp_simulate(comm_tests "${fast}" comm.any_order *nccl_cuda* MCPP_SIMULATOR_POLICY=random)  # as NCCL adds
 mcpp_simulate(megatron_cpp_tests cuda-sim golden *GoldenModelTest.Logits*cuda*)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden_training *GoldenModelTest.Twelve*cuda*)
 # Layouts of two to eight ranks over NCCL, compared as on CPUs (tests/megatron_cpp/layouts): random compositions in
