@@ -20,11 +20,6 @@ struct TextResult {
   Perplexity perplexity;
 };
 
-struct TaskResult {
-  Task task;
-  TaskScores scores;
-};
-
 /// Results of an evaluation.
 struct EvaluationReport {
   Path checkpoint;
@@ -143,35 +138,14 @@ class Evaluation {
     return results;
   }
 
-  /// Returns the results on rank 0, the only rank that reads the files. Other ranks return tasks without scores.
-  std::vector<TaskResult> score_tasks(const std::vector<std::string>& inputs) {
-    std::vector<Task> tasks;
-    const TaskRequests requests = unpack_requests(broadcast_from_rank0(ranks_, [&] {
-      const Tokenizer tokenizer = inference_.tokenizer();
-      const TaskEncoder encoder{.encode = [&](std::string_view text) { return tokenizer.encode(text); },
-                                .prefix = inference_.special_tokens().text_begin(tokenizer),
-                                .adds_prefix = inference_.special_tokens().adds_bos};
-      TaskRequests all_requests;
-      for (const std::string& file : expand_patterns(inputs)) {
-        tasks.push_back(read_task(file));
-        add_requests(tasks.back(), encoder, window(), all_requests);
-      }
-      return pack(all_requests);
-    }));
-    const std::vector<Likelihood> likelihoods = score_requests(inference_.model(), inference_.parallel(), requests,
-                                                               {.micro_batch_size = options_.micro_batch_size,
-                                                                .documents = inference_.document_rules(),
-                                                                .progress = progress("continuations")});
-    std::vector<TaskResult> results;
-    std::span<const Likelihood> rest = likelihoods;
-    for (Task& task : tasks) {
-      std::size_t count = 0;
-      for (const TaskItem& item : task.items) count += item.continuations.size();
-      TaskScores scores = task_scores(task, rest.first(count));
-      rest = rest.subspan(count);
-      results.push_back({std::move(task), std::move(scores)});
-    }
-    return results;
+  /// Returns the results on rank 0, the only rank that reads the files; other ranks return an empty list.
+  std::vector<TaskResult> score_tasks(const std::vector<std::string>& files) {
+    const TaskSuite suite(
+        files, [&] { return task_encoder(inference_.tokenizer(), inference_.special_tokens()); }, window(), ranks_);
+    return *suite.score(inference_.model(), inference_.parallel(),
+                        {.micro_batch_size = options_.micro_batch_size,
+                         .documents = inference_.document_rules(),
+                         .progress = progress("continuations")});
   }
 
  private:

@@ -43,6 +43,8 @@ void find_in_training(const Config& config, std::vector<UnusedKey>& keys) {
   const bool has_experts = config.model.moe.num_experts > 0;
   collector.add(!has_experts && std::ranges::count(t.recompute_modules, "moe_act") > 0, "recompute_modules",
                 "model.num_experts", "\"moe_act\" needs a model with experts (model.num_experts); remove it");
+  collector.add(!t.eval_tasks.empty() && t.eval_iters == 0, "eval_tasks", "training.eval_iters",
+                "no evaluation runs because training.eval_iters is 0; remove it");
   collector.add(t.eval_on_start && t.eval_iters == 0, "eval_on_start", "training.eval_iters",
                 "no evaluation runs because training.eval_iters is 0; remove it");
   constexpr const char* kNeedsSpikes = "only read when spike_policy is not \"off\"; remove it";

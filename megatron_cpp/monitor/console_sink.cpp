@@ -161,6 +161,14 @@ void ConsoleSink::write_ranks(const RankTable& table) {
   log_.info(memory_table(table.ranks));
 }
 
+void ConsoleSink::write_task(const TaskStats& stats) {
+  std::vector<std::string> metrics;
+  for (const TaskStats::Metric& metric : stats.metrics)
+    metrics.push_back(str(metric.name, " ", fixed(metric.value, 4),
+                          metric.standard_error ? " +- " + fixed(*metric.standard_error, 4) : ""));
+  log_.info(str("task ", stats.task, " at iteration ", stats.iteration, ": ", join(metrics, ", ")));
+}
+
 void ConsoleSink::write_sample(const TextSample& sample) {
   log_.info(str("sample at iteration ", sample.iteration, ": ", sample.prompt, sample.text));
 }

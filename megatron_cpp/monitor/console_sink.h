@@ -37,6 +37,7 @@ class ConsoleSink final : public MetricsSink {
   /// Writes the tables once, after the first interval that excludes start-up.
   void write_ranks(const RankTable& table) override;
   void write_evaluation(const ValidationStats& stats) override { log_.info(validation_lines(stats)); }
+  void write_task(const TaskStats& stats) override;
   void write_sample(const TextSample& sample) override;
   void write_event(const RunEvent& event) override;
 

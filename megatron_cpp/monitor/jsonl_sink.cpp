@@ -115,6 +115,16 @@ void JsonlSink::write_evaluation(const ValidationStats& stats) {
   file_.append(to_json_line(object));
 }
 
+void JsonlSink::write_task(const TaskStats& stats) {
+  OrderedJson object{{"type", stats.split()}, {"iteration", stats.iteration}, {"items", stats.items}};
+  for (const TaskStats::Metric& metric : stats.metrics) {
+    object[metric.name] = metric.value;
+    if (metric.standard_error) object[metric.name + "_stderr"] = *metric.standard_error;
+  }
+  object["time"] = utc_now();
+  file_.append(to_json_line(object));
+}
+
 void JsonlSink::write_start(const RunStart& start) {
   file_.append(to_json_line(OrderedJson{{"type", "run"},
                                         {"iteration", start.iteration},

@@ -26,6 +26,7 @@ class JsonlSink final : public MetricsSink {
   /// Writes a table. With many ranks, skips most tables, so that tables take up about as much of the file as lines.
   void write_ranks(const RankTable& table) override;
   void write_evaluation(const ValidationStats& stats) override;
+  void write_task(const TaskStats& stats) override;
   void write_sample(const TextSample& sample) override;
   void write_event(const RunEvent& event) override;
 

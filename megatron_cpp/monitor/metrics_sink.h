@@ -59,6 +59,23 @@ struct ValidationStats {
   double perplexity() const;  ///< exp(min(20, loss)), as in Megatron-LM
 };
 
+/// Result of a task, training.eval_tasks.
+struct TaskStats {
+  struct Metric {
+    std::string name;  ///< as TaskMetric::name
+    double value = 0;
+    std::optional<double> standard_error = {};
+  };
+  i64 iteration = 0;
+  std::string task;
+  i64 items = 0;
+  i64 consumed_samples = 0;  ///< samples that the training has read
+  std::vector<Metric> metrics = {};
+
+  /// Returns the name among the evaluations of a run, "task-<task>".
+  std::string split() const { return "task-" + task; }
+};
+
 /// Description of a run when it starts or resumes.
 struct RunStart {
   i64 iteration = 0;  ///< last completed iteration; 0 for a new run
@@ -125,6 +142,7 @@ class MetricsSink {
   /// Writes the statistics of the ranks; called before write_line().
   virtual void write_ranks(const RankTable&) {}
   virtual void write_evaluation(const ValidationStats&) {}
+  virtual void write_task(const TaskStats&) {}
   virtual void write_sample(const TextSample&) {}
   virtual void write_event(const RunEvent&) {}
 };

@@ -167,6 +167,14 @@ void OtlpSink::write_evaluation(const ValidationStats& stats) {
   send_metrics(std::move(points));
 }
 
+void OtlpSink::write_task(const TaskStats& stats) {
+  Points points;
+  points.attributes.push_back(attribute("task", stats.task));
+  for (const TaskStats::Metric& metric : stats.metrics) points.add("task." + metric.name, "1", metric.value);
+  points.add("task.iteration", "{iteration}", stats.iteration);
+  send_metrics(std::move(points));
+}
+
 void OtlpSink::send_metrics(Points points) {
   send(kMetricsPath, "resourceMetrics", "scopeMetrics", std::move(points.metrics), "metrics");
 }

@@ -34,6 +34,7 @@ class OtlpSink final : public MetricsSink {
   void write_start(const RunStart& start) override;
   void write_line(const IterationStats& line) override;
   void write_evaluation(const ValidationStats& stats) override;
+  void write_task(const TaskStats& stats) override;
   void write_event(const RunEvent& event) override;
 
  private:

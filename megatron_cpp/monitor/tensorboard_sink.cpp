@@ -265,7 +265,7 @@ void TensorboardWriter::begin(const KeepEventFn& should_keep) {
 namespace {
 
 constexpr std::string_view kVsSamples = " vs samples", kPerplexity = " ppl", kLoss = "lm loss",
-                           kConfiguration = "configuration";
+                           kConfiguration = "configuration", kTask = "task ";
 
 std::string evaluation_tag(std::string_view split) {
   return str(kLoss, " ", split);
@@ -317,6 +317,10 @@ bool is_valid_after_resume(i64 step, std::string_view tag, const ResumePoint& at
   if (step != last) return step < last;
   if (tag == kConfiguration) return false;
   if (tag.ends_with(kPerplexity)) tag.remove_suffix(kPerplexity.size());
+  if (tag.starts_with(kTask)) {
+    tag.remove_prefix(kTask.size());
+    return at.evaluations.contains(str("task-", tag.substr(0, tag.rfind(' '))));
+  }
   const std::string prefix = evaluation_tag("");
   return !tag.starts_with(prefix) || at.evaluations.contains(std::string(tag.substr(prefix.size())));
 }
@@ -399,6 +403,13 @@ void TensorboardSink::write_evaluation(const ValidationStats& stats) {
   Record record(stats.iteration, stats.consumed_samples);
   record.add_on_both_axes(evaluation_tag(stats.split), stats.lm_loss);
   record.add_on_both_axes(str(evaluation_tag(stats.split), kPerplexity), stats.perplexity());
+  record.write_to(writer_);
+}
+
+void TensorboardSink::write_task(const TaskStats& stats) {
+  Record record(stats.iteration, stats.consumed_samples);
+  for (const TaskStats::Metric& metric : stats.metrics)
+    record.add_on_both_axes(str(kTask, stats.task, " ", metric.name), metric.value);
   record.write_to(writer_);
 }
 

@@ -100,6 +100,7 @@ class TensorboardSink final : public MetricsSink {
   void write_step(const StepRecord& finished) override;
   void write_line(const IterationStats& line) override;
   void write_evaluation(const ValidationStats& stats) override;
+  void write_task(const TaskStats& stats) override;
 
  private:
   class Record;

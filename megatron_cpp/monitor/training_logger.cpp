@@ -213,6 +213,11 @@ void TrainingLogger::log_evaluation(const ValidationStats& stats) {
   for (const auto& sink : sinks_) sink->write_evaluation(stats);
 }
 
+void TrainingLogger::log_task(const TaskStats& stats) {
+  evaluations_.insert({stats.split(), stats.iteration});
+  for (const auto& sink : sinks_) sink->write_task(stats);
+}
+
 void TrainingLogger::log_sample(const TextSample& sample) {
   for (const auto& sink : sinks_) sink->write_sample(sample);
 }

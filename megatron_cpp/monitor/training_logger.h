@@ -104,10 +104,12 @@ class TrainingLogger {
   void log_line(const OffloadedBytesByClass& offloaded);
 
   void log_evaluation(const ValidationStats& stats);
-  /// Returns true if this split was evaluated at the iteration, by this run or, on rank 0, by the one that it resumes.
+  /// Returns true if this split or task was evaluated at the iteration, by this run or, on rank 0, by the one that it
+  /// resumes.
   bool has_evaluation(const std::string& split, i64 iteration) const {
     return evaluations_.contains({split, iteration});
   }
+  void log_task(const TaskStats& stats);
   void log_sample(const TextSample& sample);
   void log_event(const RunEvent& event);
 

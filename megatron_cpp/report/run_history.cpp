@@ -129,7 +129,7 @@ void RunHistory::add_line(std::string_view line) {
     samples.push_back({.iteration = iteration, .prompt = text_in(record, "prompt"), .text = text_in(record, "text")});
   } else if (type == "ranks") {
     add_ranks(iteration, record);
-  } else if (record.contains("lm_loss")) {
+  } else if (record.contains("lm_loss") || type.starts_with("task-")) {
     add_evaluation(iteration, type, record);
   }
 }

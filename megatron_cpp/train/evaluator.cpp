@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/integer_math.h"
+#include "base/strings.h"
 #include "comm/object_collectives.h"
 #include "megatron_cpp/inference/generation.h"
 #include "parallel/reduce_scalar.h"
@@ -14,6 +15,16 @@ Evaluator::Evaluator(const RunContext& run, StoredRef<Datasets> datasets, Traini
                      const SpecialTokens& special_tokens)
     : run_(run), datasets_(datasets), state_(state), progress_(progress) {
   const Config& config = run.config;
+  if (!config.training.eval_tasks.empty()) {
+    check_input(state.chunks().size() == 1, "training.eval_tasks: needs one stage per pipeline rank, not ",
+                state.chunks().size());
+    tasks_.emplace(
+        config.training.eval_tasks,
+        [&] { return task_encoder(Tokenizer(config.data.tokenizer_model), special_tokens); }, config.model.seq_length,
+        run.world());
+    check_scoring_memory(*state.chunks().front().model, run.session.parallel, config.model.seq_length,
+                         config.training.micro_batch_size);
+  }
   if (config.logging.sample_prompt.empty()) return;
   tokenizer_.emplace(config.data.tokenizer_model);
   prompt_ = tokenizer_->encode(config.logging.sample_prompt);
@@ -35,7 +46,38 @@ void Evaluator::evaluate_validation_sets(const TrainingProgress& training, bool 
              training);
     is_evaluated = true;
   }
+  if (tasks_ && !is_stopped() && (!only_missing || has_missing_tasks(training.iteration))) score_tasks(training);
   if (is_evaluated && !is_stopped() && tokenizer_) log_sample(training.iteration);
+}
+
+bool Evaluator::has_missing_tasks(i64 iteration) {
+  return broadcast_from_rank0(run_.world(), [&] {
+    return std::ranges::any_of(tasks_->names(), [&](const std::string& name) {
+      return !run_.logger.has_evaluation(TaskStats{.task = name}.split(), iteration);
+    });
+  });
+}
+
+void Evaluator::score_tasks(const TrainingProgress& training) {
+  run_.session.enter(Activity::Evaluating, training.iteration);
+  const TimedRange range(run_.session.profiler.get(), "evaluate", Detail::Phase);
+  CpuDevice host;
+  const std::optional<std::vector<TaskResult>> results = tasks_->score(
+      *state_.chunks().front().model, run_.session.parallel,
+      {.micro_batch_size = run_.config.training.micro_batch_size,
+       .documents = document_rules(run_.config.data),
+       .progress = [&](i64 done, i64 all) { run_.log.progress(str("scored ", done, " of ", all, " continuations")); }},
+      [&] { return reduce_scalar(progress_.signal(), ReduceOp::Max, run_.world(), host) != 0; });
+  if (!results) return;
+  for (const TaskResult& result : *results) {
+    TaskStats stats{.iteration = training.iteration,
+                    .task = result.task.name,
+                    .items = std::ssize(result.task.items),
+                    .consumed_samples = training.consumed_samples};
+    for (const TaskMetric& metric : result.scores.metrics)
+      stats.metrics.push_back({metric.name, metric.value, metric.standard_error});
+    run_.logger.log_task(stats);
+  }
 }
 
 void Evaluator::evaluate_test_set(const TrainingProgress& training) {

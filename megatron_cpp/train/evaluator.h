@@ -6,6 +6,7 @@
 
 #include "data/dataset/datasets.h"
 #include "data/tokenizer/tokenizer.h"
+#include "megatron_cpp/inference/evaluation/tasks.h"
 #include "megatron_cpp/monitor/training_logger.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
@@ -18,13 +19,13 @@ namespace mcpp {
 /// can save in time; the next start repeats it. All member functions are collective.
 class Evaluator {
  public:
-  /// `progress` must be the observer of `state`. Reads the tokenizer if there is a prompt for text samples, which begin
-  /// and end as `special_tokens` state.
+  /// `progress` must be the observer of `state`. Reads the tasks of training.eval_tasks, and the tokenizer if there is
+  /// a prompt for text samples, which begin and end as `special_tokens` state.
   Evaluator(const RunContext& run, StoredRef<Datasets> datasets, TrainingState& state, StepProgress& progress,
             const SpecialTokens& special_tokens);
 
-  /// Evaluates every validation set, then generates a text sample. If `only_missing`, skips the sets that were already
-  /// evaluated at this iteration.
+  /// Evaluates every validation set, scores the tasks, then generates a text sample. If `only_missing`, skips what was
+  /// already evaluated at this iteration.
   void evaluate_validation_sets(const TrainingProgress& training, bool only_missing);
   /// Evaluates the test set, if there is one that was not yet evaluated at this iteration.
   void evaluate_test_set(const TrainingProgress& training);
@@ -38,6 +39,9 @@ class Evaluator {
   std::optional<EvaluationOutcome> mean_loss(const std::string& split, const Dataset& dataset, i64 samples);
   bool needs_evaluation(const std::string& split, i64 iteration);
   bool is_stopped() const { return state_.stop_request().signal != 0; }
+  /// Scores the tasks of training.eval_tasks and logs them.
+  void score_tasks(const TrainingProgress& training);
+  bool has_missing_tasks(i64 iteration);
   void log_sample(i64 iteration);
   /// Continues logging.sample_prompt with tokens sampled as `generate` does, with a fixed random seed. The text depends
   /// only on the weights, not on the layout, except where a random draw is within rounding error of the boundary
@@ -52,6 +56,7 @@ class Evaluator {
   StepProgress& progress_;
   std::optional<Tokenizer> tokenizer_;  // set if there is a prompt
   std::vector<i32> prompt_, stop_tokens_;
+  std::optional<TaskSuite> tasks_;
 };
 
 }  // namespace mcpp

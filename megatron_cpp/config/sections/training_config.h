@@ -77,6 +77,7 @@ struct TrainingConfig {
   OffloadTier offload_activations = OffloadTier::Device;
   i64 eval_interval = 1000;
   i64 eval_iters = 100;
+  std::vector<std::string> eval_tasks;
   bool eval_on_start = false;
   NanPolicy nan_policy = NanPolicy::Skip;
   SpikePolicy spike_policy = SpikePolicy::Warn;
@@ -104,6 +105,8 @@ struct TrainingConfig {
     memory_fields(self, visit);
     visit("eval_interval", self.eval_interval, "iterations between two evaluations; 0 = only at the end", at_least(0));
     visit("eval_iters", self.eval_iters, "global batches in one evaluation; 0 = no evaluation", between(0, 1e12));
+    visit("eval_tasks", self.eval_tasks,
+          "likelihood tasks scored at each evaluation: JSONL files or glob patterns, as for `evaluate --tasks`");
     visit("eval_on_start", self.eval_on_start, "also evaluate before the first iteration");
     policy_fields(self, visit);
     visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));

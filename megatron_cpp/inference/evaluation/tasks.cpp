@@ -9,6 +9,8 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "comm/object_collectives.h"
+#include "data/preprocess/input_files.h"
 #include "data/preprocess/text_source.h"
 #include "megatron_cpp/inference/inference.h"
 
@@ -118,6 +120,14 @@ std::size_t size_without_whitespace(std::string_view text) {
 
 }  // namespace
 
+TaskEncoder task_encoder(Tokenizer tokenizer, const SpecialTokens& special) {
+  const i32 prefix = special.text_begin(tokenizer);
+  const auto shared = std::make_shared<const Tokenizer>(std::move(tokenizer));
+  return {.encode = [shared](std::string_view text) { return shared->encode(text); },
+          .prefix = prefix,
+          .adds_prefix = special.adds_bos};
+}
+
 EncodedPair encode_pair(const TaskEncoder& encoder, std::string context, std::string continuation) {
   const std::size_t size = size_without_whitespace(context);
   continuation.insert(0, context, size);
@@ -182,24 +192,31 @@ TaskRequests unpack_requests(std::string_view bytes) {
   return requests;
 }
 
-std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel, const TaskRequests& requests,
-                                       ScoringOptions options) {
+namespace {
+
+/// Returns the scores of consecutive windows, whose tokens are consecutive too. Collective over `parallel`; arguments
+/// and results are identical on all ranks.
+std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
+                                       std::span<const EvaluationWindow> windows, ScoringOptions options) {
   options.compute_most_likely = true;
-  std::vector<EvaluationWindow> by_length = requests.windows;
+  const i64 begin = windows.front().begin, end = windows.back().begin + windows.back().length;
+  std::vector<EvaluationWindow> by_length(windows.begin(), windows.end());
+  for (EvaluationWindow& window : by_length) window.begin -= begin;
   std::ranges::stable_sort(by_length, std::greater{}, &EvaluationWindow::length);
-  const TokenScores scores = score_windows(stage, parallel, requests.tokens, by_length, options);
+  const TokenScores scores = score_windows(
+      stage, parallel, tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
+      by_length, options);
   std::vector<Likelihood> likelihoods;
-  for (const EvaluationWindow& window : requests.windows) {
+  for (const EvaluationWindow& window : windows) {
     Likelihood& likelihood = likelihoods.emplace_back(Likelihood{.is_greedy = true});
-    for (i64 i = window.begin + window.length - window.scored; i < window.begin + window.length; ++i) {
+    const i64 last = window.begin - begin + window.length;
+    for (i64 i = last - window.scored; i < last; ++i) {
       likelihood.log_likelihood -= scores.nll[static_cast<std::size_t>(i)];
       likelihood.is_greedy = likelihood.is_greedy && scores.is_most_likely[static_cast<std::size_t>(i)];
     }
   }
   return likelihoods;
 }
-
-namespace {
 
 /// Returns the number of code points of UTF-8 text.
 double characters(const std::string& text) {
@@ -271,6 +288,52 @@ TaskScores task_scores(const Task& task, std::span<const Likelihood> likelihoods
     scores.metrics.push_back(perplexity_of(scores.items));
   }
   return scores;
+}
+
+TaskSuite::TaskSuite(const std::vector<std::string>& patterns, const std::function<TaskEncoder()>& make_encoder,
+                     i64 seq_length, Communicator& ranks)
+    : requests_(unpack_requests(broadcast_from_rank0(ranks, [&] {
+        const TaskEncoder encoder = make_encoder();
+        TaskRequests requests;
+        for (const std::string& file : expand_patterns(patterns)) {
+          tasks_.push_back(read_task(file));
+          add_requests(tasks_.back(), encoder, seq_length, requests);
+        }
+        return pack(requests);
+      }))) {}
+
+std::optional<std::vector<TaskResult>> TaskSuite::score(GPTModel& stage, ParallelState& parallel,
+                                                        const ScoringOptions& options,
+                                                        const std::function<bool()>& should_stop) const {
+  // Large enough that padding to the longest window of a batch costs little.
+  constexpr std::size_t kWindowsBetweenStops = 1024;
+  std::vector<Likelihood> likelihoods;
+  const i64 all = std::ssize(requests_.windows);
+  while (std::ssize(likelihoods) < all) {
+    if (should_stop()) return std::nullopt;
+    const i64 done = std::ssize(likelihoods);
+    ScoringOptions part = options;
+    part.progress = [&](i64 scored, i64) { options.progress(done + scored, all); };
+    const std::span<const EvaluationWindow> rest = std::span(requests_.windows).subspan(likelihoods.size());
+    for (const Likelihood& likelihood : score_requests(stage, parallel, requests_.tokens,
+                                                       rest.first(std::min(rest.size(), kWindowsBetweenStops)), part))
+      likelihoods.push_back(likelihood);
+  }
+  std::vector<TaskResult> results;
+  std::span<const Likelihood> rest = likelihoods;
+  for (const Task& task : tasks_) {
+    std::size_t count = 0;
+    for (const TaskItem& item : task.items) count += item.continuations.size();
+    results.push_back({task, task_scores(task, rest.first(count))});
+    rest = rest.subspan(count);
+  }
+  return results;
+}
+
+std::vector<std::string> TaskSuite::names() const {
+  std::vector<std::string> names;
+  for (const Task& task : tasks_) names.push_back(task.name);
+  return names;
 }
 
 std::string samples_as_jsonl(const Task& task, const TaskScores& scores) {

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/file.h"
+#include "data/tokenizer/tokenizer.h"
 #include "megatron_cpp/inference/window_scorer.h"
+#include "megatron_cpp/resume/special_tokens.h"
 
 namespace mcpp {
 
@@ -52,6 +54,9 @@ struct TaskEncoder {
   bool adds_prefix = false;  ///< add `prefix` before every context that does not begin with it
 };
 
+/// Returns the encoder of a model with these special tokens.
+TaskEncoder task_encoder(Tokenizer tokenizer, const SpecialTokens& special);
+
 struct EncodedPair {
   std::vector<i32> context, continuation;
 };
@@ -83,11 +88,6 @@ struct Likelihood {
   bool is_greedy = false;     ///< true if each of its tokens is the most likely one
 };
 
-/// Returns the scores by window of the requests. Collective over `parallel`; arguments and results are identical on all
-/// ranks.
-std::vector<Likelihood> score_requests(GPTModel& stage, ParallelState& parallel, const TaskRequests& requests,
-                                       ScoringOptions options);
-
 // Metrics of a task, computed from the likelihoods of its continuations as in lm-evaluation-harness.
 
 /// Scores of one item. For tasks without choice only `acc` is used: true if the model would generate the continuation.
@@ -114,6 +114,34 @@ struct TaskScores {
 
 /// Computes the metrics. `likelihoods` is ordered by item, then by continuation.
 TaskScores task_scores(const Task& task, std::span<const Likelihood> likelihoods);
+
+struct TaskResult {
+  Task task;
+  TaskScores scores;
+};
+
+/// Tasks that the ranks of a model score together. Only rank 0 reads the files and has the items; every rank has the
+/// requests.
+class TaskSuite {
+ public:
+  /// Reads the files that match `patterns`. Calls `make_encoder` on rank 0 only. Throws BadInput on all ranks like
+  /// read_task() and add_requests(). Collective over `ranks`.
+  TaskSuite(const std::vector<std::string>& patterns, const std::function<TaskEncoder()>& make_encoder, i64 seq_length,
+            Communicator& ranks);
+
+  /// Returns the results on rank 0, in the order of the files; other ranks return an empty list. Calls `should_stop`
+  /// regularly, which must return the same value on all ranks, and returns std::nullopt if it is true. Collective.
+  std::optional<std::vector<TaskResult>> score(
+      GPTModel& stage, ParallelState& parallel, const ScoringOptions& options,
+      const std::function<bool()>& should_stop = [] { return false; }) const;
+
+  /// Returns the names of the tasks; empty except on rank 0.
+  std::vector<std::string> names() const;
+
+ private:
+  std::vector<Task> tasks_;
+  TaskRequests requests_;
+};
 
 /// Returns one JSON object per item, with its line number, the score of each continuation and the resulting metrics.
 std::string samples_as_jsonl(const Task& task, const TaskScores& scores);

@@ -30,11 +30,14 @@ function stepCurves(state, key) {
     run, label: run.name, xs: run.steps.columns[state.axis().column], ys: run.steps.columns[key], dash: run.dash }));
 }
 
+const isTask = (split) => split.startsWith("task-");
+
+/** Returns the curves of a split: the loss, or the accuracy of a task. */
 function evaluationCurves(state, split, label) {
   return runs.filter((run) => run.evaluations[split]).map((run) => {
     const columns = run.evaluations[split].columns;
     return { run, label: label(run), xs: columns[state.axis().column], hasMarks: true, dash: "5 3",
-      ys: columns.lm_loss ?? column(undefined, columns.iteration.length) };
+      ys: columns[isTask(split) ? "acc" : "lm_loss"] ?? column(undefined, columns.iteration.length) };
   });
 }
 
@@ -57,9 +60,10 @@ function chartSpecs(state) {
   const loss = { key: "loss", title: "Loss", unit: "training; dashed: held-out texts", format: formatNumber,
     marks: () => eventMarks(state),
     curves: () => [...stepCurves(state, "lm_loss"),
-      ...splits().flatMap((split) => evaluationCurves(state, split, (run) => `${run.name}, ${split}`))] };
-  const evaluations = splits().map((split, i) => ({ key: `evaluation-${i}`, title: `Loss: ${split}`, format: formatNumber,
-    curves: () => evaluationCurves(state, split, (run) => run.name) }));
+      ...splits().filter((split) => !isTask(split)).flatMap((split) => evaluationCurves(state, split, (run) => `${run.name}, ${split}`))] };
+  const evaluations = splits().map((split, i) => ({ key: `evaluation-${i}`,
+    title: isTask(split) ? `Accuracy: ${split.slice("task-".length)}` : `Loss: ${split}`,
+    format: isTask(split) ? formatPercent : formatNumber, curves: () => evaluationCurves(state, split, (run) => run.name) }));
   const known = STEP_CHARTS.map((spec) => spec.key).concat(NOT_CHARTED);
   const others = [...new Set(runs.flatMap((run) => Object.keys(run.steps.columns)))]
     .filter((key) => !known.includes(key)).map((key) => (key.startsWith("timer_")

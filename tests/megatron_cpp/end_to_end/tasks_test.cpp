@@ -192,5 +192,60 @@ TEST_F(EvaluationTasksTest, EvaluatesTextsDatasetsAndTasksTogether) {
   expect_refused({both, "--by_file", "--data=" + at("absent")}, "absent");
 }
 
+/// Tasks of training.eval_tasks have the scores of `evaluate --tasks`, on every layout.
+TEST_F(EvaluationTasksTest, TrainingScoresTasksLikeEvaluate) {
+  write_file_atomic(folder_ / "small.jsonl",
+                    R"({"context": "First Citizen:\nBefore we", "continuations": ["proceed", "go", "a"], "answer": 0})"
+                    "\n"
+                    R"({"context": "Speak,", "continuations": ["speak.", "xylophone"], "answer": [1]})"
+                    "\n"
+                    R"({"context": "You are all", "continuations": ["resolved", "rather", "to die"], "answer": 2})"
+                    "\n");
+  const Strings tasks{"--training.eval_tasks=" + at("small.jsonl")};
+  const auto expect_scores = [&](const std::string& folder) {
+    const Json expected =
+        json_of(run_ok({"evaluate", "--load=" + at(folder), "--json", "--tasks=" + at("small.jsonl")}));
+    const std::vector<Json> found = records(folder, "task-small");
+    ASSERT_FALSE(found.empty());
+    EXPECT_EQ(found.back()["iteration"], 12);
+    EXPECT_EQ(found.back()["items"], 3);
+    for (const char* key : {"acc", "acc_norm", "acc_bytes", "acc_stderr"})
+      EXPECT_EQ(found.back()[key], expected["tasks"][0][key]) << key;
+  };
+  train("run", plus(tasks, "--training.exit_interval=8"));
+  train("run", tasks);
+  expect_scores("run");
+  std::set<i64> iterations;
+  for (const Json& record : records("run", "task-small")) iterations.insert(record["iteration"].get<i64>());
+  EXPECT_EQ(iterations.size(), records("run", "task-small").size()) << "an evaluation is repeated after the restart";
+  run_ok({"report", at("run"), "--output=" + at("report.html")});
+  EXPECT_CONTAINS(read_text_file(at("report.html")), "task-small");
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+  const std::string p = "--parallel.";
+  int count = 0;
+  for (const auto& [ranks, keys] : {std::pair{2, Strings{p + "pipeline_model_parallel_size=2"}},
+                                    {2, {p + "tensor_model_parallel_size=2"}},
+                                    {2, {p + "zero_stage=3"}}}) {
+    const std::string folder = str("run_", count++);
+    Strings args = pretrain(folder, tasks);
+    args.insert(args.end(), keys.begin(), keys.end());
+    const Outcome outcome = run_on(ranks, args);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    expect_scores(folder);
+  }
+}
+
+TEST_F(EvaluationTasksTest, TrainingRejectsUnusableTasks) {
+  const Outcome none =
+      run(pretrain("run", {"--training.eval_tasks=a", "--data.tokenizer_model=", "--model.vocab_size=400"}));
+  EXPECT_EQ(none.code, 2);
+  EXPECT_CONTAINS(none.err, "--training.eval_tasks=a: needs data.tokenizer_model");
+  write_file_atomic(folder_ / "bad.jsonl", "{}\n");
+  const Outcome bad = run(pretrain("run", {"--training.eval_tasks=" + at("bad.jsonl")}));
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_CONTAINS(bad.err, "bad.jsonl:1: has no key");
+  EXPECT_FALSE(std::filesystem::exists(at("run/metrics.jsonl"))) << "the run does not begin";
+}
+
 }  // namespace
 }  // namespace mcpp
