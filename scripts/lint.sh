@@ -127,6 +127,22 @@ check_docs() {
       END { exit findings }' - docs/*.md || report "docs have findings"
 }
 
+# Reports defects of mutations.tsv whose text no longer occurs in the source file.
+check_mutations() {
+  awk -F '\t' '
+    /^#/ || !NF { next }
+    {
+      source = ""
+      while ((getline line < $2) > 0) source = source line "\n"
+      close($2)
+      at = index(source, $3)
+      if (at && index(substr(source, at), $4)) next
+      print FILENAME ":" FNR ": " $2 " does not have \"" $4 "\" after \"" $3 "\""
+      findings = 1
+    }
+    END { exit findings }' tests/cuda_simulator/mutations.tsv || report "seeded defects have findings"
+}
+
 # check_commits [revision]: checks the commits since a revision, by default since the project version last changed.
 # Needs a clone with history.
 check_commits() {
@@ -177,7 +193,10 @@ case ${1:-} in
       check_script_comments
     fi
     ;;
-  docs) check_docs ;;
+  docs)
+    check_docs
+    check_mutations
+    ;;
   scripts)
     command -v shellcheck >/dev/null || skip "shellcheck is missing: scripts are not checked"
     check_scripts
@@ -188,6 +207,7 @@ case ${1:-} in
     check_comments "${libraries[@]}"
     check_script_comments
     check_docs
+    check_mutations
     if command -v shellcheck >/dev/null; then check_scripts; else echo "shellcheck is missing: scripts are not checked" >&2; fi
     if command -v clang-tidy >/dev/null; then
       check_with_clang_tidy "${1:-HEAD}"
