@@ -8,8 +8,8 @@
 //   }
 //
 // where Self is the struct or const struct. Members are bool, i64, double, std::string, an enum, or a std::vector,
-// OneOrList or PerLayer of those. A visitor is any object callable as visit(name, member, help, constraint =
-// {}).
+// OneOrList or PerLayer of those, or a std::vector of structs with fields. A visitor is any object callable as
+// visit(name, member, help, constraint = {}).
 #pragma once
 #include <algorithm>
 #include <array>

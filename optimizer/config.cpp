@@ -1,8 +1,20 @@
 #include "optimizer/config.h"
 
+#include <algorithm>
+
+#include "base/glob.h"
 #include "base/strings.h"
 
 namespace mcpp {
+
+bool ParamGroupConfig::matches(std::string_view name) const {
+  return std::ranges::any_of(match.values(), [&](const std::string& pattern) { return matches_glob(name, pattern); });
+}
+
+const ParamGroupConfig* OptimizerConfig::find_param_group(std::string_view name) const {
+  const auto it = std::ranges::find_if(param_group, [&](const ParamGroupConfig& group) { return group.matches(name); });
+  return it == param_group.end() ? nullptr : &*it;
+}
 
 /// Reports the keys that the selected optimizer ignores.
 void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
@@ -41,6 +53,19 @@ void OptimizerConfig::add_offload_conflicts(std::vector<std::string>& errors) co
     errors.push_back("optimizer.offload_segment_size: only read when offload is \"host\" or \"file\"");
 }
 
+void OptimizerConfig::add_param_group_conflicts(std::vector<std::string>& errors) const {
+  for (std::size_t i = 0; i < param_group.size(); ++i) {
+    const ParamGroupConfig& group = param_group[i];
+    const auto add = [&](const auto&... text) {
+      errors.push_back(str("optimizer.param_group: table ", i + 1, ": ", text...));
+    };
+    if (std::ranges::count(group.match.values(), "") > 0)
+      add("match: is missing; set it to names of tensors such as \"embedding.*\"");
+    if (optimizer == OptimizerKind::Sgd && group.sets_adam())
+      add("adam_beta1, adam_beta2, adam_eps: only read when optimizer is \"adam\" or \"muon\"");
+  }
+}
+
 std::vector<std::string> OptimizerConfig::conflicts() const {
   std::vector<std::string> errors;
   const auto at_most_one = [&](const char* names, int count) {
@@ -65,6 +90,7 @@ std::vector<std::string> OptimizerConfig::conflicts() const {
   }
   add_ignored_keys(errors);
   add_offload_conflicts(errors);
+  add_param_group_conflicts(errors);
   const bool has_ramp = start_weight_decay >= 0 || end_weight_decay >= 0;
   if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && has_ramp) {
     errors.push_back(

@@ -44,6 +44,35 @@ struct EnumNames<WeightDecayIncrStyle> {
   static constexpr std::array<std::string_view, 3> value{"constant", "linear", "cosine"};
 };
 
+/// Settings of the parameters whose names match (optimizer.param_group).
+struct ParamGroupConfig {
+  OneOrList<std::string> match;
+  double lr_mult = 1;
+  double wd_mult = -1;
+  double adam_beta1 = -1;
+  double adam_beta2 = -1;
+  double adam_eps = 0;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("match", self.match, "names of tensors in checkpoints; * stands for any characters, ? for one");
+    visit("lr_mult", self.lr_mult, "factor of the learning rate; 0 = the weights do not change", at_least(0));
+    visit("wd_mult", self.wd_mult,
+          "factor of the weight decay; -1 = 0 for biases and one-dimensional parameters, else 1", at_least(-1));
+    visit("adam_beta1", self.adam_beta1, "decay rate of the first moment; -1 = optimizer.adam_beta1",
+          between_excluding_max(-1, 1));
+    visit("adam_beta2", self.adam_beta2, "decay rate of the second moment; -1 = optimizer.adam_beta2",
+          between_excluding_max(-1, 1));
+    visit("adam_eps", self.adam_eps, "term added to the square root of the second moment; 0 = optimizer.adam_eps",
+          at_least(0));
+  }
+
+  /// Returns true if a pattern matches the name.
+  bool matches(std::string_view name) const;
+  bool sets_adam() const { return adam_beta1 >= 0 || adam_beta2 >= 0 || adam_eps > 0; }
+  bool operator==(const ParamGroupConfig&) const = default;
+};
+
 struct OptimizerConfig {
   OptimizerKind optimizer = OptimizerKind::Adam;
   double lr = 3e-4;
@@ -71,6 +100,7 @@ struct OptimizerConfig {
   i64 muon_num_ns_steps = 5;
   MuonScaleMode muon_scale_mode = MuonScaleMode::Spectral;
   double muon_extra_scale_factor = 0.2;
+  std::vector<ParamGroupConfig> param_group = {};
   double clip_grad = 1.0;
   double loss_scale = 0;
   double initial_loss_scale = 4294967296;
@@ -100,6 +130,9 @@ struct OptimizerConfig {
 
   /// Returns true if the optimizer accepts gradients of lower precision than fp32 (main_grads_dtype).
   bool can_round_gradients() const { return optimizer != OptimizerKind::Muon; }
+
+  /// Returns the first group that matches the name of a parameter, or null.
+  const ParamGroupConfig* find_param_group(std::string_view name) const;
 
   /// Returns every violated rule between fields, as "optimizer.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
@@ -149,6 +182,9 @@ struct OptimizerConfig {
           "additional factor of the update; spectral with 0.2 matches the size of AdamW's updates, for its learning "
           "rates and decay",
           greater_than(0));
+    visit("param_group", self.param_group,
+          "parameters with their own settings, as [[optimizer.param_group]] tables with the keys match, lr_mult, "
+          "wd_mult, adam_beta1, adam_beta2 and adam_eps; a parameter takes the first table that matches its name");
   }
 
   template <class Self, class Visitor>
@@ -193,6 +229,7 @@ struct OptimizerConfig {
 
   void add_ignored_keys(std::vector<std::string>& errors) const;
   void add_offload_conflicts(std::vector<std::string>& errors) const;
+  void add_param_group_conflicts(std::vector<std::string>& errors) const;
 };
 
 }  // namespace mcpp

@@ -181,6 +181,9 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
     if (!local_factor.defined()) local_factor = copy_to(part.grads.device(), factor);
     return UpdateStep{.lr = lr * group.lr_mult,
                       .weight_decay = weight_decay * group.wd_mult,
+                      .adam_beta1 = group.adam_beta1,
+                      .adam_beta2 = group.adam_beta2,
+                      .adam_eps = group.adam_eps,
                       .step = steps_ + 1,
                       .factor = local_factor};
   };

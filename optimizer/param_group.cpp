@@ -10,7 +10,20 @@ OptimizerKind rule_for(bool is_matrix, const OptimizerConfig& config) {
 
 ParamGroup group_of(const Param& param, const OptimizerConfig& config) {
   const bool has_decay = param.box.shape.size() > 1 && !param.name.ends_with(".bias");
-  return {.rule = rule_for(!param.matrices.empty(), config), .lr_mult = 1, .wd_mult = has_decay ? 1.0 : 0.0};
+  ParamGroup group{.rule = rule_for(!param.matrices.empty(), config),
+                   .lr_mult = 1,
+                   .wd_mult = has_decay ? 1.0 : 0.0,
+                   .adam_beta1 = config.adam_beta1,
+                   .adam_beta2 = config.adam_beta2,
+                   .adam_eps = config.adam_eps};
+  const ParamGroupConfig* own = config.find_param_group(param.name);
+  if (!own) return group;
+  group.lr_mult = own->lr_mult;
+  if (own->wd_mult >= 0) group.wd_mult = own->wd_mult;
+  if (own->adam_beta1 >= 0) group.adam_beta1 = own->adam_beta1;
+  if (own->adam_beta2 >= 0) group.adam_beta2 = own->adam_beta2;
+  if (own->adam_eps > 0) group.adam_eps = own->adam_eps;
+  return group;
 }
 
 std::vector<GroupRun> group_runs(const BufferPlan& plan, std::span<const ParamGroup> groups, i64 begin, i64 end) {

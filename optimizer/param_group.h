@@ -17,13 +17,16 @@ struct ParamGroup {
   OptimizerKind rule = OptimizerKind::Adam;
   double lr_mult = 1;  ///< multiplies the learning rate
   double wd_mult = 1;  ///< multiplies the weight decay
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
 
   bool operator==(const ParamGroup&) const = default;
 };
 
 /// Returns the rule for matrices (Param::matrices), or for other parameters.
 OptimizerKind rule_for(bool is_matrix, const OptimizerConfig& config);
-/// Returns the group of a parameter. As in Megatron-LM, biases and one-dimensional parameters (norms) do not decay.
+/// Returns the group of a parameter: the settings of OptimizerConfig, and of the first of its param_group tables that
+/// matches the name. As in Megatron-LM, biases and one-dimensional parameters (norms) do not decay, unless the table
+/// sets wd_mult.
 ParamGroup group_of(const Param& param, const OptimizerConfig& config);
 
 /// Consecutive elements [begin, end) of the flat vectors in the same group, including padding.

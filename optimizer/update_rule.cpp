@@ -15,18 +15,18 @@ Tensor* model_or_null(UpdatePart& part) {
 
 class AdamWRule final : public UpdateRule {
  public:
-  explicit AdamWRule(const OptimizerConfig& config) : config_(config) {}
+  explicit AdamWRule(const OptimizerConfig& config) : forms_{first_moment_form(config), second_moment_form(config)} {}
 
   std::span<const std::string_view> states() const override {
     static constexpr std::array<std::string_view, 2> kNames{"exp_avg", "exp_avg_sq"};
     return kNames;
   }
-  std::vector<StorageForm> forms() const override { return {first_moment_form(config_), second_moment_form(config_)}; }
+  std::vector<StorageForm> forms() const override { return forms_; }
   void update(UpdatePart& part, const UpdateStep& step) const override {
     const AdamWStep settings{.lr = step.lr,
-                             .beta1 = config_.adam_beta1,
-                             .beta2 = config_.adam_beta2,
-                             .eps = config_.adam_eps,
+                             .beta1 = step.adam_beta1,
+                             .beta2 = step.adam_beta2,
+                             .eps = step.adam_eps,
                              .weight_decay = step.weight_decay,
                              .step = step.step,
                              .factor = step.factor};
@@ -34,7 +34,7 @@ class AdamWRule final : public UpdateRule {
   }
 
  private:
-  OptimizerConfig config_;
+  std::vector<StorageForm> forms_;
 };
 
 class SgdRule final : public UpdateRule {

@@ -23,6 +23,7 @@ struct UpdatePart {
 struct UpdateStep {
   double lr = 0;
   double weight_decay = 0;
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_eps = 1e-8;
   i64 step = 1;   ///< 1 for the first update
   Tensor factor;  ///< fp64 [1], multiplies the gradient; if it is not finite nothing is changed
 };

@@ -10,6 +10,7 @@
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/memory_check.h"
+#include "megatron_cpp/setup/param_group_check.h"
 #include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/train/trainer.h"
 
@@ -60,6 +61,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
   const PlannedRun planned = plan_run(*config, options.plan, world_size);
   *config = planned.config;
   check_layout(*config, world_size);
+  check_param_groups(*config);
   if (!planned.text.empty()) log.info(planned.text);
   if (!planned.warning.empty()) log.warn(planned.warning);
   // For ranks on other hosts the memory estimate uses all cores of this host, as its warning states.

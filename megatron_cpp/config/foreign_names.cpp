@@ -174,11 +174,16 @@ constexpr std::string_view kGrouped = "the experts of a rank are always multipli
 constexpr std::string_view kUpcycle =
     "megatron_cpp checkpoint upcycle converts a dense checkpoint to a mixture, with experts as wide as its MLP";
 constexpr std::string_view kFp8Rows = "experts take any number of rows, in fp8 too; remove it";
+constexpr std::string_view kDecoupledLr =
+    "for the embedding and the output layer, write [[optimizer.param_group]] with match = [\"embedding.*\", "
+    "\"output_layer.*\"] and lr_mult = decoupled_lr / lr; min_lr is multiplied too";
 constexpr Advice kAdvice[]{
     {"accumulate_allreduce_grads_in_fp32",
      "always true, unless optimizer.main_grads_dtype or parallel.grad_reduce_dtype is bf16; remove it"},
     {"reduce_scatter_with_fp32_accumulation",
      "sums over ranks are always in fp32, also with parallel.grad_reduce_dtype = \"bf16\"; remove it"},
+    {"decoupled_lr", kDecoupledLr},
+    {"decoupled_min_lr", kDecoupledLr},
     {"moe_grouped_gemm", kGrouped},
     {"moe_use_legacy_grouped_gemm", kGrouped},
     {"moe_permute_fusion", "tokens are always permuted in one pass; remove it"},

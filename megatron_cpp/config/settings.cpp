@@ -116,6 +116,10 @@ std::string convert_number(const FieldType& type, const Constraint& constraint, 
 std::string convert_scalar(const FieldType& type, const Constraint& constraint, Value& value) {
   if (const auto* raw = std::get_if<Value::Raw>(&value.data)) value = read_raw(std::string(raw->text), type.kind);
   switch (type.kind) {
+    case Kind::Table: {
+      auto* table = std::get_if<Value::Table>(&value.data);
+      return table ? type.convert_table(*table) : refused(type, value);
+    }
     case Kind::Bool:
       return std::holds_alternative<bool>(value.data) ? "" : refused(type, value);
     case Kind::Text:
@@ -141,6 +145,7 @@ std::string Value::describe() const {
   if (const std::string* s = std::get_if<std::string>(&data)) return toml_string(*s);
   if (const Raw* raw = std::get_if<Raw>(&data)) return toml_string(raw->text);
   if (const Other* other = std::get_if<Other>(&data)) return other->what;
+  if (std::holds_alternative<Table>(data)) return "a table";
   return "a list";
 }
 
@@ -171,7 +176,9 @@ std::string FieldType::describe() const {
     case Kind::Real:
       return is_one_or_list ? "a number or a list of numbers" : is_list ? "a list of numbers" : "a number";
     case Kind::Text:
-      return is_list ? "a list of strings" : "a string";
+      return is_one_or_list ? "a string or a list of strings" : is_list ? "a list of strings" : "a string";
+    case Kind::Table:
+      return is_list ? "a list of tables, each below a line [[section.key]]" : "a table";
     default:
       return str("one of ", join(quoted_names, ", "), is_one_or_list ? ", or a list of them" : "");
   }
@@ -211,6 +218,21 @@ std::string Field::convert(Value& value) const {
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string problem = convert_one(element_type, list[i]);
     if (!problem.empty()) return list.size() == 1 ? problem : str("element ", i + 1, " ", problem);
+  }
+  return "";
+}
+
+std::string convert_table(const std::vector<Field>& fields, Value::Table& table) {
+  std::vector<std::string> names;
+  for (const Field& field : fields) names.push_back(field.key);
+  for (auto& [key, value] : table) {
+    const auto field = std::ranges::find(fields, key, &Field::key);
+    if (field == fields.end()) {
+      const std::string nearest = nearest_name(key, names);
+      return str(key, ": unknown key; ",
+                 nearest.empty() ? str("the keys are ", join(names, ", ")) : str("did you mean ", nearest, "?"));
+    }
+    if (const std::string problem = field->convert(value); !problem.empty()) return str(key, ": ", problem);
   }
   return "";
 }
@@ -340,6 +362,14 @@ namespace {
 
 using Position = std::pair<u32, u32>;  // line, column
 
+Value to_value(const toml::node& node);
+
+Value to_table(const toml::table& table) {
+  Value::Table entries;
+  for (const auto& [key, node] : table) entries.push_back({std::string(key.str()), to_value(node)});
+  return {std::move(entries)};
+}
+
 Value to_value(const toml::node& node) {
   if (const auto* b = node.as_boolean()) return {b->get()};
   if (const auto* i = node.as_integer()) return {i->get()};
@@ -347,7 +377,8 @@ Value to_value(const toml::node& node) {
   if (const auto* s = node.as_string()) return {s->get()};
   if (const auto* array = node.as_array()) {
     Value::List list;
-    for (const toml::node& element : *array) list.push_back(to_value(element));
+    for (const toml::node& element : *array)
+      list.push_back(element.is_table() ? to_table(*element.as_table()) : to_value(element));
     return {std::move(list)};
   }
   return {Value::Other{node.is_table() ? "a table" : "a date or time"}};

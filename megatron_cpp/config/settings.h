@@ -1,6 +1,7 @@
 // Settings from a configuration file or command line, and their conversion into the fields of structs. The field
 // visitors of base/fields.h are converted to a list of Field, so that everything else here is untemplated code.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -12,6 +13,7 @@
 
 #include "base/fields.h"
 #include "base/number_format.h"
+#include "base/strings.h"
 
 namespace mcpp {
 
@@ -26,10 +28,17 @@ struct Value {
   struct Other {
     std::string what;
   };
-  std::variant<bool, i64, double, std::string, List, Raw, Other> data;
+  struct Entry;
+  using Table = std::vector<Entry>;  ///< table in a list, in the order of its keys
+  std::variant<bool, i64, double, std::string, List, Table, Raw, Other> data;
 
   /// Returns the value as shown in messages: 12, "abc", a list.
   std::string describe() const;
+};
+
+struct Value::Entry {
+  std::string key;
+  Value value;
 };
 
 /// Parses `text` as a single TOML value. Returns an empty list if it is not one.
@@ -39,11 +48,13 @@ std::vector<Value> toml_value(std::string_view text);
 std::string toml_string(std::string_view text);
 
 struct FieldType {
-  enum class Kind { Bool, Integer, Real, Text, Name };
+  enum class Kind { Bool, Integer, Real, Text, Name, Table };
   Kind kind = Kind::Text;
   bool is_list = false;
   std::vector<std::string> names = {};  ///< allowed values of a Name
   bool is_one_or_list = false;          ///< a list that must not be empty
+  /// Converts the values of a Table to the types of its keys. Returns the problem, or "".
+  std::function<std::string(Value::Table&)> convert_table = {};
   /// Returns the type in words: "an integer", "a list of strings", "one of \"adam\", \"sgd\"".
   std::string describe() const;
 };
@@ -127,6 +138,18 @@ class SettingsReader {
 /// Throws one BadInput error with all problems, if there are any.
 void check_problems(const std::vector<std::string>& problems);
 
+/// Converts the values of a table to the types of the fields, which have no section. Returns the problem, or "".
+std::string convert_table(const std::vector<Field>& fields, Value::Table& table);
+
+/// Type with a list of fields, which is a table in TOML.
+template <class T>
+concept HasFields = requires {
+  &T::template fields<T, int>;
+};
+
+template <class T>
+void list_fields(T& object, std::string_view section, std::vector<Field>& fields);
+
 template <class T>
 FieldType field_type() {
   using Kind = FieldType::Kind;
@@ -143,6 +166,13 @@ FieldType field_type() {
     return {Kind::Integer, false, {}};
   } else if constexpr (std::is_same_v<T, double>) {
     return {Kind::Real, false, {}};
+  } else if constexpr (HasFields<T>) {
+    return {.kind = Kind::Table, .convert_table = [](Value::Table& table) {
+              T defaults;
+              std::vector<Field> fields;
+              list_fields(defaults, "", fields);
+              return convert_table(fields, table);
+            }};
   } else {
     static_assert(std::is_same_v<T, std::string>, "a field is a bool, i64, double, string, enum or a list of those");
     return {Kind::Text, false, {}};
@@ -159,6 +189,12 @@ void store_value(const Value& value, T& member) {
   } else if constexpr (is_vector<T>::value) {
     member.clear();
     for (const Value& element : std::get<Value::List>(value.data)) store_value(element, member.emplace_back());
+  } else if constexpr (HasFields<T>) {
+    member = T();
+    std::vector<Field> fields;
+    list_fields(member, "", fields);
+    for (const Value::Entry& entry : std::get<Value::Table>(value.data))
+      std::ranges::find(fields, entry.key, &Field::key)->store(entry.value);
   } else if constexpr (std::is_enum_v<T>) {
     member = static_cast<T>(std::get<i64>(value.data));
   } else {
@@ -166,7 +202,7 @@ void store_value(const Value& value, T& member) {
   }
 }
 
-/// Returns the member's value in TOML.
+/// Returns the member's value in TOML. A table has only the keys that differ from their defaults.
 template <class T>
 std::string toml_text(const T& member) {
   if constexpr (is_one_or_list<T>::value) {
@@ -175,6 +211,17 @@ std::string toml_text(const T& member) {
     std::string text;
     for (const auto& element : member) text.append(text.empty() ? "" : ", ").append(toml_text(element));
     return "[" + text + "]";
+  } else if constexpr (HasFields<T>) {
+    T copy = member, defaults;
+    std::vector<Field> fields, default_fields;
+    list_fields(copy, "", fields);
+    list_fields(defaults, "", default_fields);
+    std::string text;
+    for (std::size_t i = 0; i < fields.size(); ++i) {
+      const std::string value = fields[i].print();
+      if (value != default_fields[i].print()) text += str(text.empty() ? "" : ", ", fields[i].key, " = ", value);
+    }
+    return "{" + text + "}";
   } else if constexpr (std::is_enum_v<T>) {
     return toml_string(enum_name(member));
   } else if constexpr (std::is_same_v<T, bool>) {

@@ -6,6 +6,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/setup/param_group_check.h"
 #include "model/config/block_spec.h"
 #include "model/flops.h"
 #include "optimizer/param_group.h"
@@ -258,7 +259,7 @@ StatesPerWeight states_per_weight(const Config& config) {
 
 std::string describe_run(const Config& config, int world_size, int cores_per_rank) {
   return parameters(config.model) + layout(config, world_size) + memory(config, world_size, cores_per_rank) +
-         schedule(config, world_size, cores_per_rank);
+         schedule(config, world_size, cores_per_rank) + describe_param_groups(config);
 }
 
 }  // namespace mcpp

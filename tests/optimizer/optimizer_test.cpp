@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <list>
+#include <map>
 #include <optional>
 #include <random>
 
@@ -187,6 +188,48 @@ TEST(OptimizerTest, DoesNotScaleGradientWithoutClipping) {
   reference.step(f, 0.1, 0, 1);
   EXPECT_GT(f.optimizer->step(0.1, 0).grad_norm, 100);
   EXPECT_LE(reference.distance(f), 1e-12);
+}
+
+/// Each parameter is updated as by an optimizer whose settings are those of its group.
+TEST(OptimizerTest, UpdatesEachGroupByItsOwnSettings) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    OptimizerConfig config;
+    config.clip_grad = 0;
+    config.param_group = {
+        {.match = OneOrList<std::string>("linear.*"), .lr_mult = 0.25, .wd_mult = 0.5, .adam_beta1 = 0.5},
+        {.match = OneOrList<std::string>("*norm.weight"), .wd_mult = 1, .adam_beta2 = 0.9, .adam_eps = 0.1}};
+    OptimizerConfig linear, norm, rest;
+    linear.clip_grad = norm.clip_grad = rest.clip_grad = 0;
+    linear.adam_beta1 = 0.5;
+    norm.adam_beta2 = 0.9, norm.adam_eps = 0.1;
+    norm.param_group = linear.param_group = {{.match = OneOrList<std::string>("*"), .wd_mult = 1}};
+    Fixture grouped(dtype, config), by_linear(dtype, linear), by_norm(dtype, norm), by_rest(dtype, rest);
+    for (int i = 0; i < 5; ++i) {
+      for (Fixture* f : {&grouped, &by_linear, &by_norm, &by_rest}) f->make_grads(1);
+      grouped.optimizer->step(0.01, 0.125);
+      by_linear.optimizer->step(0.0025, 0.0625);
+      by_norm.optimizer->step(0.01, 0.125);
+      by_rest.optimizer->step(0.01, 0.125);
+    }
+    auto param = grouped.params.begin();
+    for (auto a = by_linear.params.begin(), b = by_norm.params.begin(), c = by_rest.params.begin();
+         param != grouped.params.end(); ++param, ++a, ++b, ++c) {
+      const Param& expected = param->name.starts_with("linear.") ? *a : param->name == "norm.weight" ? *b : *c;
+      EXPECT_EQ(bytes_of(param->value), bytes_of(expected.value)) << param->name;
+    }
+  }
+}
+
+TEST(OptimizerTest, KeepsWeightsWithoutLearningRate) {
+  OptimizerConfig config;
+  config.param_group = {{.match = OneOrList<std::string>("linear.weight"), .lr_mult = 0}};
+  Fixture f(DType::F32, config);
+  std::map<std::string, std::vector<std::byte>> before;
+  for (const Param& param : f.params) before[param.name] = bytes_of(param.value);
+  f.make_grads(1);
+  f.optimizer->step(0.1, 0.5);
+  for (const Param& param : f.params)
+    EXPECT_EQ(bytes_of(param.value) == before[param.name], param.name == "linear.weight") << param.name;
 }
 
 TEST(OptimizerTest, DecaysOnlyMatrices) {

@@ -19,6 +19,28 @@ TEST(ParamGroupTest, OnlyMatricesDecay) {
   EXPECT_EQ(wd_mult("final_layernorm.weight", {5}), 0);
 }
 
+TEST(ParamGroupTest, TakesFirstTableThatMatches) {
+  OptimizerConfig config;
+  config.adam_eps = 1e-6;
+  config.param_group = {
+      {.match = OneOrList(std::vector<std::string>{"embedding.*", "output_layer.*"}),
+       .lr_mult = 0.5,
+       .adam_beta2 = 0.9},
+      {.match = OneOrList<std::string>("*.bias"), .wd_mult = 1},
+      {.match = OneOrList<std::string>("*"), .lr_mult = 2, .wd_mult = 0.25, .adam_beta1 = 0, .adam_eps = 1e-3}};
+  const auto group = [&](const char* name, const Shape& shape) {
+    return group_of(Param(name, shape, Init::Normal), config);
+  };
+  const ParamGroup embedding{.lr_mult = 0.5, .adam_beta2 = 0.9, .adam_eps = 1e-6};
+  EXPECT_EQ(group("embedding.word_embeddings.weight", {9, 5}), embedding);
+  EXPECT_EQ(group("output_layer.weight", {9, 5}), embedding);
+  EXPECT_EQ(group("mlp.linear_fc1.bias", {2, 9}), (ParamGroup{.adam_eps = 1e-6}));
+  EXPECT_EQ(group("final_layernorm.weight", {5}),
+            (ParamGroup{.lr_mult = 2, .wd_mult = 0.25, .adam_beta1 = 0, .adam_eps = 1e-3}));
+  config.param_group.pop_back();
+  EXPECT_EQ(group("final_layernorm.weight", {5}), (ParamGroup{.wd_mult = 0, .adam_eps = 1e-6}));
+}
+
 TEST(GroupRunsTest, MergeNeighborsOfSameGroup) {
   const std::vector<ParamMeta> params{{"embedding", 1000, 0}, {"w0", 100, 1}, {"b0", 10, 1},
                                       {"w1", 100, 2},         {"b1", 10, 2},  {"norm", 5, 2}};

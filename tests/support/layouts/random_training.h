@@ -331,6 +331,12 @@ class RandomTraining {
   void draw_states() {
     OptimizerConfig& o = config_.optimizer;
     if (pick("muon", {false, false, true})) o.optimizer = OptimizerKind::Muon;
+    if (pick("param_group", {false, false, true})) {
+      o.param_group = {
+          {.match = OneOrList<std::string>("embedding.*"), .lr_mult = 0.5, .wd_mult = 0},
+          {.match = OneOrList<std::string>("*.bias"), .lr_mult = pick("bias_lr_mult", {0.0, 2.0}), .wd_mult = 1},
+          {.match = OneOrList<std::string>("decoder.layers.1.*"), .lr_mult = 1.5}};
+    }
     if (dtype_ == DType::F64) return;
     const auto form = [this](const char* what) {
       return pick(what, {StateDType::Fp32, StateDType::Fp32, StateDType::Bf16, StateDType::Uint8});
