@@ -5,6 +5,7 @@
 
 #include "model/layers/recompute.h"
 #include "model/module_memory.h"
+#include "model/mup.h"
 #include "model/transformer_layer.h"
 
 namespace mcpp {
@@ -66,6 +67,7 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
     }
   }
   check_placements();
+  visit([&](Param& param, int) { apply_mup(context_.config, param); });
 }
 
 void GPTModel::make_layers() {

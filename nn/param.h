@@ -37,6 +37,9 @@ struct Param {
   Box box;
   Init init = Init::Normal;
   double init_std = 0.02;  ///< standard deviation of Init::Normal
+  /// Width of the inputs relative to the base model, by which optimizers scale the update (maximal update
+  /// parametrization); 1: no scaling.
+  double width_mult = 1;
 
   Placement placement;  ///< ranks that hold the parameter
   /// Returns true if this box, or another box of the same tensor, is Partial along tp.

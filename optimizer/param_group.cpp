@@ -1,12 +1,26 @@
 #include "optimizer/param_group.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace mcpp {
 
 OptimizerKind rule_for(bool is_matrix, const OptimizerConfig& config) {
   return config.optimizer == OptimizerKind::Muon && !is_matrix ? OptimizerKind::Adam : config.optimizer;
 }
+
+namespace {
+
+/// Returns the factor by which the maximal update parametrization divides the learning rate of a parameter. Adam's
+/// updates have the same size for each element, so that their effect on the outputs grows with the width of the inputs.
+/// Muon's updates have singular values of 1, or in spectral mode of the square root of the width.
+double lr_divisor(const Param& param, OptimizerKind rule, const OptimizerConfig& config) {
+  if (rule == OptimizerKind::Adam) return param.width_mult;
+  const bool grows = rule == OptimizerKind::Muon && config.muon_scale_mode == MuonScaleMode::Spectral;
+  return grows ? std::sqrt(param.width_mult) : 1;
+}
+
+}  // namespace
 
 ParamGroup group_of(const Param& param, const OptimizerConfig& config) {
   const bool has_decay = param.box.shape.size() > 1 && !param.name.ends_with(".bias");
@@ -16,13 +30,17 @@ ParamGroup group_of(const Param& param, const OptimizerConfig& config) {
                    .adam_beta1 = config.adam_beta1,
                    .adam_beta2 = config.adam_beta2,
                    .adam_eps = config.adam_eps};
-  const ParamGroupConfig* own = config.find_param_group(param.name);
-  if (!own) return group;
-  group.lr_mult = own->lr_mult;
-  if (own->wd_mult >= 0) group.wd_mult = own->wd_mult;
-  if (own->adam_beta1 >= 0) group.adam_beta1 = own->adam_beta1;
-  if (own->adam_beta2 >= 0) group.adam_beta2 = own->adam_beta2;
-  if (own->adam_eps > 0) group.adam_eps = own->adam_eps;
+  if (const ParamGroupConfig* own = config.find_param_group(param.name)) {
+    group.lr_mult = own->lr_mult;
+    if (own->wd_mult >= 0) group.wd_mult = own->wd_mult;
+    if (own->adam_beta1 >= 0) group.adam_beta1 = own->adam_beta1;
+    if (own->adam_beta2 >= 0) group.adam_beta2 = own->adam_beta2;
+    if (own->adam_eps > 0) group.adam_eps = own->adam_eps;
+  }
+  const double divisor = lr_divisor(param, group.rule, config);
+  group.lr_mult /= divisor;
+  group.wd_mult *= divisor;  // keeps the product of learning rate and weight decay
+  if (group.rule == OptimizerKind::Adam) group.adam_eps /= divisor;
   return group;
 }
 

@@ -25,8 +25,8 @@ struct ParamGroup {
 /// Returns the rule for matrices (Param::matrices), or for other parameters.
 OptimizerKind rule_for(bool is_matrix, const OptimizerConfig& config);
 /// Returns the group of a parameter: the settings of OptimizerConfig, and of the first of its param_group tables that
-/// matches the name. As in Megatron-LM, biases and one-dimensional parameters (norms) do not decay, unless the table
-/// sets wd_mult.
+/// matches the name. Param::width_mult scales the update as in the maximal update parametrization. As in Megatron-LM,
+/// biases and one-dimensional parameters (norms) do not decay, unless the table sets wd_mult.
 ParamGroup group_of(const Param& param, const OptimizerConfig& config);
 
 /// Consecutive elements [begin, end) of the flat vectors in the same group, including padding.

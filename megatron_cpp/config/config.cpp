@@ -112,6 +112,12 @@ void offload_conflicts(const Config& config, std::vector<std::string>& errors) {
   }
 }
 
+/// muP has no rule for sgd.
+void mup_conflicts(const Config& config, std::vector<std::string>& errors) {
+  if (config.model.mup.is_used && config.optimizer.optimizer == OptimizerKind::Sgd)
+    errors.push_back("model.use_mup: requires optimizer.optimizer \"adam\" or \"muon\"; it has no rules for \"sgd\"");
+}
+
 void distribution_conflicts(const Config& config, std::vector<std::string>& errors) {
   const ParallelConfig& p = config.parallel;
   if (!config.training.distribute_saved_activations) return;
@@ -250,6 +256,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   gelu_epilogue_conflicts(config, errors);
   offload_conflicts(config, errors);
   distribution_conflicts(config, errors);
+  mup_conflicts(config, errors);
   rollback_conflicts(config, errors);
   allowed_key_conflicts(config, errors);
   loss_scale_conflicts(config, errors);

@@ -9,6 +9,7 @@
 #include "megatron_cpp/setup/param_group_check.h"
 #include "model/config/block_spec.h"
 #include "model/flops.h"
+#include "model/mup.h"
 #include "optimizer/param_group.h"
 #include "optimizer/update_rule.h"
 #include "parallel/pp/schedule.h"
@@ -257,9 +258,27 @@ StatesPerWeight states_per_weight(const Config& config) {
                                  config.optimizer.exp_avg_sq_dtype != StateDType::Fp32};
 }
 
+namespace {
+
+std::string describe_mup(const Config& config) {
+  const ModelConfig& model = config.model;
+  if (!model.mup.is_used) return "";
+  OptimizerConfig optimizer = config.optimizer;
+  optimizer.param_group.clear();
+  Param matrix("hidden matrix", {1, 1}, Init::Normal, 1);
+  matrix.matrices = {matrix.box};
+  apply_mup(model, matrix);
+  return str("maximal update parametrization: width x ", significant(model.width_mult(), 4), "\n",
+             "  hidden matrices: learning rate x ", significant(group_of(matrix, optimizer).lr_mult, 4),
+             ", initial values x ", significant(matrix.init_std, 4), "\n", "  logits x ",
+             significant(model.logit_scale(), 4), ", attention scores x ", significant(model.softmax_scale(), 4), "\n");
+}
+
+}  // namespace
+
 std::string describe_run(const Config& config, int world_size, int cores_per_rank) {
   return parameters(config.model) + layout(config, world_size) + memory(config, world_size, cores_per_rank) +
-         schedule(config, world_size, cores_per_rank) + describe_param_groups(config);
+         schedule(config, world_size, cores_per_rank) + describe_mup(config) + describe_param_groups(config);
 }
 
 }  // namespace mcpp

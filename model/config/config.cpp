@@ -256,6 +256,10 @@ void MultiLatentConfig::add_unread_keys(std::vector<std::string>& errors) const 
 }
 
 double ModelConfig::softmax_scale() const {
+  if (mup.is_used) {
+    const double base = mup.base_head_dim > 0 ? static_cast<double>(mup.base_head_dim) : 1;
+    return std::sqrt(base) / std::pow(static_cast<double>(head_dim()), mup.attn_scale_power);
+  }
   const i64 width = mla.is_used ? mla.query_dim() : head_dim();
   const double scale = 1 / std::sqrt(query_pre_attn_scalar > 0 ? query_pre_attn_scalar : static_cast<double>(width));
   return mla.is_used ? scale * rope_scaling.score_factor() : scale;
@@ -276,6 +280,7 @@ std::vector<std::string> ModelConfig::conflicts() const {
   add_attention_conflicts(*this, errors);
   add_activation_conflicts(*this, errors);
   moe.add_conflicts(num_layers, errors);
+  mup.add_conflicts(*this, errors);
   if (max_position_embeddings > 0 && max_position_embeddings < seq_length) {
     errors.push_back(
         str("model.max_position_embeddings: ", max_position_embeddings, " is below seq_length ", seq_length));

@@ -9,6 +9,7 @@
 #include "base/integer_math.h"
 #include "model/config/moe.h"
 #include "model/config/multi_latent.h"
+#include "model/config/mup.h"
 #include "model/config/recurrent.h"
 #include "model/config/rope_scaling.h"
 
@@ -102,6 +103,8 @@ struct ModelConfig {
   double hidden_dropout = 0.1;
   double attention_dropout = 0.1;
   double init_method_std = 0.02;
+  double embedding_init_method_std = 0;
+  MupConfig mup = {};
   MoeConfig moe = {};
   RecurrentConfig recurrent = {};
 
@@ -112,6 +115,7 @@ struct ModelConfig {
     attention_fields(self, visit);
     layer_fields(self, visit);
     MultiLatentConfig::fields(self.mla, visit);
+    MupConfig::fields(self.mup, visit);
     MoeConfig::fields(self.moe, visit);
     RecurrentConfig::fields(self.recurrent, visit);
   }
@@ -231,6 +235,8 @@ struct ModelConfig {
     visit("attention_dropout", self.attention_dropout, "dropout of attention probabilities",
           between_excluding_max(0, 1));
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
+    visit("embedding_init_method_std", self.embedding_init_method_std,
+          "standard deviation of initial embeddings, of words and positions; 0 = init_method_std", at_least(0));
   }
 
   /// Returns the number of layers, including the layers of multi-token prediction.
@@ -263,6 +269,20 @@ struct ModelConfig {
   bool is_gated() const {
     return activation_func == ActivationFunction::SwiGLU || activation_func == ActivationFunction::GeGLU ||
            activation_func == ActivationFunction::QuickGeGLU;
+  }
+  /// Returns the standard deviation of initial embeddings.
+  double embedding_init_std() const {
+    return embedding_init_method_std > 0 ? embedding_init_method_std : init_method_std;
+  }
+  /// Returns the width relative to the base model of the maximal update parametrization; 1 without it.
+  double width_mult() const {
+    if (!mup.is_used || mup.base_hidden_size == 0) return 1;
+    return static_cast<double>(hidden_size) / static_cast<double>(mup.base_hidden_size);
+  }
+  /// Returns the factor of the logits before their soft cap.
+  double logit_scale() const {
+    if (!mup.is_used) return 1;
+    return mup.output_mult > 0 ? mup.output_mult : 1 / width_mult();
   }
   /// Returns the factor of the attention scores.
   double softmax_scale() const;

@@ -7,12 +7,12 @@ namespace mcpp {
 LanguageModelEmbedding::LanguageModelEmbedding(StoredRef<ModelContext> context)
     : context_(context),
       word_embeddings_("embedding.word_embeddings", context_.config.padded_vocab_size(), context_.config.hidden_size,
-                       context_.tp, context_.config.init_method_std, context_.sequence_parallel) {
+                       context_.tp, context_.config.embedding_init_std(), context_.sequence_parallel) {
   word_embeddings().placement.pp = context_.word_embedding_ranks();
   if (context_.config.position_embedding_type == PositionEmbedding::LearnedAbsolute) {
     position_embeddings_ = std::make_unique<Param>("embedding.position_embeddings.weight",
                                                    Shape{context_.config.max_positions(), context_.config.hidden_size},
-                                                   Init::Normal, context_.config.init_method_std);
+                                                   Init::Normal, context_.config.embedding_init_std());
     context_.place_in_stream(*position_embeddings_);
   }
 }

@@ -11,6 +11,10 @@ const char* weight_name(const ModelConfig& config) {
   return config.untie_embeddings_and_output_weights ? "output_layer.weight" : "embedding.word_embeddings.weight";
 }
 
+double weight_init_std(const ModelConfig& config) {
+  return config.untie_embeddings_and_output_weights ? config.init_method_std : config.embedding_init_std();
+}
+
 }  // namespace
 
 VocabMatrix::VocabMatrix(const std::string& name, StoredRef<ModelContext> context, Param* shared)
@@ -18,7 +22,7 @@ VocabMatrix::VocabMatrix(const std::string& name, StoredRef<ModelContext> contex
       weight_(
           name,
           split_box({context.get().config.padded_vocab_size(), context.get().config.hidden_size}, 0, context.get().tp),
-          Init::Normal, context.get().config.init_method_std) {}
+          Init::Normal, weight_init_std(context.get().config)) {}
 
 void VocabMatrix::allocate_gradient() {
   const Tensor& value = shared_->value;
@@ -54,8 +58,14 @@ Tensor OutputLayer::normalize(const Tensor& hidden, MicrobatchContext& microbatc
 }
 
 Tensor OutputLayer::logits_of_normalized(const Tensor& normalized, MicrobatchContext& microbatch) {
-  microbatch.save(this, normalized);
-  const Tensor rows = region_.gather_sequence(normalized).wait().as_matrix();
+  Tensor input = normalized;
+  if (const double factor = context_.config.logit_scale(); factor != 1) {
+    input = Tensor::like(normalized);
+    ops::copy(normalized, input);
+    ops::scale(input, factor);
+  }
+  microbatch.save(this, input);
+  const Tensor rows = region_.gather_sequence(input).wait().as_matrix();
   Tensor y = Tensor::like(rows, {rows.dim(0), weight_.value().dim(0)});
   ops::matmul(rows, weight_.value(), y, {.transpose_b = true});
   if (context_.config.final_logit_softcapping > 0) ops::soft_cap(y, context_.config.final_logit_softcapping);
@@ -84,14 +94,15 @@ TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, doubl
 
 Tensor OutputLayer::backward_to_normalized(MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer");
-  const Tensor d_logits = microbatch.take(this), normalized = microbatch.take(this);
+  const Tensor d_logits = microbatch.take(this), input = microbatch.take(this);
   const auto input_gradient = [&] {
-    Tensor dx = Tensor::like(normalized, {d_logits.dim(0) / normalized.dim(1), normalized.dim(1), normalized.dim(2)});
+    Tensor dx = Tensor::like(input, {d_logits.dim(0) / input.dim(1), input.dim(1), input.dim(2)});
     Tensor rows = dx.as_matrix();
     ops::matmul(d_logits, weight_.value(), rows);
+    if (const double factor = context_.config.logit_scale(); factor != 1) ops::scale(dx, factor);
     return dx;
   };
-  return region_.backward(normalized, microbatch, input_gradient,
+  return region_.backward(input, microbatch, input_gradient,
                           [this, d_logits](const Tensor& full) { weight_gradient(d_logits, full); });
 }
 
@@ -103,9 +114,9 @@ Tensor OutputLayer::backward(MicrobatchContext& microbatch) {
   return normalize_backward(backward_to_normalized(microbatch), microbatch);
 }
 
-void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& normalized) {
+void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& input) {
   weight_.add_grad([&](Tensor& sum, float beta) {
-    ops::matmul(d_logits, normalized.as_matrix(), sum, {.transpose_a = true, .beta = beta});
+    ops::matmul(d_logits, input.as_matrix(), sum, {.transpose_a = true, .beta = beta});
   });
 }
 

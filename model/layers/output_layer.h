@@ -1,4 +1,4 @@
-// Output layer: final norm, logits over the vocabulary with an optional soft cap, and the loss.
+// Output layer: final norm, logits over the vocabulary with an optional factor and soft cap, and the loss.
 #pragma once
 #include <string>
 
@@ -81,7 +81,8 @@ class OutputLayer {
 
  private:
   Tensor logits_of_normalized(const Tensor& normalized, MicrobatchContext& microbatch);
-  void weight_gradient(const Tensor& d_logits, const Tensor& normalized);
+  /// `input` is the normalized hidden states times ModelConfig::logit_scale().
+  void weight_gradient(const Tensor& d_logits, const Tensor& input);
 
   const ModelContext& context_;
   TensorParallelRegion region_;

@@ -41,6 +41,25 @@ TEST(ParamGroupTest, TakesFirstTableThatMatches) {
   EXPECT_EQ(group("final_layernorm.weight", {5}), (ParamGroup{.wd_mult = 0, .adam_eps = 1e-6}));
 }
 
+/// The rules of Yang et al. 2022, table 8, and for Muon the spectral norm of the update relative to sqrt(out / in).
+TEST(ParamGroupTest, ScalesUpdatesWithWidth) {
+  Param matrix("decoder.layers.0.mlp.linear_fc1.weight", {8, 8}, Init::Normal);
+  matrix.width_mult = 4;
+  OptimizerConfig config;
+  EXPECT_EQ(group_of(matrix, config), (ParamGroup{.lr_mult = 0.25, .wd_mult = 4, .adam_eps = 1e-8 / 4}));
+  config.param_group = {{.match = OneOrList<std::string>("*"), .lr_mult = 2, .wd_mult = 0.5}};
+  EXPECT_EQ(group_of(matrix, config), (ParamGroup{.lr_mult = 0.5, .wd_mult = 2, .adam_eps = 1e-8 / 4}));
+  config.param_group.clear();
+  config.optimizer = OptimizerKind::Muon;
+  EXPECT_EQ(group_of(matrix, config).lr_mult, 0.25);  // a router, which adam updates
+  matrix.matrices = {matrix.box};
+  EXPECT_EQ(group_of(matrix, config), (ParamGroup{.rule = OptimizerKind::Muon, .lr_mult = 0.5, .wd_mult = 2}));
+  for (const MuonScaleMode mode : {MuonScaleMode::UnitRmsNorm, MuonScaleMode::ShapeScaling}) {
+    config.muon_scale_mode = mode;
+    EXPECT_EQ(group_of(matrix, config), ParamGroup{.rule = OptimizerKind::Muon});
+  }
+}
+
 TEST(GroupRunsTest, MergeNeighborsOfSameGroup) {
   const std::vector<ParamMeta> params{{"embedding", 1000, 0}, {"w0", 100, 1}, {"b0", 10, 1},
                                       {"w1", 100, 2},         {"b1", 10, 2},  {"norm", 5, 2}};

@@ -212,6 +212,31 @@ struct NamedModel {
   const char* name;
   ModelConfig config;
 };
+
+/// Returns models with the maximal update parametrization, untied and tied.
+inline std::vector<NamedModel> tiny_tuning_models() {
+  ModelConfig mup = tiny_llama();
+  mup.mup = {.is_used = true, .base_hidden_size = 20, .base_head_dim = 5};
+  ModelConfig mup_tied = tiny_gpt2();
+  mup_tied.mup = {.is_used = true, .base_hidden_size = 8, .output_mult = 0.75, .attn_scale_power = 0.5};
+  mup_tied.embedding_init_method_std = 0.2;
+  return {{"mup", mup}, {"mup_tied", mup_tied}};
+}
+
+/// Returns models with multi-token prediction.
+inline std::vector<NamedModel> tiny_prediction_models() {
+  ModelConfig mtp = tiny_llama();
+  mtp.mtp_num_layers = 2;
+  mtp.mtp_loss_scaling_factor = 0.5;
+  ModelConfig mtp_tied = tiny_gemma();
+  mtp_tied.mtp_num_layers = 1;
+  ModelConfig mtp_attention = tiny_delta_net();
+  mtp_attention.recurrent.linear_attention_freq = {5};  // the last of 3 or 8 layers has Gated DeltaNet
+  mtp_attention.mtp_num_layers = 1;
+  mtp_attention.mtp_hybrid_layer_pattern = "*-";
+  return {{"mtp", mtp}, {"mtp_tied", mtp_tied}, {"mtp_attention", mtp_attention}};
+}
+
 inline std::vector<NamedModel> tiny_variants() {
   ModelConfig qwen3 = tiny_llama();
   qwen3.qk_layernorm = true;
@@ -240,37 +265,28 @@ inline std::vector<NamedModel> tiny_variants() {
   heterogeneous.num_query_groups = PerLayer<i64>({2, 4, 1});
   heterogeneous.ffn_hidden_size = PerLayer<i64>({40, 24, 56});
   heterogeneous.no_rope_freq = {2};
-  ModelConfig mtp = tiny_llama();
-  mtp.mtp_num_layers = 2;
-  mtp.mtp_loss_scaling_factor = 0.5;
-  ModelConfig mtp_tied = tiny_gemma();
-  mtp_tied.mtp_num_layers = 1;
-  ModelConfig mtp_attention = tiny_delta_net();
-  mtp_attention.recurrent.linear_attention_freq = {5};  // the last of 3 or 8 layers has Gated DeltaNet
-  mtp_attention.mtp_num_layers = 1;
-  mtp_attention.mtp_hybrid_layer_pattern = "*-";
   const auto [deepseek, wide_values] = tiny_latent_models();
-  return {{"qwen3", qwen3},
-          {"gated_attention", gated_attention},
-          {"qwen3_next", tiny_qwen3_next()},
-          {"olmo_hybrid", tiny_olmo_hybrid()},
-          {"olmo2", olmo2},
-          {"gemma", tiny_gemma()},
-          {"mtp", mtp},
-          {"mtp_tied", mtp_tied},
-          {"mtp_attention", mtp_attention},
-          {"neox", neox},
-          {"parallel_both_norms", mixed},
-          {"hybrid", hybrid},
-          {"gpt_oss", tiny_gpt_oss()},
-          {"heterogeneous", heterogeneous},
-          {"llama4", tiny_llama4()},
-          {"deepseek", deepseek},
-          {"latent_wide_values", wide_values},
-          {"gated_deltanet", tiny_delta_net()},
-          {"kimi_linear", tiny_kimi_linear()},
-          {"mamba", tiny_mamba()},
-          {"nemotron", tiny_nemotron()}};
+  std::vector<NamedModel> variants{{"qwen3", qwen3},
+                                   {"gated_attention", gated_attention},
+                                   {"qwen3_next", tiny_qwen3_next()},
+                                   {"olmo_hybrid", tiny_olmo_hybrid()},
+                                   {"olmo2", olmo2},
+                                   {"gemma", tiny_gemma()},
+                                   {"neox", neox},
+                                   {"parallel_both_norms", mixed},
+                                   {"hybrid", hybrid},
+                                   {"gpt_oss", tiny_gpt_oss()},
+                                   {"heterogeneous", heterogeneous},
+                                   {"llama4", tiny_llama4()},
+                                   {"deepseek", deepseek},
+                                   {"latent_wide_values", wide_values},
+                                   {"gated_deltanet", tiny_delta_net()},
+                                   {"kimi_linear", tiny_kimi_linear()},
+                                   {"mamba", tiny_mamba()},
+                                   {"nemotron", tiny_nemotron()}};
+  for (const auto& more : {tiny_tuning_models(), tiny_prediction_models()})
+    variants.insert(variants.end(), more.begin(), more.end());
+  return variants;
 }
 
 /// A model with allocated, initialized parameters and gradients, on one rank or as one rank of `tp`.

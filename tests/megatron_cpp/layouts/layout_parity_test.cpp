@@ -145,6 +145,7 @@ ModelConfig variant(const std::string& name) {
   for (test::NamedModel variant : test::tiny_variants()) {
     if (variant.name != name) continue;
     test::set_num_layers(variant.config, 8);
+    if (variant.config.num_attention_heads == PerLayer<i64>(3)) variant.config.num_attention_heads = 4;  // for 4 ranks
     variant.config.seq_length = 8;
     return variant.config;
   }
@@ -229,10 +230,20 @@ const Row kVariantRows[]{
 };
 INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
                          testing::Combine(testing::Values("olmo2", "gemma", "deepseek", "latent_wide_values", "gpt_oss",
-                                                          "llama4", "qwen3_next", "olmo_hybrid"),
+                                                          "llama4", "qwen3_next", "olmo_hybrid", "mup_tied"),
                                           testing::Values(OptimizerKind::Adam), testing::ValuesIn(kVariantRows)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
+                         });
+
+// Learning rates of matrices depend on the width, also those of Muon.
+INSTANTIATE_TEST_SUITE_P(MaximalUpdate, LayoutParityTest,
+                         testing::Combine(testing::Values("mup"),
+                                          testing::Values(OptimizerKind::Adam, OptimizerKind::Muon),
+                                          testing::ValuesIn(kWindowRows)),
+                         [](const auto& p) {
+                           const bool is_adam = std::get<1>(p.param) == OptimizerKind::Adam;
+                           return str(is_adam ? "" : "muon_", std::get<2>(p.param).layout.name);
                          });
 
 INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, LayoutParityTest,

@@ -337,6 +337,7 @@ class RandomTraining {
           {.match = OneOrList<std::string>("*.bias"), .lr_mult = pick("bias_lr_mult", {0.0, 2.0}), .wd_mult = 1},
           {.match = OneOrList<std::string>("decoder.layers.1.*"), .lr_mult = 1.5}};
     }
+    draw_mup();
     if (dtype_ == DType::F64) return;
     const auto form = [this](const char* what) {
       return pick(what, {StateDType::Fp32, StateDType::Fp32, StateDType::Bf16, StateDType::Uint8});
@@ -347,6 +348,14 @@ class RandomTraining {
     const bool may_round = config_.model.norm_position == NormPosition::Pre && o.can_round_gradients();
     if (config_.parallel.zero_stage >= 2 && may_round)
       o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
+  }
+
+  void draw_mup() {
+    const MupConfig mup{.is_used = true, .base_hidden_size = pick<i64>("mup_base_hidden_size", {8, 20})};
+    std::vector<std::string> conflicts;
+    mup.add_conflicts(config_.model, conflicts);
+    if (!pick("use_mup", {false, false, true}) || !conflicts.empty()) return;
+    if (config_.optimizer.optimizer != OptimizerKind::Sgd) config_.model.mup = mup;
   }
 
   /// Draws communication formats. Compression is excluded with experts: if rounding routes a token to a different

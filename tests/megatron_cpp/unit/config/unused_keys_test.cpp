@@ -56,6 +56,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"model.add_attention_output_bias", "as add_qkv_bias"},
     {"model.add_mlp_bias", "as add_qkv_bias"},
     {"model.init_method_std", "initial weights"},
+    {"model.embedding_init_method_std", "initial weights"},
     {"model.hidden_dropout", "forward pass"},
     {"model.attention_dropout", "forward pass"},
     {"training.seed", "initial weights, dropout and the order of samples"},
