@@ -100,7 +100,8 @@ struct MemoryEstimate {
   double total() const { return params + grads + optimizer_state + activations + save_copy - peak_excess; }
 };
 
-/// Optimizer state per weight, excluding the master weight, in fp32 values: 2 for AdamW, 1 for SGD.
+/// Optimizer state per weight, excluding the master weight, in fp32 values: 2 for AdamW, 1 for SGD; 1 more with
+/// averaged weights.
 struct StatesPerWeight {
   double matrix_states = 2;  ///< values per weight of linear layers (Param::matrices)
   double other_states = 2;

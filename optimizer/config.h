@@ -101,6 +101,9 @@ struct OptimizerConfig {
   MuonScaleMode muon_scale_mode = MuonScaleMode::Spectral;
   double muon_extra_scale_factor = 0.2;
   std::vector<ParamGroupConfig> param_group = {};
+  double ema_decay = 0;
+  i64 ema_start = 0;
+  i64 ema_interval = 1;
   double clip_grad = 1.0;
   double loss_scale = 0;
   double initial_loss_scale = 4294967296;
@@ -124,6 +127,7 @@ struct OptimizerConfig {
           "rest");
     schedule_fields(self, visit);
     rule_fields(self, visit);
+    ema_fields(self, visit);
     gradient_fields(self, visit);
     storage_fields(self, visit);
   }
@@ -185,6 +189,16 @@ struct OptimizerConfig {
     visit("param_group", self.param_group,
           "parameters with their own settings, as [[optimizer.param_group]] tables with the keys match, lr_mult, "
           "wd_mult, adam_beta1, adam_beta2 and adam_eps; a parameter takes the first table that matches its name");
+  }
+
+  template <class Self, class Visitor>
+  static void ema_fields(Self& self, Visitor& visit) {
+    visit("ema_decay", self.ema_decay,
+          "keep an exponential moving average (EMA) of the weights, of which an update keeps this fraction; 0 = none",
+          between_excluding_max(0, 1));
+    visit("ema_start", self.ema_start, "updates of the weights before the average begins; until then it equals them",
+          at_least(0));
+    visit("ema_interval", self.ema_interval, "updates of the weights between two updates of the average", at_least(1));
   }
 
   template <class Self, class Visitor>

@@ -66,7 +66,7 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       device_(checked_front(buffers).device()),
       dtype_(checked_front(buffers).dtype()),
       states_(states ? std::move(states) : std::make_unique<StateStore>(device_)),
-      staged_update_(device_, dtype_, copies ? std::move(copies) : make_async_copy_engine(device_)) {
+      staged_update_(device_, dtype_, kept_weights(), copies ? std::move(copies) : make_async_copy_engine(device_)) {
   MCPP_CHECK(!config_.store_param_remainders || dtype_ == DType::BF16, "weights in ", name_of(dtype_),
              " cannot be upper halves of master weights");
   for (const auto& [grid, groups] : scope_.groups) norm_grads_[grid];
@@ -83,6 +83,7 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
   });
   if (rule_of(config_.optimizer).needs_matrices()) gather_matrices(buffers, holders);
   copy_model_to_master();
+  start_ema();
 }
 
 const UpdateRule& Optimizer::rule_of(OptimizerKind kind) {
@@ -133,6 +134,7 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
   if (has_master_copy())
     segment.forms.insert(segment.forms.begin(),
                          config_.store_param_remainders ? StorageForm::Remainder : StorageForm::Plain);
+  if (has_ema()) segment.forms.push_back(StorageForm::Plain);
   states_->add(segment.vectors(accumulate_dtype(dtype_)));
   segments_.push_back(std::move(segment));
 }
@@ -195,7 +197,9 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
       matrices->transform([this](Tensor& matrix) { rule_of(config_.optimizer).transform(matrix); });
   }
   for_each_part(PassKind::Update, [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
-    rule.update(part, make_step(part, group));
+    const UpdateStep step = make_step(part, group);
+    rule.update(part, step);
+    if (has_ema()) update_ema(part, config_, step);
   });
   states_->prefetch(segments_of(matrices_.empty() ? PassKind::Update : PassKind::Prepare));  // during the next pass
 }
@@ -211,7 +215,7 @@ void Optimizer::for_each_part(PassKind kind, const UpdateFunction& f) {
       for (const Tensor& vector : vectors) states.push_back(vector.flat(run.offset, run.count));
       const Tensor weights = segment.shard.params.flat(run.begin, run.count);
       const Tensor grads = segment.gradient(run.begin, run.count, accumulate_dtype(dtype_));
-      UpdatePart part = make_update_part(weights, std::move(states), grads, has_master_copy());
+      UpdatePart part = make_update_part(weights, std::move(states), grads, kept_weights());
       f(*segment.rule, part, run.group);
     }
   }
@@ -242,6 +246,17 @@ void Optimizer::copy_master_to_model() {
                 [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.weights, part.model); });
 }
 
+void Optimizer::start_ema() {
+  if (!has_ema()) return;
+  for_each_part(PassKind::Update,
+                [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { mcpp::start_ema(part); });
+}
+
+void Optimizer::swap_ema() {
+  MCPP_CHECK(has_ema(), "no averaged weights are kept");
+  for_each_part(PassKind::Update, [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { mcpp::swap_ema(part); });
+}
+
 void Optimizer::visit_stored_state(const StoredStateVisitor& f) const {
   for (std::size_t s = 0; s < segments_.size(); ++s) {
     for (const UpdateRun& run : segments_[s].runs) visit_run(s, run, f);
@@ -252,6 +267,7 @@ void Optimizer::visit_run(std::size_t index, const UpdateRun& run, const StoredS
   const UpdateSegment& segment = segments_[index];
   std::vector<std::string_view> names(segment.rule->states().begin(), segment.rule->states().end());
   if (has_master_copy()) names.insert(names.begin(), kMasterState);
+  if (has_ema()) names.push_back(kEmaState);
   const DType wide = accumulate_dtype(dtype_);
   std::vector<StoredArray> vectors;
   for (std::size_t v = 0; v < segment.vectors(wide).size(); ++v) vectors.push_back(states_->stored(index, v));

@@ -14,6 +14,7 @@
 #include "optimizer/param_group.h"
 #include "optimizer/staged_update.h"
 #include "optimizer/update_rule.h"
+#include "optimizer/weight_average.h"
 #include "parallel/dp/buckets/buffer.h"
 #include "tensor/ops/ops.h"
 
@@ -24,7 +25,8 @@ struct StepResult {
   bool is_skipped = false;  ///< true if the norm was not finite and nothing was changed
 };
 
-/// Name of the state with the fp32 master weights of a bf16 or fp16 model; other states are UpdateRule::states().
+/// Name of the state with the fp32 master weights of a bf16 or fp16 model; other states are UpdateRule::states() and
+/// kEmaState.
 inline constexpr std::string_view kMasterState = "master";
 
 /// For each grid, the ranks whose shard()s together contain complete matrices. Without an entry for a grid, the shard()
@@ -37,9 +39,9 @@ StateStoreOptions state_store_options(const OptimizerConfig& config, Device& dev
 class Optimizer {
  public:
   /// Allocates the states for the elements in each buffer's shard() in `states`, which must be empty (nullptr: a new
-  /// store in device memory). Master weights are initialized from the model's weights. `holders`: for rules that need
-  /// complete matrices; collective over these ranks. `copies`: engine for copies between the buffers' device and the
-  /// host, for remote updates (nullptr: a new one).
+  /// store in device memory). Master and averaged weights are initialized from the model's weights. `holders`: for
+  /// rules that need complete matrices; collective over these ranks. `copies`: engine for copies between the buffers'
+  /// device and the host, for remote updates (nullptr: a new one).
   Optimizer(std::span<ParamAndGradBuffer* const> buffers, const OptimizerConfig& config, NormScope scope = {},
             const MatrixGroups& holders = {}, std::unique_ptr<StateStore> states = nullptr,
             std::unique_ptr<AsyncCopyEngine> copies = nullptr);
@@ -67,6 +69,13 @@ class Optimizer {
   void copy_model_to_master();  ///< call after only the model's weights were loaded
   void copy_master_to_model();  ///< call after master weights were loaded, and before publish()
 
+  bool has_ema() const { return mcpp::has_ema(config_); }
+  /// Sets averaged weights, if kept, to the weights. Call after weights were loaded without their average.
+  void start_ema();
+  /// Exchanges the weights with the averaged weights, which must be kept, for an evaluation; call publish() afterwards.
+  /// A second call restores both bitwise.
+  void swap_ema();
+
   /// Calls f(state, param, first, values) for each state of each parameter. `values` are the stored states of the
   /// parameter's elements [first, first + values.numel()) in its box that this rank updates. Master weights are visited
   /// only if they are separate from the model's weights (bf16 and fp16 models). The order is fixed. Parameters of which
@@ -90,6 +99,7 @@ class Optimizer {
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
   bool has_master_copy() const { return is_low_precision(dtype_); }
+  KeptWeights kept_weights() const { return {.has_master = has_master_copy(), .has_ema = has_ema()}; }
   std::vector<std::size_t> segments_of(PassKind kind) const;
   /// Returns true if an update moves no data between devices.
   bool is_resident() const;

@@ -205,16 +205,22 @@ Tensor UpdateSegment::gradient(i64 begin, i64 count, DType wide) const {
   return widened;
 }
 
-UpdatePart make_update_part(const Tensor& model, std::vector<Tensor> states, const Tensor& grads,
-                            bool has_master_copy) {
-  if (!has_master_copy) return {.weights = model, .states = std::move(states), .grads = grads, .model = {}};
-  const Tensor master = states.front();
-  states.erase(states.begin());
-  return {.weights = master, .states = std::move(states), .grads = grads, .model = model};
+UpdatePart make_update_part(const Tensor& model, std::vector<Tensor> states, const Tensor& grads, KeptWeights kept) {
+  UpdatePart part{.weights = model, .states = std::move(states), .grads = grads, .model = {}};
+  if (kept.has_ema) {
+    part.ema = part.states.back();
+    part.states.pop_back();
+  }
+  if (kept.has_master) {
+    part.model = std::exchange(part.weights, part.states.front());
+    part.states.erase(part.states.begin());
+  }
+  return part;
 }
 
-StagedUpdate::StagedUpdate(Device& device, DType dtype, std::unique_ptr<AsyncCopyEngine> copies)
+StagedUpdate::StagedUpdate(Device& device, DType dtype, KeptWeights kept, std::unique_ptr<AsyncCopyEngine> copies)
     : dtype_(dtype),
+      kept_(kept),
       pinned_buffers_(*copies, MemoryClass::OptimizerState, host_threads(device)),
       copy_engine_(std::move(copies)) {}
 
@@ -256,7 +262,7 @@ void StagedUpdate::for_each_part(StateStore& states, std::span<const UpdateSegme
       const bool is_unused = kind == PassKind::Prepare && segment.forms[s] == StorageForm::Remainder;
       decoded.push_back(is_unused ? Tensor() : stored[s].decode(local_model));
     }
-    UpdatePart part = make_update_part(local_model, decoded, local_grads, is_low_precision(dtype_));
+    UpdatePart part = make_update_part(local_model, decoded, local_grads, kept_);
     f(*segment.rule, part, run.group);
     kind == PassKind::Update ? staging.copy_back(local_model, model) : staging.copy_back(local_grads, grads);
     for (std::size_t s = 0; s < stored.size(); ++s) {

@@ -24,7 +24,8 @@ struct UpdateRun {
 };
 
 /// Elements of a ShardSegment that one rule updates. A segment of the StateStore contains only the states of these
-/// elements, run after run: the master weights (if separate) or their remainders, then the states of the rule.
+/// elements, run after run: the master weights (if separate) or their remainders, the states of the rule, and the
+/// averaged weights (if kept).
 struct UpdateSegment {
   const ParamAndGradBuffer* buffer;
   ShardSegment shard;
@@ -48,13 +49,19 @@ enum class PassKind { Update, Prepare };
 /// Function that updates a part, which is on one device and entirely in the accumulate dtype.
 using UpdateFunction = std::function<void(const UpdateRule& rule, UpdatePart& part, const ParamGroup& group)>;
 
-/// Returns a part with the weights `model`. `states` begin with the master weights if these are separate.
-UpdatePart make_update_part(const Tensor& model, std::vector<Tensor> states, const Tensor& grads, bool has_master_copy);
+/// States that an optimizer keeps in addition to those of the update rule.
+struct KeptWeights {
+  bool has_master = false;  ///< master weights, as the first state
+  bool has_ema = false;     ///< averaged weights, as the last state
+};
+
+/// Returns a part with the weights `model`. `states` include `kept`.
+UpdatePart make_update_part(const Tensor& model, std::vector<Tensor> states, const Tensor& grads, KeptWeights kept);
 
 class StagedUpdate {
  public:
   /// `device` holds the gradients, and `copies` is its copy engine. `dtype` is the dtype of the model.
-  StagedUpdate(Device& device, DType dtype, std::unique_ptr<AsyncCopyEngine> copies);
+  StagedUpdate(Device& device, DType dtype, KeptWeights kept, std::unique_ptr<AsyncCopyEngine> copies);
 
   /// Calls `f` for parts of each run of the segments in `order`. The states of a segment are in the segment of `states`
   /// with the same number. A part of PassKind::Prepare has no weights if these are stored as remainders.
@@ -63,6 +70,7 @@ class StagedUpdate {
 
  private:
   DType dtype_;
+  KeptWeights kept_;
   PinnedBufferPool pinned_buffers_;
   std::unique_ptr<AsyncCopyEngine> copy_engine_;  // declared after the buffers, which its copies use
 };

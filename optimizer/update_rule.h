@@ -17,6 +17,7 @@ struct UpdatePart {
   std::vector<Tensor> states;  ///< states in the same dtype, in the order of UpdateRule::states()
   Tensor grads;                ///< gradients in the same dtype
   Tensor model;                ///< receives the new weights rounded to its dtype; undefined if identical to `weights`
+  Tensor ema = {};             ///< averaged weights (optimizer/weight_average.h); undefined if not kept
 };
 
 /// Settings of one update.

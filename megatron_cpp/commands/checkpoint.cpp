@@ -89,6 +89,7 @@ struct ImportOptions {
 struct ExportOptions {
   std::string load;
   std::string folder;
+  WeightSource weights = WeightSource::Model;
   std::string tokenizer_model;
   std::string precision;
   std::string model_type;
@@ -97,6 +98,7 @@ struct ExportOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints whose newest intact one is used");
     visit("folder", self.folder, "folder to write config.json and safetensors in");
+    visit("weights", self.weights, kWeightsHelp);
     visit("tokenizer_model", self.tokenizer_model, "tokenizer file; empty = the one saved next to the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the checkpoint");
     visit(
@@ -385,6 +387,7 @@ ExitCode export_hf(Arguments args, Log& log) {
   remove_unexportable_mtp(config.model, options.model_type, log);
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
+                      .weights = options.weights,
                       .model_type = options.model_type,
                       .tokenizer_model = find_valid_tokenizer(options.tokenizer_model, reader, config, log),
                       .tokens = read_special_tokens(reader.state(), checkpoint.string())});

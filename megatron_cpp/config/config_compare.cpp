@@ -98,13 +98,15 @@ bool defines_tensors(std::string_view key) {
   return std::ranges::count(kTensorDefining, key) > 0;
 }
 
-/// Returns true for keys that decide where values are stored or in how many parts, which changes none of them.
-bool only_affects_placement(std::string_view key) {
-  return key.starts_with("optimizer.offload") || key == "optimizer.store_param_remainders";
+/// Returns true for keys of run-defining sections that do not change the weights: where values are stored or in how
+/// many parts, and what is computed from them.
+bool leaves_weights_unchanged(std::string_view key) {
+  return key.starts_with("optimizer.offload") || key.starts_with("optimizer.ema_") ||
+         key == "optimizer.store_param_remainders";
 }
 
 bool defines_run(std::string_view key) {
-  if (only_affects_placement(key)) return false;
+  if (leaves_weights_unchanged(key)) return false;
   return std::any_of(kRunDefining.begin(), kRunDefining.end(), [&](std::string_view entry) {
     return entry.ends_with('.') ? key.starts_with(entry) : key == entry;
   });

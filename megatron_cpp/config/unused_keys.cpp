@@ -47,6 +47,10 @@ void find_in_training(const Config& config, std::vector<UnusedKey>& keys) {
                 "no evaluation runs because training.eval_iters is 0; remove it");
   collector.add(t.eval_on_start && t.eval_iters == 0, "eval_on_start", "training.eval_iters",
                 "no evaluation runs because training.eval_iters is 0; remove it");
+  collector.add(t.eval_ema && t.eval_iters == 0, "eval_ema", "training.eval_iters",
+                "no evaluation runs because training.eval_iters is 0; remove it");
+  collector.add(t.eval_ema && config.optimizer.ema_decay == 0, "eval_ema", "optimizer.ema_decay",
+                "no averaged weights are kept; set optimizer.ema_decay, or remove it");
   constexpr const char* kNeedsSpikes = "only read when spike_policy is not \"off\"; remove it";
   const bool ignores_spikes = t.spike_policy == SpikePolicy::Off;
   collector.add(ignores_spikes && t.spike_window != defaults.spike_window, "spike_window", "training.spike_policy",

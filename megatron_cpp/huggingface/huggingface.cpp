@@ -176,6 +176,7 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
                         const HuggingfaceExport& options) {
   const Family& family = exporting_family(model, options.model_type);
+  check_has_weights(checkpoint, options.weights);
   const std::vector<WeightRule> rules = weight_map(model, family);
   std::optional<HuggingfaceTokenizer>
       tokenizer;  // created first, so that an unsupported tokenizer is reported before anything is written
@@ -191,7 +192,8 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
   CpuDevice device;
   const auto data = [&](std::size_t i) {
     return scatter_rows(tensors[i], [&](const WeightRule& rule) {
-      NamedShard ours(model_tensor(rule.name), {rule.shape, Shape(rule.shape.size(), 0), rule.shape},
+      NamedShard ours(weight_tensor(checkpoint.manifest(), options.weights, rule.name),
+                      {rule.shape, Shape(rule.shape.size(), 0), rule.shape},
                       Tensor::empty(rule.shape, specs[i].dtype, device, MemoryClass::Other));
       checkpoint.read(ours, Conversion::Convert);
       check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule.name));

@@ -8,6 +8,7 @@
 #include "checkpoint/format/shard.h"
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
+#include "megatron_cpp/resume/weight_source.h"
 #include "model/config/config.h"
 
 namespace mcpp {
@@ -35,8 +36,9 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
 /// Options of export_huggingface().
 struct HuggingfaceExport {
   std::optional<DType> dtype = {};  ///< type of the weights; std::nullopt = as in the checkpoint
-  std::string model_type = {};      ///< Hugging Face model type; empty = the first type that can express the model
-  Path tokenizer_model = {};  ///< sentencepiece model to export, which determines the special tokens; empty = none
+  WeightSource weights = WeightSource::Model;
+  std::string model_type = {};  ///< Hugging Face model type; empty = the first type that can express the model
+  Path tokenizer_model = {};    ///< sentencepiece model to export, which determines the special tokens; empty = none
   /// Special tokens that the checkpoint's original Hugging Face files stated, to write back. If empty, the tokenizer's
   /// special tokens are written.
   SpecialTokens tokens = {};

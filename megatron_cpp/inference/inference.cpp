@@ -64,7 +64,7 @@ std::optional<Damage> InferenceModel::make_model(CheckpointReader& reader) {
                                       split_stages(config_.parallel, config_.model.num_layers).at(stage),
                                       /*embedding_stage=*/nullptr);
   allocate_weights(*model_);
-  return load_weights(reader, *model_, {world_.ranks, world_.ranks_of_node()});
+  return load_weights(reader, *model_, {world_.ranks, world_.ranks_of_node()}, options_.weights);
 }
 
 Path InferenceModel::tokenizer_path() const {

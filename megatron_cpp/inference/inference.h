@@ -15,6 +15,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/resume/special_tokens.h"
+#include "megatron_cpp/resume/weight_source.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "model/gpt_model.h"
 
@@ -23,6 +24,7 @@ namespace mcpp {
 /// Options shared by commands that load a model.
 struct InferenceOptions {
   std::string load;
+  WeightSource weights = WeightSource::Model;
   std::string tokenizer_model;
   std::string precision;
   DeviceType device = DeviceType::Cpu;
@@ -32,6 +34,7 @@ struct InferenceOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints whose newest intact one is used");
+    visit("weights", self.weights, kWeightsHelp);
     visit("tokenizer_model", self.tokenizer_model,
           "tokenizer file; empty = the tokenizer saved next to the checkpoints");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the training");

@@ -51,7 +51,7 @@ struct StepRecord {
 /// Result of an evaluation.
 struct ValidationStats {
   i64 iteration = 0;
-  std::string split;  ///< "validation", "validation-<set>" or "test"
+  std::string split;  ///< "validation", "validation-<set>" or "test", after "ema-" for the averaged weights
   double lm_loss = 0;
   i64 tokens = 0;
   i64 consumed_samples = 0;  ///< samples that the training has read

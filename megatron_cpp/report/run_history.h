@@ -70,7 +70,7 @@ struct RunHistory {
   };
 
   NumberTable steps;
-  std::map<std::string, NumberTable> evaluations;  ///< tables by curve: "validation", "validation-<set>", "test"
+  std::map<std::string, NumberTable> evaluations;  ///< tables by curve, named as ValidationStats::split
   std::vector<Start> starts;
   std::vector<Event> events;
   std::vector<Sample> samples;

@@ -200,19 +200,30 @@ void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> 
       " no counterpart in this model; `megatron_cpp checkpoint show --toml` prints the one that it was saved from");
 }
 
+/// Logs that the averaged weights begin or end with this start.
+void log_changed_ema(bool is_kept, bool is_saved, const Log& log) {
+  if (is_kept && !is_saved)
+    log.info("optimizer.ema_decay: the checkpoint has no averaged weights; the average starts from its weights");
+  if (!is_kept && is_saved)
+    log.info("optimizer.ema_decay: is 0; the averaged weights of the checkpoint are not continued");
+}
+
 std::optional<Damage> load_all(const RunContext& run, TrainingState& state, CheckpointReader& reader,
                                const DatasetIdentities& datasets, TrainingProgress& progress) {
   Communicator& world = run.world();
   run_on_all_ranks(world, [&] { progress = saved_progress(run.config, datasets, reader, run.log); });
   std::vector<NamedShard> shards = shards_to_load(state);
   std::vector<NamedShard> unsaved = extract_unsaved(shards, reader);
+  const bool starts_ema = remove_unsaved_ema(shards, reader);
   check_all_used(reader, shards, world);
   const LoadingRanks ranks{world, *run.session.node};
   if (auto damage = reader.load(shards, ranks)) return damage;
   if (auto damage = load_redistributed_errors(unsaved, reader, ranks)) return damage;
+  if (starts_ema) state.optimizer().start_ema();
   state.publish_weights();
   restore_counters(run.config, state, reader, run.log);
   run.log.info(str("resuming from ", reader.directory().string()));
+  log_changed_ema(state.optimizer().has_ema(), has_ema(reader.manifest()), run.log);
   return std::nullopt;
 }
 
@@ -233,6 +244,7 @@ std::optional<Damage> load_weights(const RunContext& run, TrainingState& state, 
   const std::string bad = find_nonfinite_weight(state, world, *run.session.device);
   check_input(bad.empty(), reader.directory().string(), ": ", bad, kNotFinite);
   state.optimizer().copy_model_to_master();
+  state.optimizer().start_ema();
   run.log.info(str("starting from the weights of ", reader.directory().string()));
   return std::nullopt;
 }
@@ -412,12 +424,16 @@ Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log) {
   });
 }
 
-std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks) {
+std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks,
+                                   WeightSource source) {
+  check_has_weights(reader, source);
   std::vector<NamedShard> shards;
   model.visit([&](const Param& param, int) { shards.emplace_back(model_tensor(param.name), param.box, param.value); });
   for (const auto& [layer, router] : model.routers()) router->allocate_state();
   add_expert_biases(model, shards);
   check_all_used(reader, shards, ranks.world, kMtpPrefix);
+  for (NamedShard& shard : shards)
+    shard.name = weight_tensor(reader.manifest(), source, shard.name.substr(model_tensor("").size()));
   if (auto damage = reader.load(shards, ranks, Conversion::Convert)) return damage;
   model.visit([&](const Param& param, int) {
     check_input(std::isfinite(ops::sum_of_squares(param.value)), reader.directory().string(), ": ", param.name,

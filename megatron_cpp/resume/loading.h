@@ -7,6 +7,7 @@
 #include "checkpoint/load/reader.h"
 #include "megatron_cpp/monitor/training_logger.h"
 #include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/resume/weight_source.h"
 
 namespace mcpp {
 
@@ -59,7 +60,8 @@ Path use_checkpoint(const Path& folder_or_checkpoint, Communicator& world, const
 Path find_checkpoint(const Path& folder_or_checkpoint, const Log& log);
 
 /// Loads the weights only, converted to the type of the model. Throws BadInput if the checkpoint has weights that the
-/// model lacks, or weights that are NaN or infinite.
-std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks);
+/// model lacks, weights that are NaN or infinite, or no weights of this source.
+std::optional<Damage> load_weights(CheckpointReader& reader, GPTModel& model, const LoadingRanks& ranks,
+                                   WeightSource source);
 
 }  // namespace mcpp

@@ -11,6 +11,7 @@
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "comm/object_collectives.h"
+#include "megatron_cpp/resume/weight_source.h"
 #include "megatron_cpp/step/training_shards.h"
 
 namespace mcpp {
@@ -142,8 +143,9 @@ void log_other_world_sizes(const Path& local_save, const Path& folder, const Log
 }
 
 bool fits(const CheckpointReader& reader, const TrainingState& state) {
-  return std::ranges::all_of(specs_of(shards_to_load(state)),
-                             [&](const ShardSpec& shard) { return reader.has_all_elements(shard); });
+  std::vector<NamedShard> shards = shards_to_load(state);
+  remove_unsaved_ema(shards, reader);
+  return std::ranges::all_of(specs_of(shards), [&](const ShardSpec& shard) { return reader.has_all_elements(shard); });
 }
 
 enum class PartStatus : u8 { Good, Foreign, Damaged };

@@ -142,7 +142,9 @@ double state_elements_per_weight(const Config& config, bool is_matrix) {
   const DType type = dtype_of(config.training.precision);
   constexpr i64 kWeights = kQuantizedBlock;
   double bytes = 0;
-  for (const StorageForm form : make_update_rule(rule, config.optimizer, type)->forms()) {
+  std::vector<StorageForm> forms = make_update_rule(rule, config.optimizer, type)->forms();
+  if (has_ema(config.optimizer)) forms.push_back(StorageForm::Plain);
+  for (const StorageForm form : forms) {
     for (const VectorSpec& vector : stored_vectors(form, accumulate_dtype(type), kWeights))
       bytes += static_cast<double>(vector.bytes());
   }

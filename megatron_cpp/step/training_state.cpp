@@ -117,6 +117,11 @@ std::vector<GPTModel*> TrainingState::models() const {
   return list;
 }
 
+void TrainingState::swap_ema() {
+  optimizer_.swap_ema();
+  publish_weights();
+}
+
 void TrainingState::publish_weights() {
   for (const Chunk& chunk : chunks_) chunk.memory->publish();
 }

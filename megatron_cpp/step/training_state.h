@@ -123,6 +123,9 @@ class TrainingState {
   /// loss of that evaluation is meaningless.
   const StopRequest& stop_request() const { return stop_request_; }
 
+  /// Exchanges the weights with their moving average, which must be kept, on all ranks. A second call restores both
+  /// bitwise. No step may run in between.
+  void swap_ema();
   /// Distributes weights that were modified through visit_weights() to all ranks.
   void publish_weights();
   DataParallelGroups gradient_groups(GridKind grid) const { return parallel_.gradient_groups(grid); }

@@ -11,6 +11,14 @@
 
 namespace mcpp {
 
+namespace {
+
+/// Prefix of the splits of evaluations of averaged weights. Names of validation sets cannot produce it, because they
+/// follow "validation-".
+constexpr const char* kEmaSplitPrefix = "ema-";
+
+}  // namespace
+
 Evaluator::Evaluator(const RunContext& run, StoredRef<Datasets> datasets, TrainingState& state, StepProgress& progress,
                      const SpecialTokens& special_tokens)
     : run_(run), datasets_(datasets), state_(state), progress_(progress) {
@@ -36,18 +44,12 @@ Evaluator::Evaluator(const RunContext& run, StoredRef<Datasets> datasets, Traini
 }
 
 void Evaluator::evaluate_validation_sets(const TrainingProgress& training, bool only_missing) {
-  const Config& config = run_.config;
-  bool is_evaluated = false;
-  for (const ValidationSet& set : datasets_.validation) {
-    const std::string split = set.name.empty() ? "validation" : "validation-" + set.name;
-    if (is_stopped()) return;
-    if (only_missing && !needs_evaluation(split, training.iteration)) continue;
-    evaluate(split, *set.dataset, config.data.full_validation ? set.dataset->size() : config.evaluation_samples(),
-             training);
-    is_evaluated = true;
-  }
+  const std::vector<DueEvaluation> due = validation_sets("", training.iteration, only_missing);
+  evaluate_all(due, training);
   if (tasks_ && !is_stopped() && (!only_missing || has_missing_tasks(training.iteration))) score_tasks(training);
-  if (is_evaluated && !is_stopped() && tokenizer_) log_sample(training.iteration);
+  if (!due.empty() && !is_stopped() && tokenizer_) log_sample(training.iteration);
+  if (run_.config.training.eval_ema)
+    evaluate_ema(validation_sets(kEmaSplitPrefix, training.iteration, only_missing), training);
 }
 
 bool Evaluator::has_missing_tasks(i64 iteration) {
@@ -81,18 +83,51 @@ void Evaluator::score_tasks(const TrainingProgress& training) {
 }
 
 void Evaluator::evaluate_test_set(const TrainingProgress& training) {
-  if (!datasets_.test || is_stopped() || !needs_evaluation("test", training.iteration)) return;
-  evaluate("test", *datasets_.test, run_.config.evaluation_samples(), training);
+  if (!datasets_.test) return;
+  const auto due = [&](const std::string& prefix) {
+    std::vector<DueEvaluation> list;
+    if (const std::string split = prefix + "test"; needs_evaluation(split, training.iteration))
+      list.push_back({split, *datasets_.test, run_.config.evaluation_samples()});
+    return list;
+  };
+  evaluate_all(due(""), training);
+  if (run_.config.training.eval_ema) evaluate_ema(due(kEmaSplitPrefix), training);
 }
 
-void Evaluator::evaluate(const std::string& split, const Dataset& dataset, i64 samples,
-                         const TrainingProgress& training) {
+std::vector<Evaluator::DueEvaluation> Evaluator::validation_sets(const std::string& prefix, i64 iteration,
+                                                                 bool only_missing) {
+  const Config& config = run_.config;
+  std::vector<DueEvaluation> list;
+  for (const ValidationSet& set : datasets_.validation) {
+    const std::string split = prefix + (set.name.empty() ? "validation" : "validation-" + set.name);
+    if (only_missing && !needs_evaluation(split, iteration)) continue;
+    list.push_back(
+        {split, *set.dataset, config.data.full_validation ? set.dataset->size() : config.evaluation_samples()});
+  }
+  return list;
+}
+
+void Evaluator::evaluate_all(const std::vector<DueEvaluation>& list, const TrainingProgress& training) {
+  for (const DueEvaluation& due : list) {
+    if (is_stopped()) return;
+    evaluate(due, training);
+  }
+}
+
+void Evaluator::evaluate_ema(const std::vector<DueEvaluation>& list, const TrainingProgress& training) {
+  if (list.empty() || is_stopped()) return;
+  state_.swap_ema();
+  evaluate_all(list, training);
+  state_.swap_ema();
+}
+
+void Evaluator::evaluate(const DueEvaluation& due, const TrainingProgress& training) {
   run_.session.enter(Activity::Evaluating, training.iteration);
   const TimedRange range(run_.session.profiler.get(), "evaluate", Detail::Phase);
-  const std::optional<EvaluationOutcome> outcome = mean_loss(split, dataset, samples);
+  const std::optional<EvaluationOutcome> outcome = mean_loss(due.split, due.dataset, due.samples);
   if (!outcome) return;
   run_.logger.log_evaluation({.iteration = training.iteration,
-                              .split = split,
+                              .split = due.split,
                               .lm_loss = outcome->loss,
                               .tokens = outcome->tokens,
                               .consumed_samples = training.consumed_samples});

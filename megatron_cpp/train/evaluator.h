@@ -24,16 +24,28 @@ class Evaluator {
   Evaluator(const RunContext& run, StoredRef<Datasets> datasets, TrainingState& state, StepProgress& progress,
             const SpecialTokens& special_tokens);
 
-  /// Evaluates every validation set, scores the tasks, then generates a text sample. If `only_missing`, skips what was
-  /// already evaluated at this iteration.
+  /// Evaluates every validation set, scores the tasks, then generates a text sample, then evaluates the averaged weights
+  /// if training.eval_ema is set. If `only_missing`, skips what was already evaluated at this iteration. While
+  /// the averaged weights are evaluated, the state has them in place of its weights; no save may be copying either.
   void evaluate_validation_sets(const TrainingProgress& training, bool only_missing);
-  /// Evaluates the test set, if there is one that was not yet evaluated at this iteration.
+  /// Evaluates the test set in the same way, if there is one that was not yet evaluated at this iteration.
   void evaluate_test_set(const TrainingProgress& training);
 
  private:
-  /// Evaluates and logs the first `samples` of a dataset, which never change, so that evaluations can be compared.
-  /// `split` is "validation", "validation-<set>" or "test".
-  void evaluate(const std::string& split, const Dataset& dataset, i64 samples, const TrainingProgress& training);
+  /// Evaluation that is due.
+  struct DueEvaluation {
+    std::string split;
+    const Dataset& dataset;
+    i64 samples;
+  };
+  /// Returns the evaluations of the validation sets. `prefix` precedes the name of each split.
+  std::vector<DueEvaluation> validation_sets(const std::string& prefix, i64 iteration, bool only_missing);
+  /// Runs the evaluations until a signal requests a stop.
+  void evaluate_all(const std::vector<DueEvaluation>& list, const TrainingProgress& training);
+  /// Runs the evaluations with the averaged weights.
+  void evaluate_ema(const std::vector<DueEvaluation>& list, const TrainingProgress& training);
+  /// Evaluates and logs the first samples of a dataset, which never change, so that evaluations can be compared.
+  void evaluate(const DueEvaluation& due, const TrainingProgress& training);
   /// Returns the mean loss of the current weights over the samples, or std::nullopt if a signal requests any rank to
   /// stop. Uses the largest batch size of the training.
   std::optional<EvaluationOutcome> mean_loss(const std::string& split, const Dataset& dataset, i64 samples);

@@ -158,6 +158,7 @@ bool Trainer::should_log(i64 iteration) const {
 
 void Trainer::evaluate() {
   const RankTimings before = timings();
+  if (run_.config.training.eval_ema) saver_.wait_for_copy();
   parts_.evaluator->evaluate_validation_sets(progress_, /*only_missing=*/false);
   exclude_from_timing(before);
 }

@@ -79,6 +79,7 @@ struct TrainingConfig {
   i64 eval_iters = 100;
   std::vector<std::string> eval_tasks;
   bool eval_on_start = false;
+  bool eval_ema = false;
   NanPolicy nan_policy = NanPolicy::Skip;
   SpikePolicy spike_policy = SpikePolicy::Warn;
   i64 spike_window = 128;
@@ -108,6 +109,7 @@ struct TrainingConfig {
     visit("eval_tasks", self.eval_tasks,
           "likelihood tasks scored at each evaluation: JSONL files or glob patterns, as for `evaluate --tasks`");
     visit("eval_on_start", self.eval_on_start, "also evaluate before the first iteration");
+    visit("eval_ema", self.eval_ema, "each evaluation also evaluates the averaged weights (optimizer.ema_decay)");
     policy_fields(self, visit);
     visit("exit_interval", self.exit_interval, "save and stop at multiples of this iteration; 0 = never", at_least(0));
     visit("exit_duration_in_mins", self.exit_duration_in_mins,

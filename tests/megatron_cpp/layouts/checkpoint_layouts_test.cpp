@@ -226,6 +226,18 @@ TEST_F(CheckpointLayoutsTest, LoadsMuonMomentum) {
   }
 }
 
+TEST_F(CheckpointLayoutsTest, LoadsAveragedWeights) {
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    RunTask task = task_of(test::tiny_llama(), dtype);
+    task.optimizer.ema_decay = 0.9;
+    expect_loads_on_every_layout(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
+  }
+  RunTask task = task_of(tiny_moe(), DType::F32);
+  task.optimizer.ema_decay = 0.9;
+  task.optimizer.optimizer = OptimizerKind::Muon;
+  expect_loads_on_every_layout(task, {kExpertLayouts[0], kExpertLayouts[2], kExpertLayouts[4]});
+}
+
 /// Hugging Face models are independent of the layout: exported from a sharded run, imported, resharded and exported
 /// again, the files are identical. The vocabulary is padded here, but not in the files.
 TEST_F(CheckpointLayoutsTest, RoundTripsHuggingFaceModelsThroughAnyLayout) {

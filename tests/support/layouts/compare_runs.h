@@ -16,6 +16,8 @@ inline void expect_same_bits(const RunResult& a, const RunResult& b) {
   EXPECT_EQ(a.grad_norms, b.grad_norms);
   ASSERT_EQ(a.weights.size(), b.weights.size());
   for (const auto& [name, values] : a.weights) EXPECT_EQ(values, b.weights.at(name)) << name;
+  ASSERT_EQ(a.averages.size(), b.averages.size());
+  for (const auto& [name, values] : a.averages) EXPECT_EQ(values, b.averages.at(name)) << "average of " << name;
 }
 
 /// Checks that the task was learned, unless MCPP_TEST_MAX_STEPS has shortened the run.
@@ -63,12 +65,14 @@ inline void expect_near(const RunResult& a, const RunResult& b, double loss, dou
   }
 }
 
-/// Returns all weights of a run as one vector.
+/// Returns all weights of a run, and their averages, as one vector.
 inline Numbers all_weights(const RunResult& run, const ModelConfig& config) {
   Numbers all;
-  for (const auto& [name, values] : run.weights) {
-    const Numbers kept = without_key_bias(name, values, config);
-    all.insert(all.end(), kept.begin(), kept.end());
+  for (const Weights* weights : {&run.weights, &run.averages}) {
+    for (const auto& [name, values] : *weights) {
+      const Numbers kept = without_key_bias(name, values, config);
+      all.insert(all.end(), kept.begin(), kept.end());
+    }
   }
   return all;
 }

@@ -36,7 +36,8 @@ using Weights = std::map<std::string, Numbers>;  ///< unsharded tensors by name,
 struct RunResult {
   Numbers losses, grad_norms;
   Weights weights;
-  Numbers choices = {};  ///< number of times each expert was chosen, by step and layer
+  Numbers choices = {};   ///< number of times each expert was chosen, by step and layer
+  Weights averages = {};  ///< averaged weights, if the optimizer keeps them
 };
 
 /// Training task, identical on every layout.
@@ -182,6 +183,7 @@ class LayoutRank {
     }
     state_.publish_weights();
     state_.optimizer().copy_model_to_master();
+    state_.optimizer().start_ema();
   }
 
   /// Returns this rank's microbatches of a step, distributed as Megatron-LM does.
@@ -251,6 +253,10 @@ inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
     }
     const std::lock_guard lock(mutex);
     self.collect(result.weights);
+    if (self.state().optimizer().has_ema()) {
+      self.state().optimizer().swap_ema();
+      self.collect(result.averages);
+    }
     if (rank == 0) result.losses = losses, result.grad_norms = norms, result.choices = choices;
   });
   return result;

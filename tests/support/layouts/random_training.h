@@ -338,6 +338,11 @@ class RandomTraining {
           {.match = OneOrList<std::string>("decoder.layers.1.*"), .lr_mult = 1.5}};
     }
     draw_mup();
+    if (flip("ema_decay")) {
+      o.ema_decay = 0.5;
+      o.ema_start = pick<i64>("ema_start", {0, 1});
+      o.ema_interval = pick<i64>("ema_interval", {1, 2});
+    }
     if (dtype_ == DType::F64) return;
     const auto form = [this](const char* what) {
       return pick(what, {StateDType::Fp32, StateDType::Fp32, StateDType::Bf16, StateDType::Uint8});

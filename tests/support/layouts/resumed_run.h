@@ -10,6 +10,19 @@
 
 namespace mcpp::test {
 
+/// Trains two steps after the first two. Returns their losses and, if averaged weights are kept, the loss with these on
+/// the samples of a later step.
+inline Numbers continue_training(LayoutRank& self, const RunTask& task) {
+  Numbers losses;
+  for (i64 step = 2; step < 4; ++step) losses.push_back(self.step(step).loss);
+  if (self.state().optimizer().has_ema()) {
+    self.state().swap_ema();
+    losses.push_back(self.evaluate(task, 4).loss);
+    self.state().swap_ema();
+  }
+  return losses;
+}
+
 /// Trains two steps, saves, and continues for two more, whose losses it returns.
 inline Numbers save_and_continue(const RunTask& task, const RunLayout& layout, const Path& folder) {
   Numbers losses;
@@ -18,10 +31,8 @@ inline Numbers save_and_continue(const RunTask& task, const RunLayout& layout, c
     for (i64 step = 0; step < 2; ++step) self.step(step);
     HostCopies source(shards_to_save(self.state()));
     save_checkpoint(folder, {.iteration = 2}, source, world, Log(rank));
-    for (i64 step = 2; step < 4; ++step) {
-      const double loss = self.step(step).loss;
-      if (rank == 0) losses.push_back(loss);
-    }
+    const Numbers rank_losses = continue_training(self, task);
+    if (rank == 0) losses = rank_losses;
   });
   return losses;
 }
@@ -45,10 +56,8 @@ inline Numbers load_and_continue(const RunTask& task, const RunLayout& layout, c
     LayoutRank self(task, layout, world);
     self.step(9);  // sets state that loading must replace
     EXPECT_FALSE(load(self, folder, world).has_value());
-    for (i64 step = 2; step < 4; ++step) {
-      const double loss = self.step(step).loss;
-      if (rank == 0) losses.push_back(loss);
-    }
+    const Numbers rank_losses = continue_training(self, task);
+    if (rank == 0) losses = rank_losses;
   });
   return losses;
 }

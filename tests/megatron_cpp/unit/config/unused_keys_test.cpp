@@ -83,6 +83,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"optimizer.adam_beta2", "the update"},
     {"optimizer.adam_eps", "the update"},
     {"optimizer.clip_grad", "the update"},
+    {"optimizer.ema_decay", "averaged weights"},
     {"optimizer.loss_scale", "gradients of the backward pass"},
     {"optimizer.exp_avg_dtype", "the update and the size of its states"},
     {"optimizer.exp_avg_sq_dtype", "the update and the size of its states"},

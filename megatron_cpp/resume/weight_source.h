@@ -1,0 +1,39 @@
+// Weights of a checkpoint: those of the model, and their exponential moving average (optimizer.ema_decay).
+#pragma once
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fields.h"
+#include "checkpoint/load/reader.h"
+
+namespace mcpp {
+
+/// Weights that a command uses.
+enum class WeightSource { Model, Ema };
+
+template <>
+struct EnumNames<WeightSource> {
+  static constexpr std::array<std::string_view, 2> value{"model", "ema"};
+};
+
+/// Help text of the option `weights` of commands.
+inline constexpr std::string_view kWeightsHelp =
+    "weights to use: those of the model, or their moving average, if it was trained with optimizer.ema_decay";
+
+/// Returns true if the checkpoint has averaged weights.
+bool has_ema(const Manifest& manifest);
+
+/// Removes the averaged weights from `shards`, as returned by shards_to_load(), if the checkpoint has none, because it
+/// was saved without them. Returns true if any were removed: then the average must start from the loaded weights.
+bool remove_unsaved_ema(std::vector<NamedShard>& shards, const CheckpointReader& reader);
+
+/// Throws BadInput, naming --weights, if the checkpoint does not have these weights.
+void check_has_weights(const CheckpointReader& reader, WeightSource source);
+
+/// Returns the name of the tensor with a weight. Parameters that the optimizer does not update, such as the expert bias
+/// of a router, have no average; their current value is used.
+std::string weight_tensor(const Manifest& manifest, WeightSource source, std::string_view param_name);
+
+}  // namespace mcpp
