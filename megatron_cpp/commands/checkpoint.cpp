@@ -1,4 +1,4 @@
-// Command megatron_cpp checkpoint ls|show|verify|diff|prune|upcycle|import-hf|export-hf.
+// Command megatron_cpp checkpoint ls|show|verify|diff|prune|average|upcycle|import-hf|export-hf.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -10,7 +10,9 @@
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/writer.h"
 #include "data/tokenizer/tokenizer_file.h"
+#include "megatron_cpp/commands/checkpoint_average.h"
 #include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/commands/new_checkpoint.h"
 #include "megatron_cpp/huggingface/huggingface.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
 #include "megatron_cpp/resume/checkpointing.h"
@@ -225,12 +227,6 @@ ExitCode prune_folder(Arguments args, Log& log) {
   return ExitCode::Done;
 }
 
-/// Rejects folders of runs: the run would resume from a checkpoint written there.
-void check_without_checkpoints(const Path& folder) {
-  check_input(checkpoints_in(folder).empty(), "--save: ", folder.string(),
-              " contains checkpoints, which are never changed; use a different folder");
-}
-
 /// Returns the model of the checkpoint with these experts. Throws BadInput if they are incompatible.
 ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
   check_input(dense.model.moe.num_experts == 0, "--load: this model already has experts");
@@ -240,39 +236,6 @@ ModelConfig with_experts(const Config& dense, const MoeConfig& moe) {
   const std::vector<std::string> conflicts = model.conflicts();
   check_input(conflicts.empty(), join(conflicts, "\n"));
   return model;
-}
-
-/// Returns the tokenizer file of a checkpoint: `given` or, if `given` is "", the tokenizer saved with the checkpoint.
-/// Returns "" if there is none, with a warning if the checkpoint was trained with a tokenizer. Throws BadInput if it
-/// differs from the tokenizer of the training.
-Path find_valid_tokenizer(const std::string& requested, const CheckpointReader& reader, const Config& config,
-                          const Log& log) {
-  const Path path = requested.empty() ? tokenizer_of(reader.directory(), config) : Path(requested);
-  const std::string& trained_with = reader.state().tokenizer_checksum;
-  if (requested.empty() && !std::filesystem::exists(path)) {
-    if (!trained_with.empty())
-      log.warn(str(reader.directory().string(),
-                   ": has no tokenizer next to it, so none is written; pass it as --tokenizer_model"));
-    return "";
-  }
-  open_tokenizer(path, trained_with, config.model);
-  return path;
-}
-
-/// Saves a newly created model together with its tokenizer, whose content is `tokenizer` ("" if it has none). The
-/// tokenizer is written first, so that no checkpoint lacks it, and removed if saving the checkpoint fails.
-Path save_model(const Path& folder, const std::string& tokenizer, const RunState& state, ShardSource& source,
-                const Log& log) {
-  const Path tokenizer_path = saved_tokenizer(folder);
-  if (!tokenizer.empty()) write_file_atomic(tokenizer_path, tokenizer);
-  const auto world = make_self_communicator();
-  try {
-    return save_checkpoint(folder, state, source, *world, log);
-  } catch (...) {
-    std::error_code ignored;
-    if (!tokenizer.empty()) std::filesystem::remove(tokenizer_path, ignored);
-    throw;
-  }
 }
 
 ExitCode upcycle(Arguments args, Log& log) {
@@ -404,6 +367,7 @@ ExitCode checkpoint_command(Arguments args, Log& log) {
       Command{"verify", "read every byte and compare checksums", verify},
       Command{"diff", "compare two checkpoints", diff},
       Command{"prune", "remove old checkpoints", prune_folder},
+      Command{"average", "average the weights of several checkpoints", average_checkpoints},
       Command{"upcycle", "convert a dense model to a mixture of experts", upcycle},
       Command{"import-hf", "convert from a Hugging Face model", import_hf},
       Command{"export-hf", "convert to a Hugging Face model", export_hf},

@@ -1,0 +1,46 @@
+#include "megatron_cpp/commands/new_checkpoint.h"
+
+#include <filesystem>
+
+#include "checkpoint/directory/folder.h"
+#include "checkpoint/save/writer.h"
+#include "data/tokenizer/tokenizer_file.h"
+#include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/setup/datasets/dataset_provider.h"
+
+namespace mcpp {
+
+void check_without_checkpoints(const Path& folder) {
+  check_input(checkpoints_in(folder).empty(), "--save: ", folder.string(),
+              " contains checkpoints, which are never changed; use a different folder");
+}
+
+Path find_valid_tokenizer(const std::string& requested, const CheckpointReader& reader, const Config& config,
+                          const Log& log) {
+  const Path path = requested.empty() ? tokenizer_of(reader.directory(), config) : Path(requested);
+  const std::string& trained_with = reader.state().tokenizer_checksum;
+  if (requested.empty() && !std::filesystem::exists(path)) {
+    if (!trained_with.empty())
+      log.warn(str(reader.directory().string(),
+                   ": has no tokenizer next to it, so none is written; pass it as --tokenizer_model"));
+    return "";
+  }
+  open_tokenizer(path, trained_with, config.model);
+  return path;
+}
+
+Path save_model(const Path& folder, const std::string& tokenizer, const RunState& state, ShardSource& source,
+                const Log& log) {
+  const Path tokenizer_path = saved_tokenizer(folder);
+  if (!tokenizer.empty()) write_file_atomic(tokenizer_path, tokenizer);
+  const auto world = make_self_communicator();
+  try {
+    return save_checkpoint(folder, state, source, *world, log);
+  } catch (...) {
+    std::error_code ignored;
+    if (!tokenizer.empty()) std::filesystem::remove(tokenizer_path, ignored);
+    throw;
+  }
+}
+
+}  // namespace mcpp
