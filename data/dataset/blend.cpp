@@ -31,6 +31,28 @@ double numpy_sum(std::span<const double> v) {
   return sum;
 }
 
+/// Calls visit(dataset, sample of the dataset) for each sample of a blend (see BlendIndices).
+template <class Visit>
+void choose_datasets(std::span<const double> weights, i64 size, const IndexBuildOptions& options, Visit&& visit) {
+  std::vector<u32> taken(weights.size(), 0);
+  for (i64 sample = 0; sample < size; ++sample) {
+    options.throw_if_canceled("the index of a blend");
+    const double count = std::max(static_cast<double>(sample), 1.0);
+    std::size_t best = 0;
+    double largest = -std::numeric_limits<double>::infinity();
+    for (std::size_t d = 0; d < weights.size(); ++d) {
+      const double error = weights[d] * count - static_cast<double>(taken[d]);
+      if (error > largest) largest = error, best = d;
+    }
+    visit(best, taken[best]++);
+  }
+}
+
+void check_blend_size(i64 size, const std::string& split_name) {
+  check_input(size < std::numeric_limits<u32>::max(), "the ", split_name, " blend of ", size,
+              " samples is larger than an index can hold");
+}
+
 std::string blend_description(std::span<const double> weights, i64 size) {
   std::ostringstream text;
   text << "blend indices 1\nsize " << size << "\nweights" << std::hexfloat;
@@ -85,20 +107,24 @@ BlendIndices build_blend_indices(std::span<const double> weights, i64 size, cons
   BlendIndices indices;
   indices.dataset_index.reserve(static_cast<std::size_t>(size));
   indices.dataset_sample_index.reserve(static_cast<std::size_t>(size));
-  std::vector<u32> taken(weights.size(), 0);
-  for (i64 sample = 0; sample < size; ++sample) {
-    options.throw_if_canceled("the index of a blend");
-    const double count = std::max(static_cast<double>(sample), 1.0);
-    std::size_t best = 0;
-    double largest = -std::numeric_limits<double>::infinity();
-    for (std::size_t d = 0; d < weights.size(); ++d) {
-      const double error = weights[d] * count - static_cast<double>(taken[d]);
-      if (error > largest) largest = error, best = d;
-    }
-    indices.dataset_index.push_back(static_cast<u32>(best));
-    indices.dataset_sample_index.push_back(taken[best]++);
-  }
+  choose_datasets(weights, size, options, [&](std::size_t dataset, u32 sample) {
+    indices.dataset_index.push_back(static_cast<u32>(dataset));
+    indices.dataset_sample_index.push_back(sample);
+  });
   return indices;
+}
+
+std::vector<i64> count_blend_samples(std::span<const double> weights, i64 size, const Path& folder, const Log& log,
+                                     const IndexRanks& ranks) {
+  check_blend_size(size, "train");
+  const auto count = [&](const IndexBuildOptions& options) {
+    std::vector<u32> counts(weights.size(), 0);
+    choose_datasets(weights, size, options, [&](std::size_t dataset, u32) { ++counts[dataset]; });
+    return std::vector<std::vector<u32>>{std::move(counts)};
+  };
+  const IndexArrays counts =
+      cached_index(folder, "blend-counts", "counts of " + blend_description(weights, size), count, ranks, log);
+  return {counts[0].begin(), counts[0].end()};
 }
 
 BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std::span<const double> weights, i64 size,
@@ -106,8 +132,7 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, std:
                                const IndexRanks& ranks)
     : parts_(std::move(parts)) {
   MCPP_CHECK(!parts_.empty() && parts_.size() == weights.size(), parts_.size(), " parts, ", weights.size(), " weights");
-  check_input(size < std::numeric_limits<u32>::max(), "the ", split_name, " blend of ", size,
-              " samples is larger than an index can hold");
+  check_blend_size(size, split_name);
   const std::vector<double> shares = normalize_weights(weights);
   indices_ = cached_index(
       cache_folder, "blend", blend_description(shares, size),

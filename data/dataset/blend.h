@@ -37,6 +37,11 @@ struct BlendIndices {
 };
 BlendIndices build_blend_indices(std::span<const double> weights, i64 size, const IndexBuildOptions& options = {});
 
+/// Returns how many of the first `size` samples of the blend come from each dataset, [weights]. `weights` must sum
+/// to 1. Loads the counts from the cache in `folder`, or computes and stores them. Collective over `ranks`.
+std::vector<i64> count_blend_samples(std::span<const double> weights, i64 size, const Path& folder, const Log& log,
+                                     const IndexRanks& ranks = SingleIndexRank());
+
 class BlendedDataset : public Dataset {
  public:
   /// Collective over `ranks`. `weights` need not be normalized. `split_name` is used in messages.

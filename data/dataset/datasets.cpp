@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/number_format.h"
 #include "base/strings.h"
 #include "data/dataset/blend.h"
 #include "data/dataset/gpt_dataset.h"
@@ -75,10 +76,138 @@ class Builder {
     return sets;
   }
 
+  /// Builds the training samples of the last stage.
+  std::unique_ptr<Dataset> build_stage(std::span<const StageText> stages) {
+    for (const StageText& stage : stages.first(stages.size() - 1)) read_stage(stage);
+    const StageText& stage = stages.back();
+    const StageBlend blend = read_stage(stage);
+    std::vector<std::unique_ptr<Dataset>> parts;
+    for (std::size_t i = 0; i < blend.parts.size(); ++i) parts.push_back(stage_part(blend, i));
+    if (parts.size() == 1) return std::move(parts[0]);
+    return std::make_unique<BlendedDataset>(std::move(parts), blend.sizes, stage.samples, kSplitNames[0],
+                                            cache_folder(blend.list.prefixes[0]), log_, ranks_);
+  }
+
   std::vector<std::unique_ptr<IndexedDataset>> take_sources() { return std::move(sources_); }
+  std::vector<std::vector<i64>> take_stage_starts() { return std::move(stage_starts_); }
 
  private:
-  static constexpr std::size_t kValid = 1;
+  static constexpr std::size_t kTrain = 0, kValid = 1;
+
+  /// Sequences of a dataset whose text a run reads only once per epoch. Different spellings of a path are the same
+  /// text.
+  struct Text {
+    std::string path;
+    SequenceRange range;
+    bool operator==(const Text& other) const {
+      return path == other.path && range.begin == other.range.begin && range.end == other.range.end;
+    }
+  };
+  /// Texts in the order of first use, with the number of tokens read so far.
+  class TextPositions {
+   public:
+    i64& of(const Text& text) {
+      for (auto& [key, position] : positions_) {
+        if (key == text) return position;
+      }
+      return positions_.emplace_back(text, 0).second;
+    }
+    std::vector<i64> values() const {
+      std::vector<i64> values;
+      for (const auto& [text, position] : positions_) values.push_back(position);
+      return values;
+    }
+
+   private:
+    std::vector<std::pair<Text, i64>> positions_;
+  };
+  struct StageBlend {
+    BlendList list;
+    std::vector<Text> parts;
+    std::vector<double> sizes;       // weights that need not be normalized
+    std::vector<TokenRange> tokens;  // tokens that each part provides
+    i64 seq_length = 0;
+  };
+
+  /// Determines the tokens that a stage reads, and advances the positions of their texts.
+  StageBlend read_stage(const StageText& stage) {
+    const bool uses_all_text = stage.data.data_path.empty();
+    const std::string key = uses_all_text ? "data.train_data_path" : "data.data_path";
+    const std::vector<std::string>& entries = uses_all_text ? stage.data.train_data_path : stage.data.data_path;
+    StageBlend blend{.list = non_empty_entries(entries, key, kTrain, uses_all_text),
+                     .parts = {},
+                     .sizes = {},
+                     .tokens = {},
+                     .seq_length = stage.seq_length};
+    for (const std::string& prefix : blend.list.prefixes) {
+      blend.parts.push_back(
+          {std::filesystem::weakly_canonical(bin_path(prefix)), split_range(prefix, kTrain, uses_all_text)});
+      positions_.of(blend.parts.back());
+    }
+    stage_starts_.push_back(positions_.values());
+    if (stage.repeat_data) stage_starts_.back().push_back(-1);
+    TextPositions repeated;
+    TextPositions& positions = stage.repeat_data ? repeated : positions_;
+    set_sizes(blend, positions);
+    const std::vector<i64> samples = samples_by_part(blend, stage.samples);
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      i64& position = positions.of(blend.parts[i]);
+      blend.tokens.push_back({.first_token = position, .samples = samples[i]});
+      position += samples[i] * stage.seq_length;
+      i64& furthest = positions_.of(blend.parts[i]);
+      furthest = std::max(furthest, position);
+      if (blend.list.weights.empty() && samples.size() > 1) check_read_once(blend, i, key);
+    }
+    return blend;
+  }
+
+  /// Sets the sizes. Without weights, each dataset contributes in proportion to its unread text.
+  void set_sizes(StageBlend& blend, TextPositions& positions) {
+    blend.sizes = blend.list.weights;
+    if (blend.parts.size() == 1) blend.sizes = {1};
+    for (std::size_t i = blend.sizes.size(); i < blend.parts.size(); ++i) {
+      const i64 unread = tokens_of(blend, i) - positions.of(blend.parts[i]);
+      check_input(unread > blend.seq_length, blend.list.prefixes[i], ": has ", std::max<i64>(unread, 0),
+                  " tokens that earlier stages have not read, and one sample needs ", blend.seq_length + 1,
+                  "; set a weight for each prefix to allow repetition, or remove the dataset from this stage");
+      blend.sizes.push_back(static_cast<double>((unread - 1) / blend.seq_length));
+    }
+  }
+
+  std::vector<i64> samples_by_part(const StageBlend& blend, i64 samples) {
+    if (blend.parts.size() == 1) return {samples};
+    return count_blend_samples(normalize_weights(blend.sizes), samples, cache_folder(blend.list.prefixes[0]), log_,
+                               ranks_);
+  }
+
+  void check_read_once(const StageBlend& blend, std::size_t i, const std::string& key) {
+    const i64 tokens = tokens_of(blend, i), end = blend.tokens[i].end(blend.seq_length);
+    check_input(end <= tokens, key, ": the stages up to this one read ", end, " tokens of ", blend.list.prefixes[i],
+                ", which has ", tokens,
+                ", and a blend without weights is read only once; set a weight for each prefix to allow repetition");
+  }
+
+  i64 tokens_of(const StageBlend& blend, std::size_t i) {
+    return count_tokens(source(blend.list.prefixes[i]), blend.parts[i].range);
+  }
+
+  std::unique_ptr<Dataset> stage_part(const StageBlend& blend, std::size_t i) {
+    const std::string& prefix = blend.list.prefixes[i];
+    const TokenRange tokens = blend.tokens[i];
+    const GptDatasetSpec spec{.range = blend.parts[i].range,
+                              .split_name = kSplitNames[kTrain],
+                              .seq_length = blend.seq_length,
+                              .seed = seed_,
+                              .num_samples = std::max<i64>(tokens.samples, 1),  // an unused dataset has one sample
+                              .first_token = tokens.first_token};
+    auto dataset = std::make_unique<GptDataset>(source(prefix), spec, cache_folder(prefix), log_, ranks_);
+    const auto per_epoch = static_cast<double>(dataset->plan().tokens_per_epoch);
+    const auto epochs = [&](i64 token) { return fixed(static_cast<double>(token) / per_epoch, 2); };
+    const i64 end = tokens.first_token + tokens.samples * blend.seq_length;
+    log_.info(str("data: train of ", prefix, ": ", spec.range.size(), " documents, ", human_count(per_epoch),
+                  " tokens, ", tokens.samples, " samples, epoch ", epochs(tokens.first_token), " to ", epochs(end)));
+    return dataset;
+  }
 
   /// Returns the entries of a list that have text in this split.
   BlendList non_empty_entries(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
@@ -135,11 +264,15 @@ class Builder {
     return Path(prefix).parent_path() / "cache";
   }
 
+  SequenceRange split_range(const std::string& prefix, std::size_t split, bool uses_all_text) {
+    const i64 sequences = source(prefix).num_sequences();
+    return uses_all_text ? SequenceRange{0, sequences} : split_ranges(config_.split, sequences)[split].value();
+  }
+
   std::unique_ptr<Dataset> part(const std::string& prefix, std::size_t split, bool uses_all_text,
                                 std::optional<i64> samples) {
     const IndexedDataset& text = source(prefix);
-    const SequenceRange all{0, text.num_sequences()};
-    const SequenceRange range = uses_all_text ? all : split_ranges(config_.split, text.num_sequences())[split].value();
+    const SequenceRange range = split_range(prefix, split, uses_all_text);
     const GptDatasetSpec spec{range, kSplitNames[split], seq_length_, seed_, samples};
     auto dataset = std::make_unique<GptDataset>(text, spec, cache_folder(prefix), log_, ranks_);
     const EpochPlan& plan = dataset->plan();
@@ -187,6 +320,8 @@ class Builder {
   const Log& log_;
   const IndexRanks& ranks_;
   std::vector<std::unique_ptr<IndexedDataset>> sources_;
+  TextPositions positions_;  // after the stages read so far
+  std::vector<std::vector<i64>> stage_starts_;
 };
 
 void check_held_out(const DataConfig& config) {
@@ -238,7 +373,8 @@ std::vector<std::string> validation_set_names(const std::vector<std::string>& pr
 }
 
 Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
-                                         std::array<i64, 3> num_samples, const Log& log, const IndexRanks& ranks) {
+                                         std::array<i64, 3> num_samples, const Log& log, const IndexRanks& ranks,
+                                         std::span<const StageText> stages) {
   for (const std::string& conflict : config.conflicts()) fail(ExitCode::BadInput, conflict);
   check_input(config.has_data() && !config.mock_data,
               "data.data_path: is empty; set it to the prefix of a dataset made by preprocess");
@@ -255,12 +391,15 @@ Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_lengt
     if (uses_all_text && separate_paths[split]->empty()) continue;
     const std::string key = uses_all_text ? str("data.", kSplitNames[split], "_data_path") : "data.data_path";
     const std::vector<std::string>& entries = uses_all_text ? *separate_paths[split] : config.data_path;
-    if (outputs[split])
+    if (split == 0 && !stages.empty())
+      datasets.train = builder.build_stage(stages);
+    else if (outputs[split])
       *outputs[split] = builder.build(entries, key, split, uses_all_text, num_samples[split]);
     else
       datasets.validation = builder.build_validation(entries, key, uses_all_text, num_samples[split]);
   }
   datasets.sources = builder.take_sources();
+  datasets.stage_starts = builder.take_stage_starts();
   return datasets;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "data/dataset/dataset.h"
 #include "data/dataset/index/indexed_dataset.h"
 #include "data/dataset/index/sample_index.h"
+#include "data/dataset/stage_text.h"
 
 namespace mcpp {
 
@@ -31,6 +33,9 @@ struct Datasets {
   std::vector<std::unique_ptr<IndexedDataset>> sources;  ///< sources of the datasets below; must outlive them
   std::unique_ptr<Dataset> train, test;                  ///< nullptr if not requested or without a share
   std::vector<ValidationSet> validation;                 ///< empty if not requested or without a share
+  /// Token at which each stage so far began to read each dataset, in the order of first use, [stages][datasets]; ends
+  /// with -1 if the stage repeats data. Empty for a run without stages.
+  std::vector<std::vector<i64>> stage_starts = {};
 
   const Dataset* valid() const { return validation.empty() ? nullptr : validation[0].dataset.get(); }
 };
@@ -45,8 +50,14 @@ std::vector<std::string> validation_set_names(const std::vector<std::string>& pr
 /// repeats its text for as many epochs as needed; with data.full_validation, validation sets hold exactly one epoch. A
 /// blend without weights is never repeated, so requesting more samples than it holds is an error. Throws BadInput on
 /// any error, including a dataset that is in train_data_path and also in valid_data_path or test_data_path.
+///
+/// In a run with stages, `stages` has the texts of the stages up to the current one, whose data, sequence length and
+/// number of samples are also in the other arguments. The training samples are then those of build_range_indices(). A
+/// dataset of several stages continues where the stage before stopped; after its last token it begins again in a new
+/// order, except in a blend without weights.
 Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_length, i64 seed,
                                          std::array<i64, 3> num_samples, const Log& log,
-                                         const IndexRanks& ranks = SingleIndexRank());
+                                         const IndexRanks& ranks = SingleIndexRank(),
+                                         std::span<const StageText> stages = {});
 
 }  // namespace mcpp

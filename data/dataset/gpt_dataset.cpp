@@ -1,9 +1,14 @@
 #include "data/dataset/gpt_dataset.h"
 
 #include "base/check.h"
+#include "base/integer_math.h"
 
 namespace mcpp {
 namespace {
+
+TokenRange token_range(const GptDatasetSpec& spec) {
+  return {.first_token = spec.first_token.value(), .samples = spec.num_samples.value()};
+}
 
 EpochPlan checked_plan(const IndexedDataset& source, const GptDatasetSpec& spec) {
   const std::string name = source.prefix().string();
@@ -16,7 +21,11 @@ EpochPlan checked_plan(const IndexedDataset& source, const GptDatasetSpec& spec)
   check_input(tokens > spec.seq_length, name, ": the ", spec.split_name, " split has only ", tokens,
               " tokens; one sample needs ", spec.seq_length + 1,
               " (seq_length + 1); increase its share in data.split, add text, or lower seq_length");
-  return plan_epochs(tokens, spec.seq_length, spec.num_samples);
+  if (!spec.first_token) return plan_epochs(tokens, spec.seq_length, spec.num_samples);
+  const i64 end = token_range(spec).end(spec.seq_length);
+  return {.tokens_per_epoch = tokens,
+          .epochs = ceil_div(end, tokens) - *spec.first_token / tokens,
+          .samples = *spec.num_samples};
 }
 
 /// Logs the index build before it starts, since it is slow for a long training run.
@@ -38,7 +47,10 @@ GptDataset::GptDataset(StoredRef<IndexedDataset> source, const GptDatasetSpec& s
           cache_folder, "gpt", description(),
           [&](const IndexBuildOptions& options) {
             log_index_build(source, spec, plan_, log);
-            SampleIndices built = build_sample_indices(source, spec.range, spec.seq_length, spec.seed, plan_, options);
+            SampleIndices built =
+                spec.first_token
+                    ? build_range_indices(source, spec.range, spec.seq_length, spec.seed, token_range(spec), options)
+                    : build_sample_indices(source, spec.range, spec.seq_length, spec.seed, plan_, options);
             std::vector<std::vector<u32>> arrays;
             arrays.push_back(std::move(built.document_index));
             arrays.push_back(std::move(built.sample_index));
@@ -49,9 +61,11 @@ GptDataset::GptDataset(StoredRef<IndexedDataset> source, const GptDatasetSpec& s
 
 /// Excludes the path so that a moved dataset keeps its cached indices while a changed one invalidates them.
 std::string GptDataset::description() const {
-  return str("gpt dataset indices 1\nidx ", source_.index_checksum(), "\nbin bytes ", source_.bin_bytes(),
-             "\nsequences ", spec_.range.begin, " ", spec_.range.end, "\nseq_length ", spec_.seq_length, "\nseed ",
-             spec_.seed, "\nepochs ", plan_.epochs, "\nseparate_final_epoch ", plan_.separate_final_epoch, "\n");
+  const std::string text =
+      str("gpt dataset indices 1\nidx ", source_.index_checksum(), "\nbin bytes ", source_.bin_bytes(), "\nsequences ",
+          spec_.range.begin, " ", spec_.range.end, "\nseq_length ", spec_.seq_length, "\nseed ", spec_.seed);
+  if (spec_.first_token) return str(text, "\nfirst token ", *spec_.first_token, "\nsamples ", plan_.samples, "\n");
+  return str(text, "\nepochs ", plan_.epochs, "\nseparate_final_epoch ", plan_.separate_final_epoch, "\n");
 }
 
 template <class Visit>

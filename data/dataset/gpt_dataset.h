@@ -1,4 +1,5 @@
-// Samples of one split of a .bin/.idx pair, in Megatron-LM's order.
+// Samples of one split of a .bin/.idx pair, in Megatron-LM's order or, for a stage, in the order of its range of
+// tokens.
 #pragma once
 #include <optional>
 
@@ -18,6 +19,9 @@ struct GptDatasetSpec {
   i64 seq_length = 0;
   i64 seed = 0;
   std::optional<i64> num_samples;  ///< requested number of samples; std::nullopt = one epoch
+  /// Token of the concatenated epochs at which the num_samples samples of a stage begin; std::nullopt = Megatron-LM's
+  /// order.
+  std::optional<i64> first_token = {};
 };
 
 class GptDataset : public Dataset {

@@ -21,7 +21,7 @@ void MockDataset::at(i64 sample, std::span<i32> out) const {
   MCPP_CHECK(static_cast<i64>(out.size()) == seq_length_ + 1, "the output has ", out.size(),
              " tokens, not seq_length + 1");
   const auto choices = static_cast<u64>(text_.eod < 0 ? text_.vocab_size : text_.vocab_size - 1);
-  auto position = static_cast<u64>(sample * seq_length_);
+  auto position = static_cast<u64>(text_.first_token + sample * seq_length_);
   for (i32& token : out) {
     const Philox4 bits = philox4x32(key_, {static_cast<u32>(position), static_cast<u32>(position >> 32), 0, 0});
     const auto drawn = static_cast<i64>(u64{bits[0]} * choices >> 32);
@@ -35,7 +35,7 @@ SampleOrigin MockDataset::origin(i64 sample) const {
   return {.prefix = "mock data",
           .dataset_sample = sample,
           .shuffled_sample = sample,
-          .parts = {{.offset = sample * seq_length_, .length = seq_length_ + 1}}};
+          .parts = {{.offset = text_.first_token + sample * seq_length_, .length = seq_length_ + 1}}};
 }
 
 }  // namespace mcpp

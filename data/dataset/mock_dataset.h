@@ -12,6 +12,7 @@ struct MockText {
   std::string split_name;  ///< "train", "valid" or "test"; each split has its own text
   i64 vocab_size = 0;      ///< tokens are uniform in [0, vocab_size)
   i64 eod = -1;            ///< ends documents of kMeanMockDocumentTokens tokens on average; -1 = one endless document
+  i64 first_token = 0;     ///< token of the text at which the first sample begins
 };
 
 inline constexpr i64 kMeanMockDocumentTokens = 1024;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/integer_math.h"
+#include "base/philox.h"
 #include "data/dataset/index/index_cache.h"
 
 namespace mcpp {
@@ -55,14 +56,13 @@ std::vector<u32> build_document_index(SequenceRange range, const EpochPlan& plan
   return index;
 }
 
-/// Walks the concatenated sequences and records where each sample begins.
+/// Walks the concatenated sequences from token `offset` of the first one, and records where each sample begins.
 std::vector<u32> build_sample_index(const IndexedDataset& source, std::span<const u32> documents, i64 samples,
-                                    i64 seq_length, const IndexBuildOptions& options) {
+                                    i64 seq_length, const IndexBuildOptions& options, i64 offset = 0) {
   std::vector<u32> index;
   index.reserve(2 * static_cast<std::size_t>(samples + 1));
   std::size_t position = 0;
-  i64 offset = 0;
-  index.insert(index.end(), {0, 0});
+  index.insert(index.end(), {0, static_cast<u32>(offset)});
   for (i64 sample = 0; sample < samples; ++sample) {
     options.throw_if_canceled(kWhat);
     i64 remaining = seq_length + 1;
@@ -133,6 +133,67 @@ SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange r
   indices.document_index = build_document_index(range, plan, random, options);
   indices.sample_index = build_sample_index(source, indices.document_index, plan.samples, seq_length, options);
   indices.shuffle_index = build_shuffle_index(plan, random, options);
+  return indices;
+}
+
+namespace {
+
+/// Returns a generator for one epoch, or for the samples of one stage. Generators are independent of each other.
+RandomState derived_random(i64 seed, std::string_view what, i64 number) {
+  const auto counter = static_cast<u64>(number);
+  const Philox4 bits = philox4x32(philox_key(static_cast<u64>(seed), what),
+                                  {static_cast<u32>(counter), static_cast<u32>(counter >> 32), 0, 0});
+  return RandomState(bits[0]);
+}
+
+/// Sequences that overlap a range of tokens, and the offset of its first token in the first of them.
+struct RangeDocuments {
+  std::vector<u32> index;
+  i64 first_offset = 0;
+};
+
+RangeDocuments find_range_documents(const IndexedDataset& source, SequenceRange range, i64 seed, i64 first_token,
+                                    i64 end, const IndexBuildOptions& options) {
+  const i64 tokens_per_epoch = count_tokens(source, range);
+  RangeDocuments found;
+  i64 epoch = first_token / tokens_per_epoch;
+  for (i64 position = epoch * tokens_per_epoch; position < end; ++epoch) {
+    RandomState random = derived_random(seed, "sequences of an epoch", epoch);
+    std::vector<u32> order;
+    append_epochs(order, range, 1, random, options);
+    for (const u32 sequence : order) {
+      const i64 begin = position;
+      position += source.length(sequence);
+      if (position <= first_token) continue;
+      if (begin >= end) break;
+      if (found.index.empty()) found.first_offset = first_token - begin;
+      found.index.push_back(sequence);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+SampleIndices build_range_indices(const IndexedDataset& source, SequenceRange range, i64 seq_length, i64 seed,
+                                  const TokenRange& tokens, const IndexBuildOptions& options) {
+  const i64 tokens_per_epoch = count_tokens(source, range), end = tokens.end(seq_length);
+  const i64 epochs = ceil_div(end, tokens_per_epoch) - tokens.first_token / tokens_per_epoch;
+  check_input(tokens.samples <= kMaxEntries && epochs <= kMaxEntries / range.size(), source.prefix().string(), ": ",
+              tokens.samples, " samples of ", epochs, " epochs over ", range.size(),
+              " documents are more than one index can hold (", kMaxEntries,
+              "); shorten the stage, or preprocess the text into several datasets and blend them");
+  check_index_fits(str(source.prefix().string(), ": ", tokens.samples, " samples of ", epochs, " epochs"),
+                   (epochs + 1) * range.size() + 3 * tokens.samples, options.copies);
+  RangeDocuments documents = find_range_documents(source, range, seed, tokens.first_token, end, options);
+  SampleIndices indices;
+  indices.document_index = std::move(documents.index);
+  indices.sample_index =
+      build_sample_index(source, indices.document_index, tokens.samples, seq_length, options, documents.first_offset);
+  indices.shuffle_index.resize(static_cast<std::size_t>(tokens.samples));
+  std::iota(indices.shuffle_index.begin(), indices.shuffle_index.end(), 0u);
+  RandomState random = derived_random(seed, "samples of a stage", tokens.first_token);
+  random.shuffle(std::span(indices.shuffle_index), [&] { options.throw_if_canceled(kWhat); });
   return indices;
 }
 

@@ -76,4 +76,20 @@ i64 count_tokens(const IndexedDataset& source, SequenceRange range);
 SampleIndices build_sample_indices(const IndexedDataset& source, SequenceRange range, i64 seq_length, i64 seed,
                                    const EpochPlan& plan, const IndexBuildOptions& options = {});
 
+// Samples of a run with stages. Each epoch of a split is shuffled separately, so that the endless concatenation of all
+// epochs does not depend on the number of samples or on their length. A stage reads a range of its tokens.
+
+/// Range of tokens that a stage reads: `samples` samples of seq_length tokens, which begin at token `first_token` of
+/// the concatenated epochs, and the label of the last one.
+struct TokenRange {
+  i64 first_token = 0, samples = 0;
+  i64 end(i64 seq_length) const { return first_token + samples * seq_length + 1; }
+};
+
+/// Builds the three indices of the samples in `tokens`. document_index contains the sequences that overlap the range,
+/// in the order of the concatenation. The samples are visited in an order that is shuffled within the range. Throws
+/// BadInput if the host lacks memory for `options.copies` copies.
+SampleIndices build_range_indices(const IndexedDataset& source, SequenceRange range, i64 seq_length, i64 seed,
+                                  const TokenRange& tokens, const IndexBuildOptions& options = {});
+
 }  // namespace mcpp
