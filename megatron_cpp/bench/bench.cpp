@@ -302,7 +302,7 @@ std::string describe_step_time(const Config& config, int world_size, Device& dev
   const double peak = mfu_peak_flops(dtype_of(config.training.precision), config.device.allow_tf32, device);
   const double flops = flops_per_batch(config.model, config.batch_sizes().back().batch_size) / world_size;
   const double min_seconds = flops / peak;
-  const TrainingEnd end = config.training_end();
+  const TrainingEnd end = config.training_length();
   const double all_flops = flops_per_batch(config.model, end.samples) / world_size;
   std::string text = "time, on this host as it is now:\n";
   text += str("  GEMMs       ", fixed(peak / 1e9, 1), " GFLOP/s measured", world_size > 1 ? " per rank" : "", "\n");

@@ -3,6 +3,7 @@
 #include "data/preprocess/distributed/merge.h"
 #include "data/preprocess/verify.h"
 #include "megatron_cpp/commands/commands.h"
+#include "megatron_cpp/config/stages.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 
 namespace mcpp {
@@ -26,13 +27,15 @@ struct DataShowOptions {
   std::string split = "train";
   i64 iteration = 0;
   i64 sample = -1;
+  std::string stage;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file of the run, in TOML");
     visit("split", self.split, "train, valid (valid-<name> with several sets) or test");
     visit("iteration", self.iteration, "show all samples that this iteration reads, counted from 1", at_least(0));
-    visit("sample", self.sample, "show this sample, counted from 0", at_least(-1));
+    visit("sample", self.sample, "show this sample, counted from 0 over all stages", at_least(-1));
+    visit("stage", self.stage, "for valid and test: name of the stage whose data are shown; empty = the first stage");
   }
 };
 
@@ -111,6 +114,46 @@ std::optional<i64> samples_before(const std::vector<BatchSizeStep>& sizes, i64 i
   return high;
 }
 
+/// Returns the configuration of the stage that reads the samples to be shown, or of the run without stages.
+Config chosen_stage(const Config& config, const DataShowOptions& options) {
+  const bool is_train = options.split == "train";
+  check_input(
+      options.stage.empty() || (!is_train && !config.stages.empty()), "--stage=", options.stage,
+      ": applies only to --split=valid or test in a run with stages; for training, pass an iteration or a sample "
+      "of the stage");
+  if (config.stages.empty()) return config;
+  std::vector<std::string> names;
+  for (const Config& stage : config.stages) {
+    const Stage& s = *stage.stage;
+    const bool has_sample =
+        options.iteration > 0 ? options.iteration <= s.last_iteration() : options.sample < s.last_sample();
+    if (is_train ? has_sample || s.is_last() : options.stage.empty() || options.stage == s.name) return stage;
+    names.push_back(s.name);
+  }
+  fail(ExitCode::BadInput, "--stage: \"", options.stage, "\": must be one of ", join(names, ", "));
+}
+
+/// Logs the sample or the global batch that the options name.
+void show(const Config& config, const DataShowOptions& options, const Dataset& dataset, const Log& log) {
+  std::optional<Tokenizer> tokenizer;
+  if (!config.data.tokenizer_model.empty()) tokenizer.emplace(config.data.tokenizer_model);
+  const Tokenizer* decoder = tokenizer ? &*tokenizer : nullptr;
+  const bool is_in_stage = config.stage && options.split == "train";
+  const i64 first_sample = is_in_stage ? config.stage->first_sample : 0;
+  if (options.sample >= 0) {
+    log.info(to_text(show_sample(dataset, options.sample - first_sample, decoder)));
+    return;
+  }
+  const i64 iteration = options.iteration - (is_in_stage ? config.stage->first_iteration : 0);
+  const std::vector<BatchSizeStep> sizes = config.batch_sizes();
+  const std::optional<i64> consumed = samples_before(sizes, iteration, dataset.size() - 1);
+  check_input(consumed.has_value(), "--iteration=", options.iteration, ": the ", options.split,
+              " data of this configuration has ", dataset.size(), " samples, which are ",
+              full_batches(sizes, dataset.size()).iterations, " iterations");
+  for (const SampleView& view : show_batch(dataset, *consumed, batch_size_at(sizes, *consumed), decoder))
+    log.info(to_text(view));
+}
+
 ExitCode show_data(Arguments args, Log& log) {
   const Usage usage{.command = "megatron_cpp data show",
                     .summary = "Shows the documents and tokens that a sample or an iteration of a run reads.",
@@ -121,23 +164,11 @@ ExitCode show_data(Arguments args, Log& log) {
   if (!config) return ExitCode::Done;
   check_input((options.iteration > 0) != (options.sample >= 0),
               "data show: pass either --iteration, counted from 1, or --sample, counted from 0");
-  resolve_vocabulary(*config, log);
-  const Datasets datasets = dataset_provider(*config, config->training_end().samples, SingleIndexRank(), log);
-  const Dataset& dataset = chosen_split(datasets, options.split);
-  std::optional<Tokenizer> tokenizer;
-  if (!config->data.tokenizer_model.empty()) tokenizer.emplace(config->data.tokenizer_model);
-  const Tokenizer* decoder = tokenizer ? &*tokenizer : nullptr;
-  if (options.sample >= 0) {
-    log.info(to_text(show_sample(dataset, options.sample, decoder)));
-    return ExitCode::Done;
-  }
-  const std::vector<BatchSizeStep> sizes = config->batch_sizes();
-  const std::optional<i64> consumed = samples_before(sizes, options.iteration, dataset.size() - 1);
-  check_input(consumed.has_value(), "--iteration=", options.iteration, ": the ", options.split,
-              " data of this configuration has ", dataset.size(), " samples, which are ",
-              full_batches(sizes, dataset.size()).iterations, " iterations");
-  for (const SampleView& view : show_batch(dataset, *consumed, batch_size_at(sizes, *consumed), decoder))
-    log.info(to_text(view));
+  if (!config->stages.empty()) log.info(describe_stages(*config));
+  Config shown = chosen_stage(*config, options);
+  resolve_vocabulary(shown, log);
+  const Datasets datasets = dataset_provider(shown, shown.training_length().samples, SingleIndexRank(), log);
+  show(shown, options, chosen_split(datasets, options.split), log);
   return ExitCode::Done;
 }
 

@@ -1,9 +1,11 @@
 // Command megatron_cpp pretrain: the training job.
 #include <atomic>
+#include <span>
 
 #include "megatron_cpp/bench/bench.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/config/stages.h"
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
@@ -12,7 +14,7 @@
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/param_group_check.h"
 #include "megatron_cpp/setup/run_summary.h"
-#include "megatron_cpp/train/trainer.h"
+#include "megatron_cpp/train/train_stages.h"
 
 namespace mcpp {
 namespace {
@@ -41,6 +43,80 @@ void check_names_data(const DataConfig& data) {
               "data.mock_data to measure speed without data");
 }
 
+/// Returns the beginning of messages about one stage; "" without stages.
+std::string title(const Config& config) {
+  return config.stage ? config.stage->title() + ": " : "";
+}
+
+/// Plans every stage of a run, or the run itself if it has none.
+std::vector<PlannedRun> plan_stages(const Config& config, const PlanRequest& request, int world_size, const Log& log) {
+  std::vector<PlannedRun> stages;
+  for (Config& stage : training_configs(config)) {
+    resolve_vocabulary(stage, log);
+    PlannedRun planned = plan_run(stage, request, world_size);
+    check_layout(planned.config, world_size);
+    check_param_groups(planned.config);
+    if (!planned.text.empty()) log.info(title(planned.config) + planned.text);
+    if (!planned.warning.empty()) log.warn(title(planned.config) + planned.warning);
+    stages.push_back(std::move(planned));
+  }
+  return stages;
+}
+
+/// Describes a run of `world_size` ranks and checks its memory: on these ranks, or, if `is_for_other_hosts`, on other
+/// hosts.
+void describe_and_check(const Config& config, int world_size, bool is_for_other_hosts, const World& world,
+                        const Log& log) {
+  // For ranks on other hosts the memory estimate uses all cores of this host, as its warning states.
+  log.info((config.stage ? config.stage->title() + "\n" : "") +
+           describe_run(config, world_size, is_for_other_hosts ? 0 : world.cores_per_rank));
+  if (is_for_other_hosts) {
+    if (const std::string warning = memory_warning(config, world_size); !warning.empty()) log.warn(warning);
+    return;
+  }
+  check_training_memory(config, world);
+  check_training_disk(config, world.ranks);
+  check_names_data(config.data);
+}
+
+/// Compares the run with the checkpoint that it would start from, in the stage of that checkpoint.
+void check_start(const std::vector<PlannedRun>& stages, const World& world, const Log& log) {
+  std::vector<Config> configs;
+  for (const PlannedRun& stage : stages) configs.push_back(stage.config);
+  i64 iteration = configs.size() > 1 ? newest_own_iteration(configs[0].checkpoint, world.ranks, log) : 0;
+  while (true) {
+    const Config& config = configs[stage_at(configs, iteration)];
+    const auto progress = check_start_checkpoint(config, identify_datasets(config, world.ranks), world.ranks, log);
+    const i64 found = progress ? progress->iteration : 0;
+    if (!config.stage || config.stage->resumes_at(found)) return;
+    iteration = found;
+  }
+}
+
+/// Opens the datasets of all stages but the first before a run begins, so that none of them fails after days.
+void check_later_stages(const std::vector<PlannedRun>& stages, const World& world, const Log& log) {
+  for (const PlannedRun& stage : std::span(stages).subspan(1)) {
+    log.info(stage.config.stage->title());
+    identify_datasets(stage.config, world.ranks);
+    check_data(stage.config, world, log);
+  }
+}
+
+ExitCode dry_run(const std::vector<PlannedRun>& stages, const PretrainOptions& options, const World& world, Log& log) {
+  for (const PlannedRun& stage : stages) {
+    if (stage.config.stage) log.info(stage.config.stage->title());
+    check_data(stage.config, world, log);
+  }
+  if (options.world_size > 0) return ExitCode::Done;  // on other hosts, whose folders are not visible
+  if (stages[0].config.data.has_data()) check_start(stages, world, log);
+  for (const PlannedRun& stage : stages) {
+    const Session session = initialize(stage.config, world);
+    if (stage.config.device.device == DeviceType::Cpu)
+      log.info(title(stage.config) + describe_step_time(stage.config, world.ranks.size(), *session.device));
+  }
+  return ExitCode::Done;
+}
+
 }  // namespace
 
 ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
@@ -57,34 +133,18 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
                            "pass every rank the same arguments");
   check_outputs(*config, world.ranks);
   const int world_size = options.world_size > 0 ? static_cast<int>(options.world_size) : world.ranks.size();
-  resolve_vocabulary(*config, log);
-  const PlannedRun planned = plan_run(*config, options.plan, world_size);
-  *config = planned.config;
-  check_layout(*config, world_size);
-  check_param_groups(*config);
-  if (!planned.text.empty()) log.info(planned.text);
-  if (!planned.warning.empty()) log.warn(planned.warning);
-  // For ranks on other hosts the memory estimate uses all cores of this host, as its warning states.
-  log.info(describe_run(*config, world_size, options.world_size > 0 ? 0 : world.cores_per_rank));
-  if (options.world_size == 0) {
-    check_training_memory(*config, world);
-    check_training_disk(*config, world.ranks);
-  } else if (const std::string warning = memory_warning(*config, world_size); !warning.empty()) {
-    log.warn(warning);
+  if (!config->stages.empty()) {
+    log.info(describe_stages(*config));
+    check_identical_on_ranks("configuration", print_config(*config), world.ranks,
+                             "pass every rank the same file and arguments");
   }
-  if (options.world_size == 0) {
-    check_names_data(config->data);
-    check_save_folders(*config, world.ranks);
-  }
-  if (options.dry_run) {
-    check_data(*config, world, log);
-    if (options.world_size > 0) return ExitCode::Done;  // on other hosts, whose folders are not visible
-    if (config->data.has_data())
-      check_start_checkpoint(*config, identify_datasets(*config, world.ranks), world.ranks, log);
-    const Session session = initialize(*config, world);
-    if (config->device.device == DeviceType::Cpu) log.info(describe_step_time(*config, world_size, *session.device));
-    return ExitCode::Done;
-  }
+  const std::vector<PlannedRun> stages = plan_stages(*config, options.plan, world_size, log);
+  for (const PlannedRun& stage : stages)
+    describe_and_check(stage.config, world_size, options.world_size > 0, world, log);
+  if (options.world_size == 0) check_save_folders(*config, world.ranks);
+  if (options.dry_run) return dry_run(stages, options, world, log);
+  if (stages.size() > 1 && newest_own_iteration(config->checkpoint, world.ranks, log) == 0)
+    check_later_stages(stages, world, log);
   const bool saves = !config->checkpoint.save.empty();
   std::atomic<bool> is_training = false;
   const SignalWatch signals(world.board, [&](int signal) {  // before any thread is started
@@ -94,10 +154,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
                              " received: ", is_training ? reaction : "stopping before the first iteration",
                              "; a second Ctrl-C ends the program immediately"));
   });
-  Session session = initialize(*config, world);
-  const std::unique_ptr<Trainer> trainer = make_trainer(*config, session, signals, log, planned.predicted);
-  is_training = true;
-  return trainer->train();
+  return train_stages(stages, world, signals, log, [&] { is_training = true; });
 }
 
 }  // namespace mcpp

@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/settings.h"
+#include "megatron_cpp/config/stages.h"
 #include "megatron_cpp/config/unused_keys.h"
 #include "model/config/block_spec.h"
 
@@ -56,7 +57,9 @@ void schedule_length_conflicts(const Config& config, std::vector<std::string>& e
     }
   };
   const OptimizerConfig& o = config.optimizer;
-  check(o.lr_decay_iters, config.training.train_iters, o.lr_warmup_iters, o.lr_wsd_decay_iters, "iters");
+  const bool has_own_schedule = config.stage && config.stage->has_own_schedule;
+  check(o.lr_decay_iters, has_own_schedule ? config.stage->iterations : config.training.train_iters, o.lr_warmup_iters,
+        o.lr_wsd_decay_iters, "iters");
   check(o.lr_decay_samples, config.training.train_samples, o.lr_warmup_samples, o.lr_wsd_decay_samples, "samples");
 }
 
@@ -297,6 +300,7 @@ std::vector<BatchSizeStep> Config::batch_sizes() const {
 }
 
 TrainingEnd Config::training_end(i64 iteration, i64 consumed_samples) const {
+  if (stage) return {stage->last_iteration(), stage->last_sample()};
   const std::vector<BatchSizeStep> steps = batch_sizes();
   if (training.train_iters > 0) {
     const i64 remaining = std::max<i64>(training.train_iters - iteration, 0);
@@ -373,6 +377,7 @@ Config without_unused_keys(Config config) {
 
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_location) {
   if (reader.was_set("checkpoint.save") && config.checkpoint.save.empty()) turn_saving_off(config.checkpoint);
+  read_stages(config, reader);
   for (const std::string& text : config.conflicts()) reader.add_conflict(text, default_location);
   for (const UnusedKey& unused : unused_keys(config)) {
     // One option on a command line may turn off what a file describes in detail.
@@ -396,6 +401,7 @@ void read_config(const ConfigText& text, SettingsReader& reader) {
 Config parse_config(std::string_view toml, const std::string& name, std::span<const std::string> overrides) {
   Config config;
   SettingsReader reader(config_fields(config));
+  reader.accept_tables(kStageTable);
   read_toml(toml, name, reader);
   read_arguments(overrides, Usage{}, reader);
   complete_config(config, reader, name);
@@ -421,6 +427,7 @@ std::string print_config(const Config& config) {
   std::vector<std::string> sections;
   Config::sections(config,
                    [&](std::string_view name, const auto&) { sections.push_back(print_section(config, name)); });
+  for (const Config& stage : config.stages) sections.push_back(stage.stage->toml);
   return join(sections, "\n");
 }
 
@@ -440,6 +447,7 @@ void check_section(const std::string& section) {
   Config defaults;
   std::vector<std::string> names;
   Config::sections(defaults, [&](std::string_view name, const auto&) { names.emplace_back(name); });
+  names.emplace_back(kStageTable);
   const bool is_known = section.empty() || std::ranges::count(names, section) > 0;
   check_input(is_known, "--help ", section, ": no such section; the sections are ", join(names, ", "));
 }
@@ -448,6 +456,7 @@ void check_section(const std::string& section) {
 
 std::string config_help(const HelpFilter& filter) {
   check_section(filter.section);
+  if (filter.section == kStageTable) return stage_help();
   Config defaults;
   std::vector<Field> fields = config_fields(defaults);
   std::erase_if(fields, [&](const Field& field) {
@@ -462,6 +471,7 @@ std::string config_help(const HelpFilter& filter) {
   for_each_line(
       fields, [&](std::string_view section) { text += str(text.empty() ? "" : "\n", "[", section, "]\n"); },
       [&](const Field& field) { text += str("  ", pad_right(field.name(), width), describe_field(field), "\n"); });
+  if (filter.section.empty() && filter.search.empty()) text += "\n" + stage_help();
   return text;
 }
 

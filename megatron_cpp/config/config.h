@@ -18,6 +18,7 @@
 #include "megatron_cpp/config/sections/logging_config.h"
 #include "megatron_cpp/config/sections/parallel_config.h"
 #include "megatron_cpp/config/sections/training_config.h"
+#include "megatron_cpp/config/stage.h"
 #include "model/config/config.h"
 #include "optimizer/config.h"
 
@@ -40,6 +41,8 @@ struct Config {
   LoggingConfig logging;
   DeviceConfig device;
   FaultInjectionConfig fault_injection;
+  std::optional<Stage> stage = {};  ///< set if this is the configuration of one stage of a run
+  std::vector<Config> stages = {};  ///< configurations of the stages, in order; empty for a run without stages
 
   /// Calls visit(name, section) for every section.
   template <class Self, class Visitor>
@@ -62,8 +65,16 @@ struct Config {
   std::vector<BatchSizeStep> batch_sizes() const;
   /// Returns the end of a run that has finished `iteration` iterations and consumed `consumed_samples` samples,
   /// possibly with different batch sizes. The run ends after train_iters iterations, or after the last full batch
-  /// within train_samples.
+  /// within train_samples. For the configuration of a stage, returns the end of the stage.
   TrainingEnd training_end(i64 iteration = 0, i64 consumed_samples = 0) const;
+  /// Returns the iterations and samples of the stage, or of the run without stages.
+  TrainingEnd training_length() const {
+    return stage ? TrainingEnd{stage->iterations, stage->samples} : training_end();
+  }
+  /// Returns the number of training samples that are read until `end`: of the stage, or of the run without stages.
+  i64 dataset_samples(const TrainingEnd& end) const { return end.samples - (stage ? stage->first_sample : 0); }
+  /// Returns the number of iterations of the run, of which a stage is a part.
+  i64 run_iterations(const TrainingEnd& end) const { return stage ? stage->run_iterations : end.iterations; }
   /// Returns the number of samples in one evaluation without data.full_validation.
   i64 evaluation_samples() const;
   /// Returns true if a failed step may cause a rollback to a checkpoint.
@@ -84,8 +95,8 @@ Config parse_config(std::string_view toml, const std::string& name, std::span<co
 Config parse_stored_config(std::string_view toml, const std::string& name);
 Config load_config(const Path& file, std::span<const std::string> overrides = {});
 
-/// Returns the configuration as TOML with the value of every key. parse_config() of it returns an equal configuration.
-/// Stored in checkpoints.
+/// Returns the configuration as TOML with the value of every key, and the tables of its stages. parse_config() of it
+/// returns an equal configuration. Stored in checkpoints.
 std::string print_config(const Config& config);
 /// Returns the configuration with keys that have no effect reset to their defaults, so that its print_config() is
 /// accepted as a user's file.
@@ -111,6 +122,9 @@ struct ConfigText {
 ConfigText read_config_text(const std::string& file);
 /// Reads `text` into the fields of `reader`.
 void read_config(const ConfigText& text, SettingsReader& reader);
+
+/// Name of the tables that describe the stages of a run: [[stage]].
+inline constexpr const char* kStageTable = "stage";
 
 /// Heading of the configuration keys in the help of a command.
 inline constexpr const char* kConfigKeysHeading =
@@ -152,6 +166,7 @@ std::optional<Config> read_config_and_options(std::span<const std::string> args,
 
   Config config;
   SettingsReader reader(fields_of(options, config));
+  reader.accept_tables(kStageTable);
   read_config(text, reader);
   read_arguments(args, usage, reader);
   complete_config(config, reader, text.name);

@@ -472,12 +472,13 @@ class Collector {
         collect(*node.as_table(), "", {reader, name + "."});
         continue;
       }
+      if (section.empty() && part.prefix.empty() && part.reader->accepts_tables(name)) {
+        collect_tables(node, name, *part.reader);
+        continue;
+      }
       const Position at = position_of(key.source());
       const std::string full_name = section.empty() ? name : str(section, ".", name);
-      located_.push_back(
-          {at,
-           {full_name, to_value(node), str(name_, ":", at.first, ":", at.second), part.prefix + full_name},
-           part.reader});
+      located_.push_back({at, {full_name, to_value(node), location(at), part.prefix + full_name}, part.reader});
       if (section.empty() && node.is_table()) collect(*node.as_table(), full_name, part);
     }
   }
@@ -485,12 +486,36 @@ class Collector {
   /// Assigns the settings in the order of the text; tables are ordered by name. Headers precede their keys in both
   /// orders.
   void assign() {
-    std::stable_sort(located_.begin(), located_.end(),
-                     [](const Located& a, const Located& b) { return a.position < b.position; });
+    sort();
     for (const Located& located : located_) located.reader->assign(located.setting);
   }
 
  private:
+  std::string location(Position at) const { return str(name_, ":", at.first, ":", at.second); }
+
+  void sort() {
+    std::stable_sort(located_.begin(), located_.end(),
+                     [](const Located& a, const Located& b) { return a.position < b.position; });
+  }
+
+  /// Passes the settings of each table of the list `node` to `reader`.
+  void collect_tables(const toml::node& node, const std::string& list, SettingsReader& reader) {
+    const toml::array* tables = node.as_array();
+    const auto is_table = [](const toml::node& element) { return element.is_table(); };
+    if (tables == nullptr || !std::all_of(tables->begin(), tables->end(), is_table)) {
+      const Position at = position_of(node.source());
+      return reader.add_gap(str(location(at), ": ", list, ": is a list of tables; write each as [[", list, "]]"));
+    }
+    for (const toml::node& element : *tables) {
+      Collector table(name_, table_reader_);
+      table.collect(*element.as_table(), "", {&reader, list + "."});
+      table.sort();
+      TableSettings settings{.location = location(position_of(element.source())), .settings = {}};
+      for (Located& located : table.located_) settings.settings.push_back(std::move(located.setting));
+      reader.add_table(std::move(settings));
+    }
+  }
+
   const std::string& name_;
   const TableReader& table_reader_;
   std::vector<Located> located_;

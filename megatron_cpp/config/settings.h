@@ -85,6 +85,12 @@ struct Setting {
   std::string spelling;  ///< the key as the user wrote it: "model.num_layers", "--model.num_layers=x"
 };
 
+/// Settings of one table of a list of tables, such as [[stage]].
+struct TableSettings {
+  std::string location;           ///< location of its header
+  std::vector<Setting> settings;  ///< in the order of the text; keys without the name of the list
+};
+
 /// Stores settings into fields and collects every problem, to report all together.
 class SettingsReader {
  public:
@@ -103,6 +109,11 @@ class SettingsReader {
   /// Reports a violated rule between fields, worded "section.name: problem", with the location of that key's setting.
   /// Drops problems of a key whose value was rejected, since they would be misleading.
   void add_conflict(const std::string& text, std::string_view default_location);
+  /// Keeps the settings of tables [[name]], which are not checked, instead of reporting an unknown key.
+  void accept_tables(std::string name) { table_name_ = std::move(name); }
+  bool accepts_tables(std::string_view name) const { return !table_name_.empty() && name == table_name_; }
+  void add_table(TableSettings table) { tables_.push_back(std::move(table)); }
+  const std::vector<TableSettings>& tables() const { return tables_; }
   void add_problem(std::string text) { problems_.push_back(std::move(text)); }
   /// Reports a problem that leaves the settings incomplete, so that rules between fields can no longer be checked.
   void add_gap(std::string text) {
@@ -131,6 +142,8 @@ class SettingsReader {
   std::set<std::string> unreliable_keys_;    // keys with a rejected value, and keys that a misspelled key resembles
   std::set<std::string> unknown_sections_;   // each is reported once
   std::map<std::string, std::string> former_names_;  // former names in use, with their present names
+  std::string table_name_;                           // name of the accepted tables; empty = none
+  std::vector<TableSettings> tables_;
   std::vector<std::string> problems_;
   bool is_incomplete_ = false;
 };

@@ -126,15 +126,17 @@ void JsonlSink::write_task(const TaskStats& stats) {
 }
 
 void JsonlSink::write_start(const RunStart& start) {
-  file_.append(to_json_line(OrderedJson{{"type", "run"},
-                                        {"iteration", start.iteration},
-                                        {"train_iters", start.train_iters},
-                                        {"world_size", start.world_size},
-                                        {"host", start.host},
-                                        {"program", start.program},
-                                        {"device", start.device},
-                                        {"config", start.config},
-                                        {"time", utc_now()}}));
+  OrderedJson object{{"type", "run"},
+                     {"iteration", start.iteration},
+                     {"train_iters", start.train_iters},
+                     {"world_size", start.world_size},
+                     {"host", start.host},
+                     {"program", start.program},
+                     {"device", start.device},
+                     {"config", start.config},
+                     {"time", utc_now()}};
+  if (!start.stage.empty()) object["stage"] = start.stage;
+  file_.append(to_json_line(object));
 }
 
 void JsonlSink::write_event(const RunEvent& event) {

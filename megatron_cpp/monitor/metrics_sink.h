@@ -81,15 +81,16 @@ struct RunStart {
   i64 iteration = 0;  ///< last completed iteration; 0 for a new run
   i64 train_iters = 0;
   i64 world_size = 1;
-  std::string host;     ///< host of rank 0
-  std::string program;  ///< program and its version
+  std::string stage = {};  ///< name of the stage; empty for a run without stages
+  std::string host;        ///< host of rank 0
+  std::string program;     ///< program and its version
   std::string device;
   std::string config;  ///< complete configuration, as formatted by print_config()
 };
 
 /// Event of a run, other than a step.
 struct RunEvent {
-  enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure, Straggler };
+  enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure, Straggler, Stage };
   enum class Console : u8 { Info, Warning, None };
   Kind kind = Kind::Save;
   i64 iteration = 0;

@@ -50,6 +50,7 @@ std::pair<int, const char*> severity_of(const RunEvent& event) {
     case RunEvent::Kind::Straggler:
       return {13, "WARN"};
     case RunEvent::Kind::Save:
+    case RunEvent::Kind::Stage:
     case RunEvent::Kind::Stop:
     case RunEvent::Kind::End:
       return {9, "INFO"};

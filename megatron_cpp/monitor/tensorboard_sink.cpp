@@ -348,6 +348,7 @@ void TensorboardSink::write_curves(const StepRecord& finished) {
   for (std::size_t i = 0; i < step.mtp_losses.size(); ++i)
     record.add_on_both_axes(str("mtp_", i + 1, " loss"), step.mtp_losses[i]);
   record.add_on_both_axes("learning-rate", step.learning_rate);
+  if (config_.stage) record.add_on_both_axes("stage", static_cast<double>(config_.stage->number));
   record.add_on_both_axes("batch-size", static_cast<double>(step.global_batch_size));
   record.add_on_both_axes("loss-scale", step.loss_scale);
   record.add_on_both_axes("grad-norm", step.grad_norm);

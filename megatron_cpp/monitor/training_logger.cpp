@@ -119,6 +119,7 @@ void TrainingLogger::log_start(i64 train_iters) {
   const RunStart start{.iteration = start_.iteration,
                        .train_iters = train_iters,
                        .world_size = session_.parallel.world.size(),
+                       .stage = config_.stage ? config_.stage->name : std::string(),
                        .host = host_name(),
                        .program = split(version_text(), '\n').front(),
                        .device = std::string(enum_name(config_.device.device)),

@@ -161,9 +161,15 @@ i64 extra_number(const RunState& run, const char* name, const Path& checkpoint) 
   return std::stoll(it->second);
 }
 
-/// Warns about every consequence of settings that changed since the checkpoint was saved and that resuming allows.
-void warn_of_changed_settings(const Config& saved, const Config& now, const RunState& run, const Log& log) {
-  for (const std::string& warning : schedule_warnings(saved, now)) log.warn(warning);
+/// Warns if the stage in progress has a different length than before.
+void warn_of_changed_stage(const SavedStage& saved, const Stage& now, i64 iteration, const Log& log) {
+  if (saved.iterations == now.iterations || iteration == now.first_iteration) return;
+  log.warn(str(now.title(), ": now has ", now.iterations, " iterations instead of ", saved.iterations,
+               ": its samples are reshuffled, so that samples already read may be read again"));
+}
+
+/// Warns if the training ends at a different sample than before.
+void warn_of_changed_end(const Config& saved, const Config& now, const RunState& run, const Log& log) {
   const i64 before = saved.training_end(run.iteration, run.consumed_samples).samples;
   const i64 after = now.training_end(run.iteration, run.consumed_samples).samples;
   if (before != after) {
@@ -176,7 +182,14 @@ void warn_of_changed_settings(const Config& saved, const Config& now, const RunS
     log.warn(str("the last ", unread, " of training.train_samples = ", now.training.train_samples,
                  " samples are not used for training: they are less than a batch"));
   }
-  for (const std::string& warning : data_warnings(saved, now, run.consumed_samples)) log.warn(warning);
+}
+
+/// Warns about every consequence of settings that changed since the checkpoint was saved and that resuming allows.
+void warn_of_changed_settings(const Config& saved, const Config& now, const RunState& run, const Log& log) {
+  for (const std::string& warning : schedule_warnings(saved, now)) log.warn(warning);
+  if (!now.stage) warn_of_changed_end(saved, now, run, log);
+  const i64 first_sample = now.stage ? now.stage->first_sample : 0;
+  for (const std::string& warning : data_warnings(saved, now, run.consumed_samples - first_sample)) log.warn(warning);
   const double before_scale = saved.optimizer.initial_loss_scale, now_scale = now.optimizer.initial_loss_scale;
   if (before_scale != now_scale && run.extra.contains(kLossScale)) {
     log.warn(str("optimizer.initial_loss_scale: ", now_scale,
@@ -295,6 +308,7 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.extra[kRecentLosses] = values_text(progress.spikes.losses);
   run.extra[kRecentGradNorms] = values_text(progress.spikes.grad_norms);
   if (state.loss_scale().is_dynamic()) run.extra[kLossScale] = state.loss_scale().state();
+  store_stage(config, progress.stage, run);
   return run;
 }
 
@@ -313,10 +327,14 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
   const RunState& run = reader.state();
   const std::string source = reader.directory().string();
   extra_number(run, kOptimizerSteps, reader.directory());
-  const Config saved = with_moved_datasets(parse_stored_config(run.config, source + "/config"), config, datasets, run);
-  check_same_run(saved, config, source, log);
-  check_same_tokenizer(config, run, source, log);
-  check_same_datasets(config, datasets, run, source, log);
+  if (check_same_stage(config, run, source)) {
+    const Config saved =
+        with_moved_datasets(parse_stored_config(run.config, source + "/config"), config, datasets, run);
+    check_fixed_in_stage(saved, config, source);
+    check_same_run(saved, config, source, log);
+    check_same_tokenizer(config, run, source, log);
+    check_same_datasets(config, datasets, run, source, log);
+  }
   SpikeHistory spikes;
   // With the policy off, no values are added, so the values in the checkpoint would be outdated when the policy is
   // turned on again.
@@ -330,6 +348,7 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
           .consecutive_skips = extra_count(run, kConsecutiveSkips),
           .rollbacks = extra_count(run, kRollbacks),
           .spikes = std::move(spikes),
+          .stage = read_stage(run, source),
           .lineage = lineage_of(reader.directory()),
           .special_tokens = load_special_tokens(config, reader, log)};
 }
@@ -347,7 +366,12 @@ void restore_counters(const Config& config, TrainingState& state, const Checkpoi
   // Absent if the precision or the loss scale was changed: then the scale starts from its initial value.
   if (const auto scale = run.extra.find(kLossScale); scale != run.extra.end())
     state.loss_scale().restore(scale->second, source + ": " + kLossScale);
-  warn_of_changed_settings(parse_stored_config(run.config, source + "/config"), config, run, log);
+  if (!check_same_stage(config, run, source)) return;
+  Config saved = parse_stored_config(run.config, source + "/config"), now = config;
+  const SavedStage stage = read_stage(run, source);
+  set_schedule_lengths(stage, saved, now);
+  warn_of_changed_settings(saved, now, run, log);
+  if (config.stage) warn_of_changed_stage(stage, *config.stage, run.iteration, log);
 }
 
 Path saved_tokenizer(const Path& checkpoint_folder) {

@@ -12,6 +12,7 @@
 #include "comm/communicator.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/resume/special_tokens.h"
+#include "megatron_cpp/resume/stage_progress.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/step/step_policy.h"
 #include "megatron_cpp/step/training_state.h"
@@ -56,6 +57,7 @@ struct TrainingProgress {
   i64 consecutive_skips = 0;  ///< number of skipped steps up to and including the last step
   i64 rollbacks = 0;
   SpikeHistory spikes = {};
+  StageProgress stage = {};
   Lineage lineage = {};               ///< lineage of the run (see CheckpointSaver)
   bool is_saved = false;              ///< true if checkpoint.save contains this state
   SpecialTokens special_tokens = {};  ///< special tokens defined by the model from which the run started
@@ -95,7 +97,8 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
 SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);
 
 /// Inverse of run_state(): returns the progress stored in a checkpoint. Throws BadInput if the checkpoint belongs to a
-/// different run, was trained on different text, or contains only weights.
+/// different run, was trained on different text, or contains only weights. A checkpoint of a different stage is not
+/// compared: TrainingProgress::stage has its number.
 TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
                                 const Log& log);
 /// Checks a checkpoint from which only the weights are loaded. Throws BadInput if it has a different model or

@@ -372,8 +372,14 @@ std::optional<TrainingProgress> load_training(const RunContext& run, const Datas
                         LoadPurpose::Resume);
 }
 
-void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
-                            const Log& log) {
+i64 newest_own_iteration(const CheckpointConfig& config, Communicator& world, const Log& log) {
+  if (config.save.empty()) return 0;
+  const std::vector<Candidate> candidates = own_candidates(config, world, log);
+  return candidates.empty() ? 0 : candidates.front().iteration();
+}
+
+std::optional<TrainingProgress> check_start_checkpoint(const Config& config, const DatasetIdentities& datasets,
+                                                       Communicator& world, const Log& log) {
   const auto compare = [&](CheckpointReader& reader, const std::function<void()>& check) -> std::optional<Damage> {
     run_on_all_ranks(world, [&] { check(); });
     log.info(str("would start from ", reader.directory().string()));
@@ -389,7 +395,7 @@ void check_start_checkpoint(const Config& config, const DatasetIdentities& datas
       .inspect_local_parts = [](const Path&) { return LocalPartsStatus::Foreign; }};
   CheckpointConfig shared = config.checkpoint;
   shared.local_save.clear();  // whether its parts fit is known only with the state
-  start_training(shared, uses, world, log, LoadPurpose::Check);
+  return start_training(shared, uses, world, log, LoadPurpose::Check);
 }
 
 TrainingProgress reload_training(const RunContext& run, const DatasetIdentities& datasets, TrainingState& state) {

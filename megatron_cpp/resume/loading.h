@@ -39,10 +39,15 @@ std::optional<Damage> load_redistributed_errors(std::vector<NamedShard>& unsaved
 std::optional<TrainingProgress> load_training(const RunContext& run, const DatasetIdentities& datasets,
                                               TrainingState& state);
 
+/// Returns the iteration of the newest checkpoint in checkpoint.save and checkpoint.local_save, whether it is intact or
+/// not; 0 if there is none. Collective.
+i64 newest_own_iteration(const CheckpointConfig& config, Communicator& world, const Log& log);
+
 /// Compares the run with the checkpoint that load_training() would load, as far as possible without reading tensors.
-/// Throws the same errors as load_training(). Collective over `world`. Writes nothing.
-void check_start_checkpoint(const Config& config, const DatasetIdentities& datasets, Communicator& world,
-                            const Log& log);
+/// Returns its progress, or std::nullopt if there is none. Throws the same errors as load_training(). Collective over
+/// `world`. Writes nothing.
+std::optional<TrainingProgress> check_start_checkpoint(const Config& config, const DatasetIdentities& datasets,
+                                                       Communicator& world, const Log& log);
 
 /// Rolls a running training back to the newest intact checkpoint of checkpoint.save and checkpoint.local_save that an
 /// uninterrupted run would also have. Returns its progress. Throws TrainingFailed if there is none.

@@ -108,7 +108,8 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
 void check_training_memory(const Config& config, const World& world) {
   if (config.device.device != DeviceType::Cpu) return;
   const double planned = host_bytes(config, estimate_this_rank(config, world.ranks), world.cores_per_rank);
-  check_memory(planned, world.ranks, "this run", training_advice(config), kGuaranteedFraction);
+  check_memory(planned, world.ranks, config.stage ? config.stage->title() : "this run", training_advice(config),
+               kGuaranteedFraction);
 }
 
 void check_training_disk(const Config& config, Communicator& ranks) {
@@ -129,9 +130,9 @@ std::string memory_warning(const Config& config, int world_size) {
   const double planned = largest_rank(config, world_size);
   for (const MemoryLimit& limit : memory_limits()) {
     if (kGuaranteedFraction * planned <= static_cast<double>(limit.bytes)) continue;
-    return str("one rank needs ", human_bytes(planned), ", but ", limit.name, " is ",
-               human_bytes(static_cast<double>(limit.bytes)), ", so the run does not fit on hosts like this one; ",
-               training_advice(config));
+    return str(config.stage ? config.stage->title() + ": " : "", "one rank needs ", human_bytes(planned), ", but ",
+               limit.name, " is ", human_bytes(static_cast<double>(limit.bytes)),
+               ", so the run does not fit on hosts like this one; ", training_advice(config));
   }
   return "";
 }

@@ -186,9 +186,9 @@ std::string device(const Config& config, int cores_per_rank) {
 }
 
 std::string schedule(const Config& config, int world_size, int cores_per_rank) {
-  const auto [iterations, samples] = config.training_end();
+  const auto [iterations, samples] = config.training_length();
   const double tokens = static_cast<double>(samples) * static_cast<double>(config.model.seq_length);
-  std::string text = "run:\n";
+  std::string text = config.stage ? "stage:\n" : "run:\n";
   add_line(text, "iterations", str(iterations));
   add_line(text, "samples", str(samples, " of ", config.model.seq_length, " tokens: ", human_count(tokens), " tokens"));
   for (const BatchSizeStep& step : config.batch_sizes()) {

@@ -136,7 +136,7 @@ void Evaluator::evaluate(const DueEvaluation& due, const TrainingProgress& train
 std::optional<EvaluationOutcome> Evaluator::mean_loss(const std::string& split, const Dataset& dataset, i64 samples) {
   const i64 batch_size = run_.config.batch_sizes().back().batch_size;
   const i64 count = ceil_div(samples, batch_size);
-  BatchStream batches(dataset, run_.config, {{0, batch_size}}, 0, run_.session, samples);
+  BatchStream batches(dataset, run_.config, {{0, batch_size}}, 0, run_.session, {.end = samples});
   double loss_sum = 0;
   i64 tokens = 0;
   bool is_running = true;

@@ -7,14 +7,6 @@
 namespace mcpp {
 namespace {
 
-TrainingLength training_length(const Config& config) {
-  // A growing batch requires train_samples, and then no length is counted in iterations, so that any batch size
-  // suffices.
-  return {.train_iters = config.training.train_iters,
-          .train_samples = config.training.train_samples,
-          .global_batch_size = config.batch_sizes().front().batch_size};
-}
-
 /// Throws BadInput, on all ranks, if optimizer.offload_fraction is so small that no rank offloads any state.
 /// Collective.
 void check_offload(const OptimizerConfig& config, const Optimizer& optimizer, Communicator& world) {
@@ -28,6 +20,25 @@ void check_offload(const OptimizerConfig& config, const Optimizer& optimizer, Co
               "optimizer.offload_segment_size, or remove optimizer.offload");
 }
 
+/// Returns true if a run with this progress can start in the stage of `config`. If `is_continued`, the stage before it
+/// has just ended in this process.
+bool can_start(const Config& config, const TrainingProgress& progress, bool is_continued) {
+  if (!config.stage) return true;
+  const i64 iteration = progress.iteration;
+  return config.stage->resumes_at(iteration) || (is_continued && iteration == config.stage->first_iteration);
+}
+
+/// Updates the progress for the stage of `config`, in which the run starts or continues. Throws BadInput if the run
+/// read its datasets differently so far.
+void begin_stage(const Config& config, const std::vector<std::vector<i64>>& text_starts, TrainingProgress& progress) {
+  if (!config.stage) return;
+  check_text_starts(config, progress.stage, text_starts);
+  if (progress.stage.number == config.stage->number) return;
+  progress.stage = {.number = config.stage->number,
+                    .trained_iterations = progress.trained_iterations(),
+                    .text_starts = text_starts.empty() ? std::vector<i64>() : text_starts.back()};
+}
+
 void log_offloading(const TrainingState& state, const Log& log) {
   if (const std::string states = state.optimizer().describe_states(); !states.empty())
     log.info("optimizer state: " + states);
@@ -36,8 +47,8 @@ void log_offloading(const TrainingState& state, const Log& log) {
 
 }  // namespace
 
-std::unique_ptr<Trainer> make_trainer(const Config& config, Session& session, const SignalWatch& signals,
-                                      const Log& log, const std::optional<PredictedStep>& predicted) {
+StartedTraining make_trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log,
+                             const std::optional<PredictedStep>& predicted, bool is_continued) {
   Communicator& world = session.parallel.world;
   TrainerParts parts;
   // First find errors that would otherwise end the run at its first save, log line or trace.
@@ -53,13 +64,16 @@ std::unique_ptr<Trainer> make_trainer(const Config& config, Session& session, co
                                                 storage_provider(config, session));
   if (auto progress = load_training(run, parts.sources.datasets, *parts.state)) parts.progress = std::move(*progress);
   const TrainingProgress& progress = parts.progress;
+  if (!can_start(config, progress, is_continued)) return {.trainer = nullptr, .iteration = progress.iteration};
   parts.end = config.training_end(progress.iteration, progress.consumed_samples);
   parts.saver =
       std::make_unique<CheckpointSaver>(run, std::cref(*parts.state), progress, parts.sources, parts.lock.get());
 
   const SharedIndexRanks index_ranks(world, *session.node, [&] { return signals.received(); });
-  parts.datasets = std::make_unique<Datasets>(dataset_provider(config, parts.end.samples, index_ranks, log));
-  parts.schedule.emplace(config.optimizer, training_length(config));
+  parts.datasets =
+      std::make_unique<Datasets>(dataset_provider(config, config.dataset_samples(parts.end), index_ranks, log));
+  begin_stage(config, parts.datasets->stage_starts, parts.progress);
+  parts.schedule.emplace(config);
   parts.step_progress = std::make_unique<StepProgress>(signals, log, config.logging.show_progress);
   parts.state->set_observer(parts.step_progress.get());
   parts.evaluator = std::make_unique<Evaluator>(run, std::cref(*parts.datasets), *parts.state, *parts.step_progress,
@@ -70,10 +84,11 @@ std::unique_ptr<Trainer> make_trainer(const Config& config, Session& session, co
   save_tokenizer(config, session, parts.sources.tokenizer_checksum);
   check_offload(config.optimizer, parts.state->optimizer(), world);
   log_offloading(*parts.state, log);
-  parts.batches = std::make_unique<BatchStream>(*parts.datasets->train, config, config.batch_sizes(),
-                                                progress.consumed_samples, session);
+  parts.batches =
+      std::make_unique<BatchStream>(*parts.datasets->train, config, config.batch_sizes(), progress.consumed_samples,
+                                    session, SampleNumbers{.first = config.stage ? config.stage->first_sample : 0});
   session.device->trim();
-  return std::make_unique<Trainer>(run, std::move(parts));
+  return {.trainer = std::make_unique<Trainer>(run, std::move(parts)), .iteration = parts.progress.iteration};
 }
 
 }  // namespace mcpp

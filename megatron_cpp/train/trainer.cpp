@@ -32,12 +32,7 @@ ExitCode Trainer::train() {
   run_.session.profiler->enable_timers(static_cast<Detail>(run_.config.logging.timing_log_level));
   const i64 end = parts_.end.iterations;
   const bool is_done = progress_.iteration >= end;
-  if (is_done)
-    run_.log.info(str("all ", end, " iterations are done; set training.",
-                      run_.config.training.train_iters > 0 ? "train_iters" : "train_samples",
-                      " higher to continue training"));
-  else
-    run_.logger.log_start(end);
+  is_done ? log_nothing_left() : log_start();
   // A rollback needs a checkpoint.
   if (!is_done && run_.config.can_roll_back() && !progress_.is_saved) save(SaveReason::Start);
   if (!is_done) run_missed_evaluations();
@@ -57,15 +52,39 @@ ExitCode Trainer::train() {
     if (signal() != 0) run_.log.info("the evaluation is canceled; start the same command again to repeat it");
   }
   if (signal() != 0) return ExitCode::Preempted;
-  const std::string text = str("ended at iteration ", progress_.iteration, " of ", end);
-  run_.log.info(text);  // launch.sh searches for it
-  if (!is_done) log_event(RunEvent::Kind::End, text, RunEvent::Console::None);
+  log_end(is_done);
   return ExitCode::Done;
 }
 
+void Trainer::log_start() {
+  run_.logger.log_start(total_iterations());
+  if (!run_.config.stage) return;
+  const Stage& stage = *run_.config.stage;
+  const std::string text =
+      str(stage.title(), ": iterations ", stage.first_iteration + 1, " to ", stage.last_iteration(), ", ",
+          batch_sizes_.front().batch_size, " samples of ", run_.config.model.seq_length, " tokens each");
+  if (progress_.iteration > stage.first_iteration) return run_.log.info(text);
+  // The event belongs to the first iteration of the stage, so that a run that resumes before it logs the event once.
+  run_.logger.log_event({.kind = RunEvent::Kind::Stage, .iteration = stage.first_iteration + 1, .text = text});
+}
+
+void Trainer::log_nothing_left() const {
+  if (!is_last_stage()) return;
+  const std::string key = run_.config.stage                      ? "the length of the last stage"
+                          : run_.config.training.train_iters > 0 ? "training.train_iters"
+                                                                 : "training.train_samples";
+  run_.log.info(str("all ", total_iterations(), " iterations are done; set ", key, " higher to continue training"));
+}
+
+void Trainer::log_end(bool is_done) {
+  if (!is_last_stage() && has_completed_stage()) return run_.log.info(run_.config.stage->title() + " has ended");
+  const std::string text = str("ended at iteration ", progress_.iteration, " of ", total_iterations());
+  run_.log.info(text);  // launch.sh searches for it
+  if (!is_done) log_event(RunEvent::Kind::End, text, RunEvent::Console::None);
+}
+
 void Trainer::run_iterations() {
-  bool should_stop = false;
-  while (iteration() < parts_.end.iterations && !should_stop) {
+  while (iteration() < parts_.end.iterations && !should_stop_) {
     if (trace_.is_first_iteration(iteration() + 1)) begin_trace();
     train_step();
     if (must_finish_step()) finish_step();
@@ -76,7 +95,7 @@ void Trainer::run_iterations() {
     saver_.poll();
     if (saver_.is_due(iteration())) save(SaveReason::Interval);
     if (is_due(run_.config.training.eval_interval) && iteration() < parts_.end.iterations) evaluate();
-    should_stop = should_exit();
+    should_stop_ = should_exit();
   }
   finish_step();
   if (trace_.is_open()) close_trace();
@@ -110,7 +129,7 @@ bool Trainer::must_finish_step() const {
 void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
   run_.session.enter(Activity::Training, iteration);
-  parts_.step_progress->begin(str("iteration ", iteration, "/", parts_.end.iterations));
+  parts_.step_progress->begin(str("iteration ", iteration, "/", total_iterations()));
   // For traces only; the log measures steps itself.
   const TimedRange range(run_.session.profiler.get(), "train-step", Detail::Layer, {.iteration = iteration});
   faults_.before_step(iteration);
@@ -124,9 +143,8 @@ void Trainer::train_step() {
   if (rolled_back || state_.needs_backward_rerun()) backward(iteration, batches);
   saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
-  const i64 position = parts_.schedule->position(progress_.trained_iterations(), progress_.trained_samples);
-  const StepOptions options{.lr = parts_.schedule->lr(position),
-                            .weight_decay = parts_.schedule->weight_decay(position),
+  const StepOptions options{.lr = parts_.schedule->lr(progress_),
+                            .weight_decay = parts_.schedule->weight_decay(progress_),
                             .rule = make_step_rule(run_.config.training, progress_.spikes)};
   StepStatistics statistics = statistics_.gradient_statistics(iteration);
   state_.update(options);
@@ -169,7 +187,7 @@ void Trainer::run_missed_evaluations() {
   const bool is_due_now =
       progress_.iteration > 0 ? is_due(run_.config.training.eval_interval) : run_.config.training.eval_on_start;
   if (is_end || is_due_now) parts_.evaluator->evaluate_validation_sets(progress_, /*only_missing=*/true);
-  if (is_end) parts_.evaluator->evaluate_test_set(progress_);
+  if (is_end && is_last_stage()) parts_.evaluator->evaluate_test_set(progress_);
   log_device_warnings(*run_.session.device, run_.log);  // that no later step reports
   exclude_from_timing(before);
 }
@@ -181,9 +199,10 @@ void Trainer::save(SaveReason reason) {
   sync_gemm_algos(run_.config.device, *run_.session.device, run_.world());
   check_before_save();
   const SaveObserver observer = faults_.observer(progress_.iteration);
-  const bool is_interim =
-      reason == SaveReason::Stop && run_.config.can_roll_back() && !saver_.is_due(progress_.iteration);
   const bool is_unfinished = reason == SaveReason::Stop && progress_.iteration < parts_.end.iterations;
+  const bool is_end_of_stage = !is_unfinished && !is_last_stage();  // every run with these stages saves there
+  const bool is_interim = reason == SaveReason::Stop && run_.config.can_roll_back() &&
+                          !saver_.is_due(progress_.iteration) && !is_end_of_stage;
   if (reason == SaveReason::Interval)
     saver_.save(progress_, observer);
   else
@@ -257,7 +276,7 @@ void Trainer::log_step(const StepOutcome& outcome, PendingStep& step) {
   statistics_.add_weights(progress_.iteration, outcome.grad_norm, step.statistics);
   run_.logger.log_step(
       {.stats = {.iteration = progress_.iteration,
-                 .train_iters = parts_.end.iterations,
+                 .train_iters = total_iterations(),
                  .consumed_samples = progress_.consumed_samples,
                  .learning_rate = step.learning_rate,
                  .weight_decay = step.weight_decay,

@@ -13,8 +13,8 @@
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/train/evaluator.h"
 #include "megatron_cpp/train/fault_injection.h"
+#include "megatron_cpp/train/schedule.h"
 #include "megatron_cpp/train/signals.h"
-#include "optimizer/lr_schedule.h"
 
 namespace mcpp {
 
@@ -29,14 +29,14 @@ struct TrainerParts {
   TrainingEnd end;
   std::unique_ptr<CheckpointSaver> saver;
   std::unique_ptr<Datasets> datasets;
-  std::optional<LrSchedule> schedule;
+  std::optional<TrainingSchedule> schedule;
   std::unique_ptr<StepProgress> step_progress;  ///< observer of the state
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<BatchStream> batches;
 };
 
-/// Trains until the end of the training, a signal, exit_interval or exit_duration_in_mins. All member functions are
-/// collective.
+/// Trains until the end of the training or of a stage, a signal, exit_interval or exit_duration_in_mins. All member
+/// functions are collective.
 class Trainer {
  public:
   Trainer(const RunContext& run, TrainerParts parts);
@@ -44,6 +44,9 @@ class Trainer {
   /// Trains with saves, evaluations and logging. First runs evaluations that the previous run missed because it stopped
   /// before them. Returns Done, or Preempted after a signal.
   ExitCode train();
+  /// Returns true if the next stage may follow: the last iteration of the stage is finished, and exit_interval or
+  /// exit_duration_in_mins did not stop the run there.
+  bool has_completed_stage() const { return progress_.iteration >= parts_.end.iterations && !should_stop_; }
 
  private:
   /// Queued step whose outcome the host has not waited for.
@@ -56,6 +59,14 @@ class Trainer {
     StepStatistics statistics;             ///< statistics of the gradient
   };
 
+  /// Logs the start of the training and of its stage.
+  void log_start();
+  /// Logs that no iterations are left, unless another stage follows.
+  void log_nothing_left() const;
+  /// Logs the end of the run, or of its last iteration in this process.
+  void log_end(bool is_done);
+  bool is_last_stage() const { return !run_.config.stage || run_.config.stage->is_last(); }
+  i64 total_iterations() const { return run_.config.run_iterations(parts_.end); }
   void run_iterations();
   /// Queues a step and then waits for the outcome of the previous one.
   void train_step();
@@ -116,13 +127,20 @@ class Trainer {
   StatisticsCollector statistics_;
   std::optional<PendingStep> pending_;
   bool is_aborted_ = false;
+  bool should_stop_ = false;         // exit_interval or exit_duration_in_mins
   double step_minutes_ = kLongStep;  // duration of the last finished step in minutes, as agreed by all ranks
 };
 
+struct StartedTraining {
+  std::unique_ptr<Trainer> trainer;  ///< null if the checkpoint belongs to a different stage
+  i64 iteration = 0;                 ///< iteration of the checkpoint; 0 for a new run
+};
+
 /// Builds all parts of a run from `config` and resumes from the newest checkpoint, if there is one. Rank 0 logs.
-/// `predicted` is the planner's prediction of a step, to be compared with the measured steps, if requested. References
-/// must outlive the trainer. Collective.
-std::unique_ptr<Trainer> make_trainer(const Config& config, Session& session, const SignalWatch& signals,
-                                      const Log& log, const std::optional<PredictedStep>& predicted);
+/// `predicted` is the planner's prediction of a step, to be compared with the measured steps, if requested. If
+/// `is_continued`, the stage before that of `config` has just ended in this process. References must outlive the
+/// trainer. Collective.
+StartedTraining make_trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log,
+                             const std::optional<PredictedStep>& predicted, bool is_continued = false);
 
 }  // namespace mcpp

@@ -18,8 +18,8 @@ struct EnumNames<TimingLogOption> {
 };
 
 /// Events of a run.
-inline constexpr std::array<std::string_view, 8> kEventNames{"save", "skip", "spike",   "roll back",
-                                                             "stop", "end",  "failure", "straggler"};
+inline constexpr std::array<std::string_view, 9> kEventNames{"save", "skip",    "spike",     "roll back", "stop",
+                                                             "end",  "failure", "straggler", "stage"};
 
 struct LoggingConfig {
   i64 log_interval = 10;
@@ -98,7 +98,7 @@ struct LoggingConfig {
           "URL to which the JSON object of each of alert_events is posted, or $NAME for an environment variable with "
           "the URL; empty = none");
     visit("alert_events", self.alert_events,
-          "events that alert: save, skip, spike, roll back, straggler, stop, failure, end");
+          "events that alert: save, skip, spike, roll back, straggler, stage, stop, failure, end");
   }
 
   bool has_alerts() const { return !alert_command.empty() || !alert_webhook.empty(); }

@@ -75,6 +75,16 @@ Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device
   return integers(ordered, {seq, batch}, device);
 }
 
+/// Returns the token of the mock text at which a stage begins to read.
+i64 mock_start(const Stage& stage) {
+  i64 furthest = 0, start = 0;
+  for (const StageText& text : stage.texts) {
+    start = text.repeat_data ? 0 : furthest;
+    furthest = std::max(furthest, start + text.samples * text.seq_length);
+  }
+  return start;
+}
+
 /// Creates mock datasets with the given numbers of samples; null where the number is 0.
 Datasets mock_datasets(const Config& config, std::array<i64, 3> num_samples, const Log& log) {
   const i64 vocab_size = config.model.vocab_size, eod = config.data.eod_token;
@@ -82,12 +92,15 @@ Datasets mock_datasets(const Config& config, std::array<i64, 3> num_samples, con
   check_input(eod < vocab_size, "data.eod_token: ", eod, " is outside the vocabulary of ", vocab_size);
   const auto make = [&](std::size_t split) -> std::unique_ptr<Dataset> {
     if (num_samples[split] <= 0) return nullptr;
-    const MockText text{
-        .seed = config.training.seed, .split_name = kSplitNames[split], .vocab_size = vocab_size, .eod = eod};
+    const MockText text{.seed = config.training.seed,
+                        .split_name = kSplitNames[split],
+                        .vocab_size = vocab_size,
+                        .eod = eod,
+                        .first_token = split == 0 && config.stage ? mock_start(*config.stage) : 0};
     return std::make_unique<MockDataset>(text, num_samples[split], config.model.seq_length);
   };
   log.info("data: random tokens (data.mock_data); losses are meaningless");
-  Datasets datasets{.sources = {}, .train = make(0), .test = make(2), .validation = {}};
+  Datasets datasets{.sources = {}, .train = make(0), .test = make(2), .validation = {}, .stage_starts = {}};
   if (auto valid = make(1)) datasets.validation.push_back({"", std::move(valid)});
   return datasets;
 }
@@ -99,7 +112,8 @@ Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRa
   const i64 eval_samples = config.evaluation_samples();  // the same samples at every evaluation
   if (config.data.mock_data) return mock_datasets(config, {train_samples, eval_samples, eval_samples}, log);
   Datasets datasets = build_train_valid_test_datasets(config.data, config.model.seq_length, training.seed,
-                                                      {train_samples, eval_samples, eval_samples}, log, ranks);
+                                                      {train_samples, eval_samples, eval_samples}, log, ranks,
+                                                      config.stage ? config.stage->texts : std::vector<StageText>());
   if (training.eval_iters > 0 && !datasets.valid()) {
     log.info(
         "data: no text is held out for validation (data.split, data.valid_data_path): no evaluation runs during "
@@ -119,7 +133,7 @@ std::vector<i64> MicroBatchIterator::operator()() {
 }
 
 BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
-                         i64 consumed_samples, Session& session, i64 end)
+                         i64 consumed_samples, Session& session, SampleNumbers numbers)
     : data_(config.data),
       micro_batch_size_(config.training.micro_batch_size),
       model_(config.model),
@@ -129,11 +143,12 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
       needs_tokens_(session.parallel.coordinates.pp == 0 ||
                     session.parallel.coordinates.pp == session.parallel.output_rank ||
                     config.data.has_document_starts()),
-      end_(end) {
+      numbers_(numbers) {
   if (!needs_tokens_ || session.parallel.tp_cp->rank() != 0) return;
-  const auto samples_to_read = [iterator = microbatches_, end]() mutable {
+  const auto samples_to_read = [iterator = microbatches_, numbers]() mutable {
     std::vector<i64> samples = iterator();
-    for (i64& sample : samples) sample = std::min(sample, end - 1);  // repeat the last sample past the end
+    // Past the end, repeat the last sample.
+    for (i64& sample : samples) sample = std::min(sample, numbers.end - 1) - numbers.first;
     return samples;
   };
   prefetcher_ =
@@ -143,7 +158,7 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
 Batch BatchStream::read(const std::vector<i64>& samples) {
   Batch batch = prefetcher_->next();
   for (std::size_t i = 0; i < batch.labels.size(); ++i) {
-    if (samples[i / static_cast<std::size_t>(batch.seq_length)] >= end_) batch.labels[i] = -1;
+    if (samples[i / static_cast<std::size_t>(batch.seq_length)] >= numbers_.end) batch.labels[i] = -1;
   }
   if (data_.eod_mask_loss) mask_labels_at_eod(batch, data_.eod_token);
   return batch;
@@ -303,7 +318,7 @@ void check_data(const Config& config, const World& world, const Log& log) {
     log.info("data: no datasets (data.data_path is not set)");
     return;
   }
-  const Datasets datasets = dataset_provider(config, config.training_end().samples,
+  const Datasets datasets = dataset_provider(config, config.training_length().samples,
                                              SharedIndexRanks(world.ranks, world.ranks_of_node()), log);
   std::string text = "data:";
   const auto add = [&](const std::string& name, const Dataset* dataset) {

@@ -40,8 +40,8 @@ class SharedIndexRanks final : public IndexRanks {
   std::function<int()> signal_;
 };
 
-/// Returns the datasets of a run: the training split has `train_samples` samples, and each other split has as many
-/// samples as an evaluation reads. Throws BadInput if the data cannot provide them. Collective over `ranks`.
+/// Returns the datasets of a run or stage: the training split has `train_samples` samples, and each other split has as
+/// many samples as an evaluation reads. Throws BadInput if the data cannot provide them. Collective over `ranks`.
 Datasets dataset_provider(const Config& config, i64 train_samples, const IndexRanks& ranks, const Log& log);
 
 /// Iterates over the microbatches of one data-parallel rank; yields the sample indices of each.
@@ -61,16 +61,21 @@ class MicroBatchIterator {
   i64 micro_batch_ = 0;
 };
 
+/// Numbers of the samples of a dataset within a run. Dropout depends on them.
+struct SampleNumbers {
+  i64 first = 0;                              ///< number of the dataset's first sample
+  i64 end = std::numeric_limits<i64>::max();  ///< samples from this number on only pad a batch and have no targets
+};
+
 /// Streams this rank's microbatches of the global batches of one dataset, in order from `consumed_samples` on.
 /// Prefetches on a thread. Among the tp x cp ranks that share the first or the last pipeline stage, only the first rank
 /// reads the data and broadcasts it; each rank then keeps its own positions. Intermediate stages need only the sample
 /// indices, except that they also read the data if document boundaries are used.
 class BatchStream {
  public:
-  /// `batch_sizes` is as in Config::batch_sizes(). Samples with index `end` or above only pad the last batch and have
-  /// no targets.
+  /// `batch_sizes` is as in Config::batch_sizes().
   BatchStream(const Dataset& dataset, const Config& config, std::vector<BatchSizeStep> batch_sizes,
-              i64 consumed_samples, Session& session, i64 end = std::numeric_limits<i64>::max());
+              i64 consumed_samples, Session& session, SampleNumbers numbers = {});
 
   std::vector<MicroBatch> next();
 
@@ -86,7 +91,7 @@ class BatchStream {
   Session& session_;
   MicroBatchIterator microbatches_;
   bool needs_tokens_;
-  i64 end_;
+  SampleNumbers numbers_;
   std::unique_ptr<Prefetcher> prefetcher_;  // null if this rank does not read
 };
 

@@ -1,0 +1,44 @@
+#include "megatron_cpp/train/train_stages.h"
+
+#include "megatron_cpp/config/stages.h"
+#include "megatron_cpp/resume/loading.h"
+
+namespace mcpp {
+namespace {
+
+/// Returns the configuration of a stage that continues the stage before it in this process: it starts from that stage's
+/// checkpoint, not from the one that the run started from.
+Config continued(Config config) {
+  config.checkpoint.load.clear();
+  config.checkpoint.finetune = false;
+  config.checkpoint.exit_on_missing_checkpoint = false;
+  return config;
+}
+
+}  // namespace
+
+ExitCode train_stages(const std::vector<PlannedRun>& stages, const World& world, const SignalWatch& signals,
+                      const Log& log, const std::function<void()>& on_training) {
+  std::vector<Config> configs;
+  for (const PlannedRun& stage : stages) configs.push_back(stage.config);
+  std::size_t stage =
+      stages.size() > 1 ? stage_at(configs, newest_own_iteration(configs[0].checkpoint, world.ranks, log)) : 0;
+  bool is_continued = false;
+  while (true) {
+    const Config config = is_continued ? continued(configs[stage]) : configs[stage];
+    Session session = initialize(config, world);
+    const StartedTraining started = make_trainer(config, session, signals, log, stages[stage].predicted, is_continued);
+    if (!started.trainer) {  // a different checkpoint than the newest one was loaded
+      stage = stage_at(configs, started.iteration);
+      continue;
+    }
+    on_training();
+    const ExitCode code = started.trainer->train();
+    const bool is_last = stage + 1 == stages.size();
+    if (code != ExitCode::Done || !started.trainer->has_completed_stage() || is_last) return code;
+    ++stage;
+    is_continued = true;
+  }
+}
+
+}  // namespace mcpp

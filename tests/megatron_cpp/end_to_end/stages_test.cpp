@@ -1,0 +1,272 @@
+// Runs with stages: a mixture of two texts, another mixture with its own learning rate, and a longer context with YaRN.
+#include <cmath>
+#include <csignal>
+#include <map>
+#include <numbers>
+#include <random>
+
+#include "tests/megatron_cpp/end_to_end/end_to_end.h"
+
+namespace mcpp::stages_test {
+namespace {
+
+constexpr i64 kFirst = 7, kSecond = 6, kThird = 8, kAll = kFirst + kSecond + kThird;
+
+class StagesTest : public EndToEnd {
+ protected:
+  static void SetUpTestSuite() {
+    EndToEnd::SetUpTestSuite();
+    const std::string text = read_text_file(test::source_folder() / "data/tinyshakespeare.txt");
+    write_file_atomic(root() / "more.txt", text.substr(70'000, 40'000));
+    const Outcome outcome =
+        run({"preprocess", str("--input=", (root() / "more.txt").string()),
+             str("--output_prefix=", root().string(), "/more"),
+             str("--tokenizer_model=", (root() / "tokenizer.model").string()), "--text_document=paragraph"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    write_file_atomic(root() / "run.toml", with_stages(stages()));
+  }
+
+  /// Returns the configuration of the fixture with these stages.
+  static std::string with_stages(const std::string& stages) {
+    std::string text = configuration();
+    const std::string length = "train_iters = 12\n", seq_length = "seq_length = 32\n";
+    text.replace(text.find(length), length.size(), "");
+    text.replace(text.find(seq_length), seq_length.size(),
+                 seq_length + "position_embedding_type = \"rope\"\nhidden_dropout = 0.1\n");
+    return text + stages;
+  }
+
+  static std::string mixture(const char* train, const char* more) {
+    return str("[stage.data]\ndata_path = [\"", train, "\", \"", dataset(), "\", \"", more, "\", \"", root().string(),
+               "/more_text_document\"]\n");
+  }
+
+  static std::string stages(const std::string& third = "") {
+    return str("[[stage]]\nname = \"web\"\ntrain_iters = ", kFirst, "\n", mixture("0.8", "0.2"),
+               "[[stage]]\nname = \"mix\"\ntrain_samples = ", 4 * kSecond + 3, "\n", mixture("0.3", "0.7"),
+               "[stage.training]\nglobal_batch_size = 4\n[stage.optimizer]\nlr = 5e-3\nlr_warmup_iters = 2\n",
+               "[[stage]]\nname = \"long\"\ntrain_tokens = ", kThird * 8 * 64, "\n", mixture("0.5", "0.5"),
+               "reset_attention_mask = true\n[stage.model]\nseq_length = 64\nrope_scaling_type = \"yarn\"\n",
+               "rope_scaling_factor = 2\nrope_scaling_original_max_position_embeddings = 32\n[stage.training]\n",
+               "micro_batch_size = 2\n", third);
+  }
+
+  /// Returns the name of a configuration file with `stages`.
+  std::string file(const std::string& name, const std::string& stages) const {
+    write_file_atomic(folder_ / name, with_stages(stages));
+    return at(name);
+  }
+  Strings pretrain_with(const std::string& file, const std::string& save, const Strings& more = {}) const {
+    Strings args{"pretrain", file, str("--checkpoint.save=", at(save))};
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+  }
+
+  std::string refusal(const Strings& args) const {
+    const Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+    return outcome.err;
+  }
+};
+
+/// Returns the learning rate after `done` of `length` iterations: linear warm-up, then cosine decay to 1e-4.
+double expected_lr(double lr, i64 warmup, i64 length, i64 done) {
+  const double n = static_cast<double>(done), w = static_cast<double>(warmup), all = static_cast<double>(length);
+  if (n <= w) return lr * n / w;
+  return 1e-4 + 0.5 * (1 + std::cos(std::numbers::pi * (n - w) / (all - w))) * (lr - 1e-4);
+}
+
+TEST_F(StagesTest, EachStageUsesItsSettings) {
+  const std::string out = run_ok(pretrain("run"));
+  EXPECT_CONTAINS(out, "stage 1 of 3, \"web\": iterations 1 to 7, 8 samples of 32 tokens each");
+  EXPECT_CONTAINS(out, "stage 2 of 3, \"mix\": iterations 8 to 13, 4 samples of 32 tokens each");
+  EXPECT_CONTAINS(out, "stage 3 of 3, \"long\": iterations 14 to 21, 8 samples of 64 tokens each");
+  EXPECT_CONTAINS(out, "ended at iteration 21 of 21");
+  EXPECT_EQ(out.find("ended at iteration 7"), std::string::npos) << "launch.sh would take the run for complete";
+  i64 consumed = 0;
+  const auto steps = records("run", "train");
+  ASSERT_EQ(std::ssize(steps), kAll);
+  for (i64 i = 0; i < kAll; ++i) {
+    const nlohmann::json& step = steps[static_cast<std::size_t>(i)];
+    const bool is_second = i >= kFirst && i < kFirst + kSecond;
+    consumed += is_second ? 4 : 8;
+    EXPECT_EQ(step["iteration"], i + 1);
+    EXPECT_EQ(step["global_batch_size"], is_second ? 4 : 8);
+    EXPECT_EQ(step["consumed_samples"], consumed);
+    const double lr = is_second ? expected_lr(5e-3, 2, kSecond, i - kFirst) : expected_lr(1e-2, 3, kAll, i);
+    EXPECT_NEAR(step["learning_rate"].get<double>(), lr, 1e-12) << i;
+  }
+  const auto events = records("run", [](const nlohmann::json& line) { return line.value("event", "") == "stage"; });
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ(events[2]["iteration"], kFirst + kSecond + 1);
+  const auto starts = records("run", "run");
+  ASSERT_EQ(starts.size(), 3u);
+  EXPECT_EQ(starts[1]["stage"], "mix");
+  std::map<i64, i64> evaluated;  // tokens by iteration
+  for (const nlohmann::json& line : records("run", "validation")) evaluated[line["iteration"]] = line["tokens"];
+  EXPECT_EQ(evaluated, (std::map<i64, i64>{{5, 2 * 8 * 32},
+                                           {7, 2 * 8 * 32},
+                                           {10, 2 * 4 * 32},
+                                           {13, 2 * 4 * 32},
+                                           {15, 2 * 8 * 64},
+                                           {20, 2 * 8 * 64},
+                                           {21, 2 * 8 * 64}}));
+  EXPECT_EQ(records("run", "test").size(), 1u);
+  EXPECT_CONTAINS(run_ok({"checkpoint", "show", at("run")}), str(kFirst * 8 * 32 + kSecond * 4 * 32 + kThird * 8 * 64));
+}
+
+/// Kills alternate between a random time and a point of a step or a save, also at the boundaries of stages.
+TEST_F(StagesTest, IsBitwiseIdenticalWhenKilledAtAnyTime) {
+  const Strings keys{"--checkpoint.save_interval=3", "--checkpoint.keep_latest_k=2"};
+  train("whole", keys);
+  constexpr std::array kPoints{"before_files", "after_files", "before_manifest", "before_rename", "before_latest",
+                               "before_prune", "step"};
+  std::mt19937 random(7);
+  for (int round = 0; round < 3; ++round) {
+    const std::string save = str("killed", round);
+    i64 kills = 0;
+    for (i64 iteration = 1 + static_cast<i64>(random() % 4); iteration <= kAll;
+         iteration += 1 + static_cast<i64>(random() % 5)) {
+      // Every other kill is at the end of a stage or at the first step of the next one.
+      i64 at = iteration;
+      if (random() % 2 == 0) at = (iteration <= kFirst ? kFirst : kFirst + kSecond) + static_cast<i64>(random() % 2);
+      Strings args = keys;
+      args.insert(args.end(), {"--fault_injection.kind=kill", "--fault_injection.iterations=0",
+                               str("--fault_injection.iteration=", at),
+                               str("--fault_injection.point=", kPoints[random() % kPoints.size()])});
+      kills += run(pretrain(save, args)).code == -SIGKILL;
+    }
+    EXPECT_GT(kills, 0);
+    train(save, keys);
+    expect_same_checkpoint("whole", save);
+    EXPECT_EQ(losses(save, kAll), losses("whole", kAll)) << save;
+    EXPECT_EQ(records(save, "validation").size(), records("whole", "validation").size()) << save;
+    EXPECT_EQ(records(save, [](const nlohmann::json& line) { return line.value("event", "") == "stage"; }).size(), 3u);
+  }
+}
+
+TEST_F(StagesTest, IsBitwiseIdenticalAfterStopAtAnyIteration) {
+  train("whole");
+  for (const i64 interval : {i64{4}, kFirst, kFirst + kSecond}) {
+    const std::string save = str("parts", interval);
+    Strings args{str("--training.exit_interval=", interval)};
+    run_ok(pretrain(save, args));
+    EXPECT_EQ(std::ssize(records(save, "train")), interval) << "a stop at the end of a stage begins no other stage";
+    while (std::ssize(records(save, "train")) / interval < kAll / interval) run_ok(pretrain(save, args));
+    train(save);
+    expect_same_checkpoint("whole", save);
+    EXPECT_EQ(losses(save, kAll), losses("whole", kAll));
+  }
+}
+
+TEST_F(StagesTest, NewestCheckpointOfEarlierStageReplacesDamagedOne) {
+  const Strings keys{"--checkpoint.save_interval=3", "--checkpoint.async_save"};
+  train("whole", keys);
+  train("run", plus(keys, "--training.exit_interval=9"));
+  for (const char* name : {"iter_0000009", "iter_0000007"})
+    write_file_atomic(folder_ / "run" / name / "shard_00000-of-00001.h5", "damaged");
+  const Outcome outcome = run(pretrain("run", keys));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_CONTAINS(outcome.out, "iter_0000006");
+  expect_same_checkpoint("whole", "run");
+}
+
+TEST_F(StagesTest, LayoutsTrainTheSameModel) {
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "needs mpirun";
+  train("one");
+  const std::string own = file("own.toml", stages("[stage.parallel]\ncontext_parallel_size = 2\n"));
+  const auto expect_close = [&](const std::string& save) {
+    const std::vector<double> expected = losses("one", kAll), found = losses(save, kAll);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-5) << save << " " << i;
+  };
+  const auto train_on_two = [&](const Strings& args) {
+    const Outcome outcome = run_on(2, args);
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  };
+  train_on_two(pretrain("tp", {"--parallel.tensor_model_parallel_size=2"}));
+  expect_close("tp");
+  train_on_two(pretrain_with(own, "own", {"--parallel.zero_stage=1", "--training.micro_batch_size=2"}));
+  expect_close("own");
+  // A run may change its layout at any time.
+  train_on_two(pretrain_with(own, "changed", {"--training.exit_interval=9", "--training.micro_batch_size=2"}));
+  run_ok(pretrain("changed", {"--training.exit_interval=15"}));
+  train_on_two(pretrain("changed", {"--parallel.pipeline_model_parallel_size=2"}));
+  expect_close("changed");
+}
+
+TEST_F(StagesTest, RefusesChangedStages) {
+  train("run", {"--training.exit_interval=9"});
+  std::string shorter = stages(), moved = stages(), batch = stages(), extended = stages(), mix = stages();
+  const auto replace = [](std::string& text, const std::string& what, const std::string& with) {
+    ASSERT_NE(text.find(what), std::string::npos) << what;
+    text.replace(text.find(what), what.size(), with);
+  };
+  replace(moved, "train_iters = 7", "train_iters = 8");
+  EXPECT_CONTAINS(refusal(pretrain_with(file("moved.toml", moved), "run")),
+                  "in stage 2, \"mix\", which began after 7 iterations and 56 samples, and now begins after 8 and 64");
+  replace(moved, "train_iters = 8", "train_iters = 12");
+  EXPECT_CONTAINS(refusal(pretrain_with(file("moved.toml", moved), "run")),
+                  "this iteration now belongs to stage 1 of 3");
+  replace(shorter, "train_samples = 27", "train_samples = 4");
+  replace(shorter, "lr_warmup_iters = 2", "lr_warmup_iters = 0");
+  EXPECT_CONTAINS(refusal(pretrain_with(file("shorter.toml", shorter), "run")),
+                  "this iteration now belongs to stage 3");
+  replace(batch, "global_batch_size = 4", "global_batch_size = 8");
+  EXPECT_CONTAINS(refusal(pretrain_with(file("batch.toml", batch), "run",
+                                        {"--checkpoint.allow_changed_keys=training.global_batch_size"})),
+                  "training.global_batch_size: 4 in the checkpoint, 8 now, but it cannot change within stage 2 of 3");
+  replace(mix, "\"0.8\"", "\"0.6\"");
+  EXPECT_CONTAINS(refusal(pretrain_with(file("mix.toml", mix), "run")), "stage 2 began to read its datasets at tokens");
+  EXPECT_CONTAINS(refusal(pretrain("run", {"--optimizer.lr_wsd_decay_style=cosine"})), "lr_wsd_decay_style");
+  std::string rate = stages();
+  replace(rate, "lr = 5e-3", "lr = 4e-3");
+  EXPECT_CONTAINS(refusal(pretrain_with(file("rate.toml", rate), "run")), "optimizer.lr: 0.005 in the checkpoint");
+  run_ok(pretrain_with(file("rate.toml", rate), "run", {"--checkpoint.allow_changed_keys=optimizer.lr", "--dry_run"}));
+
+  write_file_atomic(folder_ / "plain.toml", configuration());
+  EXPECT_CONTAINS(refusal(pretrain_with(at("plain.toml"), "run", {"--model.position_embedding_type=rope"})),
+                  "was saved in stage 2, \"mix\" of a run with stages");
+  run_ok(
+      pretrain_with(at("plain.toml"), "plain", {"--model.position_embedding_type=rope", "--training.exit_interval=2"}));
+  EXPECT_CONTAINS(refusal(pretrain("plain")), "belongs to a run without stages");
+
+  // Later stages may change, and more may follow.
+  replace(extended, "train_tokens = 4096", "train_tokens = 2048");
+  extended += str("[[stage]]\ntrain_iters = 2\n", mixture("0.5", "0.5"));
+  const std::string out = run_ok(pretrain_with(file("extended.toml", extended), "run"));
+  EXPECT_CONTAINS(out, "ended at iteration 19 of 19");
+  EXPECT_CONTAINS(run_ok(pretrain_with(at("extended.toml"), "run")), "all 19 iterations are done; set the length of");
+}
+
+TEST_F(StagesTest, FindsProblemsOfLaterStagesBeforeStart) {
+  std::string missing = stages();
+  const std::size_t last = missing.rfind("more_text_document");
+  missing.replace(last, 4, "none");
+  EXPECT_CONTAINS(refusal(pretrain_with(file("missing.toml", missing), "run")), "none_text_document");
+  const std::string heavy = stages("[stage.parallel]\nzero_stage = 0\n") +
+                            "[[stage]]\ntrain_iters = 1\n[stage.model]\nseq_length = 10000000\n";
+  const Outcome outcome = run(pretrain_with(file("heavy.toml", heavy), "run"));
+  EXPECT_EQ(outcome.code, 12) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "not enough memory for stage 4 of 4");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "metrics.jsonl"));
+}
+
+TEST_F(StagesTest, DryRunAndDataShowDescribeStages) {
+  const std::string out = run_ok(pretrain("run", {"--dry_run"}));
+  for (const char* part : {"stages: 3", "8 to 13", "stage 3 of 3, \"long\"", "0.005 to 0.0001"})
+    EXPECT_CONTAINS(out, part);
+  const auto show = [&](const std::string& what) {
+    return run_ok({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=unused", what});
+  };
+  EXPECT_CONTAINS(show("--iteration=8"), "stages: 3");
+  EXPECT_EQ(show("--iteration=8"), show("--iteration=8"));
+  EXPECT_CONTAINS(show("--sample=56"), "sample 0: ");  // the first sample of the second stage
+  EXPECT_NE(show("--iteration=8"), show("--iteration=7"));
+  EXPECT_CONTAINS(refusal({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=unused", "--sample=0",
+                           "--split=valid", "--stage=x"}),
+                  "must be one of web, mix, long");
+}
+
+}  // namespace
+}  // namespace mcpp::stages_test
