@@ -235,26 +235,25 @@ std::span<const std::byte> SafetensorsReader::bytes(const SafeTensor& tensor) co
                                              static_cast<std::size_t>(tensor.end - tensor.begin));
 }
 
-Tensor SafetensorsReader::read(const SafeTensor& tensor, DType dtype, Device& device) const {
-  Tensor result = Tensor::empty(tensor.shape, dtype, device, MemoryClass::Other);
-  const std::span<const std::byte> stored = bytes(tensor);
-  switch (tensor.type) {
+void convert_elements(std::span<const std::byte> stored, SafeType type, Tensor& to, const std::string& what) {
+  switch (type) {
     case SafeType::F64:
-      convert<double>(stored, result);
-      break;
+      return convert<double>(stored, to);
     case SafeType::F32:
-      convert<float>(stored, result);
-      break;
+      return convert<float>(stored, to);
     case SafeType::BF16:
-      convert<BFloat16>(stored, result);
-      break;
+      return convert<BFloat16>(stored, to);
     case SafeType::F16:
-      convert<Float16>(stored, result);
-      break;
+      return convert<Float16>(stored, to);
     case SafeType::Other:
-      fail(ExitCode::BadInput, files_[tensor.file].path().string(), ": ", tensor.name,
+      fail(ExitCode::BadInput, what,
            " has an element type that weights cannot have; F64, F32, F16 and BF16 can be read");
   }
+}
+
+Tensor SafetensorsReader::read(const SafeTensor& tensor, DType dtype, Device& device) const {
+  Tensor result = Tensor::empty(tensor.shape, dtype, device, MemoryClass::Other);
+  convert_elements(bytes(tensor), tensor.type, result, files_[tensor.file].path().string() + ": " + tensor.name);
   return result;
 }
 

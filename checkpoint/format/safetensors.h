@@ -24,6 +24,10 @@ struct SafeTensor {
   i64 end = 0;
 };
 
+/// Converts stored elements, little-endian, to the type of `to`, rounding to nearest if necessary. `what` names the
+/// tensor in the error for SafeType::Other.
+void convert_elements(std::span<const std::byte> stored, SafeType type, Tensor& to, const std::string& what);
+
 class SafetensorsReader {
  public:
   /// Opens a file, or a folder with model.safetensors or model.safetensors.index.json; if both exist, reads the single

@@ -14,19 +14,22 @@ namespace mcpp::fuzz {
 /// accepted input.
 void arguments(std::string_view input);  ///< command-line arguments, one per line
 void batch_size_schedule(std::string_view input);
-void blend(std::string_view input);            ///< one entry per line
-void checkpoint_file(std::string_view input);  ///< the HDF5 file of a checkpoint with a matching manifest
-void config(std::string_view input);           ///< TOML
-void documents(std::string_view input);        ///< text, JSONL or gzip, after a byte of option bits
+void blend(std::string_view input);                 ///< one entry per line
+void checkpoint_file(std::string_view input);       ///< the HDF5 file of a checkpoint with a matching manifest
+void config(std::string_view input);                ///< TOML
+void distributed_metadata(std::string_view input);  ///< .metadata of a distributed checkpoint with two parts of [2, 3]
+void documents(std::string_view input);             ///< text, JSONL or gzip, after a byte of option bits
 void gemm_choices(std::string_view input);
 void gzip_members(std::string_view input);  ///< parts of a gzip file: compressed, compressed and damaged, or raw
 void huggingface_config(std::string_view input);
 void indexed_dataset(std::string_view input);  ///< .idx, with a .bin of the described size
 void manifest(std::string_view input);
+void pickle(std::string_view input);
 void pipeline_layout(std::string_view input);
 void safetensors(std::string_view input);
 void safetensors_index(std::string_view input);  ///< an index of two intact files
 void tokenizer(std::string_view input);          ///< a sentencepiece model, tokenizer.json or rank list
+void torch_file(std::string_view input);         ///< a file of torch.save
 /// Parses TOML that repeats the input; the first byte is the number of repetitions.
 void toml_nesting(std::string_view input);
 void zstd_frames(std::string_view input);  ///< parts of a zstd file, like those of gzip_members

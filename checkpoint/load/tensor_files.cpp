@@ -1,0 +1,32 @@
+#include "checkpoint/load/tensor_files.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace mcpp {
+
+const FileTensor* TensorFiles::find(std::string_view name) const {
+  const std::vector<FileTensor>& all = tensors();
+  const auto found = std::ranges::lower_bound(all, name, {}, &FileTensor::name);
+  return found != all.end() && found->name == name ? &*found : nullptr;
+}
+
+const FileTensor& TensorFiles::at(std::string_view name) const {
+  if (const FileTensor* tensor = find(name)) return *tensor;
+  std::vector<std::string> names;
+  for (const FileTensor& tensor : tensors()) names.push_back(tensor.name);
+  const std::string nearest = nearest_name(name, names);
+  fail(ExitCode::BadInput, source(), " has no tensor ", name,
+       nearest.empty() ? std::string() : "; the nearest is " + nearest);
+}
+
+Tensor TensorFiles::read_all(std::string_view name, DType dtype, Device& device) {
+  return read(name, full_box(at(name).shape), dtype, device);
+}
+
+Box full_box(const Shape& shape) {
+  return {shape, Shape(shape.size(), 0), shape};
+}
+
+}  // namespace mcpp
