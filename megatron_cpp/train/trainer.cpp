@@ -1,5 +1,6 @@
 #include "megatron_cpp/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -128,6 +129,7 @@ bool Trainer::must_finish_step() const {
 
 void Trainer::train_step() {
   const i64 iteration = this->iteration() + 1;
+  if (std::ranges::count(run_.config.training.iterations_to_skip, iteration) > 0) return skip_iteration();
   run_.session.enter(Activity::Training, iteration);
   parts_.step_progress->begin(str("iteration ", iteration, "/", total_iterations()));
   // For traces only; the log measures steps itself.
@@ -154,6 +156,21 @@ void Trainer::train_step() {
               .timings = timings(),
               .timers = run_.session.profiler->take_seconds(),
               .statistics = std::move(statistics)};
+}
+
+void Trainer::skip_iteration() {
+  finish_step();
+  if (is_aborted_) return;
+  run_.session.enter(Activity::Training, progress_.iteration + 1);
+  next_batches();
+  const i64 batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples);
+  progress_.iteration += 1;
+  progress_.skipped_iterations += 1;
+  progress_.consumed_samples += batch_size;
+  log_event(RunEvent::Kind::Skip,
+            str("iteration ", progress_.iteration, ": skipped (training.iterations_to_skip), with samples ",
+                progress_.consumed_samples - batch_size, " to ", progress_.consumed_samples - 1));
+  if (is_log_iteration(progress_.iteration) && run_.logger.has_unlogged_steps()) log_line();
 }
 
 std::vector<MicroBatch> Trainer::next_batches() {

@@ -70,6 +70,8 @@ class Trainer {
   void run_iterations();
   /// Queues a step and then waits for the outcome of the previous one.
   void train_step();
+  /// Reads the samples of the next iteration without training on them.
+  void skip_iteration();
   std::vector<MicroBatch> next_batches();
   /// Waits for the outcome of the pending step, if any, and handles it. Returns true if this replaced the weights of
   /// the model (rollback).

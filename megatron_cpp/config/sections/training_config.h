@@ -86,6 +86,7 @@ struct TrainingConfig {
   double spike_z_score = 6;
   i64 max_consecutive_skips = 10;
   i64 max_rollbacks = 3;
+  std::vector<i64> iterations_to_skip;
   i64 check_weight_hash_across_dp_replicas_interval = 0;
   i64 exit_interval = 0;
   double exit_duration_in_mins = 0;
@@ -172,6 +173,8 @@ struct TrainingConfig {
           "maximum number of consecutive skipped steps; if exceeded, training stops with exit code 17", at_least(0));
     visit("max_rollbacks", self.max_rollbacks,
           "maximum number of rollbacks of a run; if exceeded, training stops with exit code 17", at_least(0));
+    visit("iterations_to_skip", self.iterations_to_skip,
+          "iterations whose samples are read but not trained on, for example those before a loss spike", at_least(1));
     visit("check_weight_hash_across_dp_replicas_interval", self.check_weight_hash_across_dp_replicas_interval,
           "iterations between comparisons of the weights of data-parallel replicas, which detect silent data "
           "corruption and also precede every save; 0 = never",

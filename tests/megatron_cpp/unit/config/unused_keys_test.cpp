@@ -69,6 +69,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"training.spike_z_score", "which step is a spike"},
     {"training.max_consecutive_skips", "when skipping ends the run"},
     {"training.check_weight_hash_across_dp_replicas_interval", "iterations with a comparison"},
+    {"training.iterations_to_skip", "which samples are trained on"},
     {"training.exit_interval", "when the run ends"},
     {"training.exit_duration_in_mins", "when the run ends"},
     {"parallel.sequence_parallel", "none with one tensor-parallel rank, as in Megatron-LM, whose users always set it"},
