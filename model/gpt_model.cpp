@@ -61,21 +61,24 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
     output_ = std::make_unique<OutputLayer>(context_, ties_embeddings() ? words : nullptr);
     if (context_.config.mtp_num_layers > 0) {
       mtp_ = std::make_unique<MultiTokenPrediction>(context_, rotary_, *output_, words);
-      for (i64 i = 0; i < context_.config.mtp_num_layers; ++i)
-        if (Router* router = mtp_->layers()[static_cast<std::size_t>(i)]->router())
-          routers_.push_back({context_.config.num_layers + i, router});
+      i64 index = context_.config.num_layers;
+      for (const auto& layer : mtp_->layers()) add_parts(index++, layer->router(), layer->attention());
     }
   }
   check_placements();
   visit([&](Param& param, int) { apply_mup(context_.config, param); });
 }
 
+void GPTModel::add_parts(i64 layer, Router* router, Branch* attention) {
+  if (router) routers_.push_back({layer, router});
+  if (attention) attentions_.push_back({layer, attention});
+}
+
 void GPTModel::make_layers() {
   i64 next = stage_.first_layer;
   const auto make_layer = [&] {
     auto result = std::make_unique<TransformerLayer>(next, context_, rotary_);
-    if (result->router()) routers_.push_back({next, result->router()});
-    ++next;
+    add_parts(next++, result->router(), result->attention());
     return result;
   };
   for (const LayerGroup& group : layer_groups(context_.recompute, stage_.num_layers())) {

@@ -43,6 +43,13 @@ class GPTModel {
   };
   /// Returns the routers of this stage in layer order, including layers of multi-token prediction.
   std::span<const LayerRouter> routers() const { return routers_; }
+  /// Attention of a layer.
+  struct LayerAttention {
+    i64 layer;
+    Branch* attention;
+  };
+  /// Returns the attention of this stage's layers in layer order, including layers of multi-token prediction.
+  std::span<const LayerAttention> attentions() const { return attentions_; }
   /// Throws, naming the modules, if a module does not accept the tensor-parallel placement of its input, or if a
   /// parameter's placement does not match its use. The constructor calls it.
   void check_placements();
@@ -98,6 +105,7 @@ class GPTModel {
   bool has_pending_contribution(int unit) const;
 
   void make_layers();
+  void add_parts(i64 layer, Router* router, Branch* attention);
   Tensor forward_hidden(const Tensor& input, MicrobatchContext& microbatch);
   Losses output_losses(const Tensor& hidden, const Targets& targets, double grad_scale, MicrobatchContext& microbatch);
   Tensor backward_output(MicrobatchContext& microbatch);
@@ -119,7 +127,8 @@ class GPTModel {
   std::vector<std::unique_ptr<Module>> layers_;
   std::vector<i64> last_layer_indices_;  // global index of the last layer in each element of layers_
   LayerObserver observer_;
-  std::vector<LayerRouter> routers_;  // routers of layers_
+  std::vector<LayerRouter> routers_;        // routers of layers_
+  std::vector<LayerAttention> attentions_;  // attention of layers_
   std::unique_ptr<OutputLayer> output_;
   std::unique_ptr<MultiTokenPrediction> mtp_;  // nullptr in stages without multi-token prediction
   ChunkParamBuffers* memory_ = nullptr;

@@ -53,6 +53,7 @@ MtpLayer::MtpLayer(i64 index, StoredRef<ModelContext> context, RotaryTable& rota
       final_layernorm_(layer_name(index) + ".final_layernorm", context_) {
   auto layer = std::make_unique<TransformerLayer>(context_.config.num_layers + index, context, rotary);
   router_ = layer->router();
+  attention_ = layer->attention();
   if (context_.recompute.granularity != Recompute::Granularity::Full) {
     layer_ = std::move(layer);
     return;

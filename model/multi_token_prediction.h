@@ -44,6 +44,8 @@ class MtpLayer {
   void visit(const ParamVisitor& f);
   /// Returns the router of the layer's experts, or nullptr without experts.
   Router* router() { return router_; }
+  /// Returns the attention of the layer, or nullptr if it has no attention with a softmax.
+  Branch* attention() { return attention_; }
 
  private:
   /// Returns this rank's shard of the sequence of x [s, b, h].
@@ -54,6 +56,7 @@ class MtpLayer {
   TensorParallelRegion region_;
   ColumnParallelLinear eh_proj_;  // gathers its output
   Router* router_ = nullptr;
+  Branch* attention_ = nullptr;
   std::unique_ptr<Module> layer_;
   Norm final_layernorm_;
 };

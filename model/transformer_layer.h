@@ -34,6 +34,7 @@ class ResidualBranch {
   /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
+  Branch& branch() { return *branch_; }
 
  private:
   Dropout dropout(const Tensor& x, const MicrobatchContext& microbatch) const;
@@ -60,6 +61,10 @@ class TransformerLayer final : public Module {
   void visit(const ParamVisitor& f) override;
   /// Returns the router of the experts, or nullptr without experts.
   Router* router() { return router_; }
+  /// Returns the attention of the layer, or nullptr if it has no attention with a softmax.
+  Branch* attention() {
+    return attention_ && attention_->branch().attention_logits() ? &attention_->branch() : nullptr;
+  }
 
  private:
   std::unique_ptr<Branch> make_feed_forward(i64 layer, const BlockSpec& spec, const std::string& name);

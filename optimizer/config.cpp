@@ -25,6 +25,9 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
                          muon_num_ns_steps != defaults.muon_num_ns_steps ||
                          muon_scale_mode != defaults.muon_scale_mode ||
                          muon_extra_scale_factor != defaults.muon_extra_scale_factor;
+  const bool sets_clip = qk_clip_threshold != defaults.qk_clip_threshold || qk_clip_alpha != defaults.qk_clip_alpha;
+  if (!qk_clip && sets_clip)
+    errors.push_back("optimizer.qk_clip_threshold, qk_clip_alpha: only read when qk_clip is true");
   const bool sets_ema = ema_start != defaults.ema_start || ema_interval != defaults.ema_interval;
   if (ema_decay == 0 && sets_ema) errors.push_back("optimizer.ema_start, ema_interval: only read with ema_decay");
   if (optimizer == OptimizerKind::Sgd && sets_adam) {

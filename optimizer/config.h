@@ -101,6 +101,9 @@ struct OptimizerConfig {
   MuonScaleMode muon_scale_mode = MuonScaleMode::Spectral;
   double muon_extra_scale_factor = 0.2;
   std::vector<ParamGroupConfig> param_group = {};
+  bool qk_clip = false;
+  double qk_clip_threshold = 100;
+  double qk_clip_alpha = 0.5;
   double ema_decay = 0;
   i64 ema_start = 0;
   i64 ema_interval = 1;
@@ -127,6 +130,7 @@ struct OptimizerConfig {
           "rest");
     schedule_fields(self, visit);
     rule_fields(self, visit);
+    qk_clip_fields(self, visit);
     ema_fields(self, visit);
     gradient_fields(self, visit);
     storage_fields(self, visit);
@@ -189,6 +193,17 @@ struct OptimizerConfig {
     visit("param_group", self.param_group,
           "parameters with their own settings, as [[optimizer.param_group]] tables with the keys match, lr_mult, "
           "wd_mult, adam_beta1, adam_beta2 and adam_eps; a parameter takes the first table that matches its name");
+  }
+
+  template <class Self, class Visitor>
+  static void qk_clip_fields(Self& self, Visitor& visit) {
+    visit("qk_clip", self.qk_clip,
+          "after each update, scale the query and key weights of attention heads whose largest logit in the step was "
+          "above qk_clip_threshold (MuonClip)");
+    visit("qk_clip_threshold", self.qk_clip_threshold, "largest attention logit that qk_clip allows", greater_than(0));
+    visit("qk_clip_alpha", self.qk_clip_alpha,
+          "qk_clip scales queries by ratio^alpha and keys by ratio^(1 - alpha), where ratio = threshold / logit",
+          between(0, 1));
   }
 
   template <class Self, class Visitor>

@@ -174,7 +174,7 @@ Tensor Optimizer::compute_update_scale(const Tensor& totals, StepRule rule) cons
   return scalars;
 }
 
-void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
+void Optimizer::update(double lr, double weight_decay, const Tensor& factor, const RowScales& scales) {
   // Avoids fetching data for a skipped update.
   if (!is_resident() && !std::isfinite(read_values<double>(factor)[0])) return;
   std::map<Device*, Tensor> factors;  // by device of the parts, because copying it to the host blocks on the device
@@ -199,6 +199,7 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor) {
   for_each_part(PassKind::Update, [&](const UpdateRule& rule, UpdatePart& part, const ParamGroup& group) {
     const UpdateStep step = make_step(part, group);
     rule.update(part, step);
+    if (!scales.empty()) scale_rows(part, scales);
     if (has_ema()) update_ema(part, config_, step);
   });
   states_->prefetch(segments_of(matrices_.empty() ? PassKind::Update : PassKind::Prepare));  // during the next pass
@@ -216,6 +217,7 @@ void Optimizer::for_each_part(PassKind kind, const UpdateFunction& f) {
       const Tensor weights = segment.shard.params.flat(run.begin, run.count);
       const Tensor grads = segment.gradient(run.begin, run.count, accumulate_dtype(dtype_));
       UpdatePart part = make_update_part(weights, std::move(states), grads, kept_weights());
+      part.buffer = segment.buffer, part.begin = segment.shard.begin + run.begin;
       f(*segment.rule, part, run.group);
     }
   }

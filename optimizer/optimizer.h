@@ -12,6 +12,7 @@
 #include "optimizer/config.h"
 #include "optimizer/matrix_gatherer.h"
 #include "optimizer/param_group.h"
+#include "optimizer/row_scale.h"
 #include "optimizer/staged_update.h"
 #include "optimizer/update_rule.h"
 #include "optimizer/weight_average.h"
@@ -59,8 +60,9 @@ class Optimizer {
   /// Queues ops::compute_update_scale() for this gradient by `rule`, whose clip_grad and round_norm_to_fp32 are set
   /// by this function, and for the loss in `totals`.
   Tensor compute_update_scale(const Tensor& totals, StepRule rule) const;
-  /// Queues the update. `factor`: fp64 [1]; if it is not finite nothing is changed.
-  void update(double lr, double weight_decay, const Tensor& factor);
+  /// Queues the update. `factor`: fp64 [1]; if it is not finite nothing is changed. `scales`: scaling of updated
+  /// weights, before they enter the average; must be empty if `factor` is not finite.
+  void update(double lr, double weight_decay, const Tensor& factor, const RowScales& scales = {});
   void count_step() { ++steps_; }
 
   /// Conversions for bf16 and fp16 models. No effect if the model's weights are the master weights themselves. With

@@ -263,6 +263,7 @@ void StagedUpdate::for_each_part(StateStore& states, std::span<const UpdateSegme
       decoded.push_back(is_unused ? Tensor() : stored[s].decode(local_model));
     }
     UpdatePart part = make_update_part(local_model, decoded, local_grads, kept_);
+    part.buffer = segment.buffer, part.begin = segment.shard.begin + begin;
     f(*segment.rule, part, run.group);
     kind == PassKind::Update ? staging.copy_back(local_model, model) : staging.copy_back(local_grads, grads);
     for (std::size_t s = 0; s < stored.size(); ++s) {

@@ -11,6 +11,8 @@
 
 namespace mcpp {
 
+class ParamAndGradBuffer;
+
 /// Elements with the same update settings; all tensors have one axis of the same length.
 struct UpdatePart {
   Tensor weights;              ///< master weights: fp32 (fp64 in an fp64 model)
@@ -18,6 +20,8 @@ struct UpdatePart {
   Tensor grads;                ///< gradients in the same dtype
   Tensor model;                ///< receives the new weights rounded to its dtype; undefined if identical to `weights`
   Tensor ema = {};             ///< averaged weights (optimizer/weight_average.h); undefined if not kept
+  const ParamAndGradBuffer* buffer = nullptr;  ///< buffer of the elements
+  i64 begin = 0;                               ///< first element in the flat vectors of the buffer
 };
 
 /// Settings of one update.

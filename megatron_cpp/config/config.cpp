@@ -212,6 +212,18 @@ void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& err
   }
 }
 
+void qk_clip_conflicts(const Config& config, std::vector<std::string>& errors) {
+  if (!config.optimizer.qk_clip) return;
+  const ModelConfig& model = config.model;
+  const char* limit = model.qk_layernorm             ? "qk_layernorm"
+                      : model.qk_l2_norm             ? "qk_l2_norm"
+                      : model.attn_logit_softcapping ? "attn_logit_softcapping"
+                                                     : nullptr;
+  if (limit)
+    errors.push_back(str("optimizer.qk_clip: scales weights, but model.", limit,
+                         " already limits the attention logits; remove one of them"));
+}
+
 void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   const TrainingConfig& t = config.training;
   const BatchSizeSchedule schedule =
@@ -257,6 +269,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
         "of those in fp32");
   fp8_layer_conflicts(config, errors);
   gelu_epilogue_conflicts(config, errors);
+  qk_clip_conflicts(config, errors);
   offload_conflicts(config, errors);
   distribution_conflicts(config, errors);
   mup_conflicts(config, errors);

@@ -51,6 +51,8 @@ std::string iteration_line(const IterationStats& stats, std::chrono::system_cloc
   field("loss scale", fixed(stats.loss_scale, 1));
   field("grad norm", fixed(stats.grad_norm, 3));
   if (stats.num_zeros) field("num zeros", fixed(*stats.num_zeros, 0));
+  if (!stats.logits.empty())
+    field("max attention logit", fixed(std::ranges::max(stats.logits, {}, &LayerLogits::largest).largest, 2));
   if (stats.params_norm) field("params norm", fixed(*stats.params_norm, 3));
   field("number of skipped iterations", padded(stats.skipped_iterations, 3));
   field("number of nan iterations", padded(stats.nan_iterations, 3));

@@ -90,6 +90,9 @@ void JsonlSink::write_train(const IterationStats& stats) {
   if (stats.mfu) object["mfu"] = *stats.mfu;
   if (stats.params_norm) object["params_norm"] = *stats.params_norm;
   if (stats.num_zeros) object["num_zeros"] = *stats.num_zeros;
+  for (const LayerLogits& layer : stats.logits)
+    object["attention_logits"].push_back(
+        {{"layer", layer.layer}, {"max", layer.largest}, {"clipped_heads", layer.clipped_heads}});
   if (!stats.ranks.empty()) {
     const RankStats mean = mean_of(stats.ranks);
     object["bubble"] = mean.bubble;

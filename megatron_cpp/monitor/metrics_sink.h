@@ -38,6 +38,7 @@ struct IterationStats {
   std::vector<TimerStats> timers = {};         ///< timers; for log lines
   std::optional<double> params_norm = {};      ///< norm of the weights in the last iteration
   std::optional<double> num_zeros = {};        ///< zeros in the gradient of the last iteration
+  std::vector<LayerLogits> logits = {};        ///< attention logits by layer in the last iteration, if recorded
 };
 
 /// One finished step.

@@ -353,6 +353,10 @@ void TensorboardSink::write_curves(const StepRecord& finished) {
   record.add_on_both_axes("loss-scale", step.loss_scale);
   record.add_on_both_axes("grad-norm", step.grad_norm);
   if (step.num_zeros) record.add_on_both_axes("num-zeros", *step.num_zeros);
+  if (!step.logits.empty())
+    record.add_on_both_axes("max_attention_logit", std::ranges::max(step.logits, {}, &LayerLogits::largest).largest);
+  for (const LayerLogits& layer : step.logits)
+    record.add(str("max_attention_logit/layer_", layer.layer), layer.largest);
   if (step.params_norm) record.add_on_both_axes("params-norm", *step.params_norm);
   record.add("iteration-time", step.elapsed_ms / 1000);
   record.add("throughput", step.tflops);

@@ -59,6 +59,8 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       loss_scale_(optimizer, context.dtype == DType::F16),
       partial_gradients_(buffers(), {*parallel_.tp, parallel_.embedding.get()}),
       routers_(context.config, models(), parallel_.world, device_),
+      logits_(context.config, optimizer, models(), parallel_.world, device_),
+      has_qk_clip_(optimizer.qk_clip),
       totals_(Tensor::zeros({2 + 2 * context.config.mtp_num_layers}, DType::F64, device_, MemoryClass::Other)),
       step_scalars_(Tensor::zeros({kMtpTotals + totals_.numel() - 2}, DType::F64, device_, MemoryClass::Other)),
       step_readback_(make_async_readback(device_, step_scalars_.numel())),
@@ -181,6 +183,7 @@ void TrainingState::set_exact_reduction(bool is_exact) {
 void TrainingState::backward(std::span<const MicroBatch> batches, double loss_grad_factor) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
   routers_.clear();
+  logits_.record(records_logits_ || has_qk_clip_);
   tokens_ = tokens_of_global_batch(batches);
   grad_scale_ = is_outcome_pending_ ? loss_scale_.expected_factor(tokens_) : loss_scale_.factor(tokens_);
   {
@@ -229,7 +232,7 @@ void TrainingState::update(const StepOptions& options) {
   }
   {
     const ProfileRange inner(device_, profiler_, "optimizer-inner-step", Detail::Microbatch);
-    optimizer_.update(options.lr, options.weight_decay, step_scalars_.flat(StepScalars::kFactor, 1));
+    optimizer_.update(options.lr, options.weight_decay, step_scalars_.flat(StepScalars::kFactor, 1), clip_logits());
     for (const Chunk& chunk : chunks_) chunk.memory->end_step(step_scalars_.flat(StepScalars::kFactor, 1));
   }
   routers_.sum_over_ranks();
@@ -238,6 +241,15 @@ void TrainingState::update(const StepOptions& options) {
   step_readback_->start(step_scalars_);
   const ProfileRange gather_range(device_, profiler_, "params-all-gather", Detail::Microbatch);
   publish_weights();
+}
+
+/// Combines the attention logits of all ranks. Returns the scaling by QK-clip, which a skipped step does not apply.
+RowScales TrainingState::clip_logits() {
+  logits_.max_over_ranks();
+  RowScales scales;
+  if (has_qk_clip_ && std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor])) scales = logits_.clip();
+  layer_logits_ = logits_.layers();
+  return scales;
 }
 
 void TrainingState::write_stop_request(i64 offset, Tensor& values) const {
@@ -266,7 +278,8 @@ StepOutcome TrainingState::outcome() {
           .is_skipped = is_skipped,
           .overflow = overflow,
           .is_aborted = false,
-          .experts = routers_.layer_stats()};
+          .experts = routers_.layer_stats(),
+          .logits = layer_logits_};
 }
 
 StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {

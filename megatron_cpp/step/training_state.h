@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "megatron_cpp/step/logit_stats.h"
 #include "megatron_cpp/step/model_stage.h"
 #include "megatron_cpp/step/router_stats.h"
 #include "optimizer/loss_scale.h"
@@ -30,6 +31,7 @@ struct StepOutcome {
   /// True if a signal on any rank aborted the step: nothing was changed and the other fields are meaningless.
   bool is_aborted = false;
   std::vector<LayerRoutingStats> experts = {};  ///< statistics of the expert layers
+  std::vector<LayerLogits> logits = {};         ///< attention logits by layer, if recorded
 };
 
 struct EvaluationOutcome {
@@ -93,6 +95,9 @@ class TrainingState {
   /// Sets whether gradients are reduced exactly from the next backward() on, even if power_sgd_rank is set. Must be
   /// identical on all ranks.
   void set_exact_reduction(bool is_exact);
+  /// Sets whether steps record the largest attention logits, from the next backward() on. QK-clip always records them.
+  /// Must be identical on all ranks.
+  void record_attention_logits(bool is_recording) { records_logits_ = is_recording; }
   /// Runs forward and backward over this rank's microbatches of one global batch and reduces the gradients over all
   /// ranks. Replaces earlier gradients. `loss_grad_factor` multiplies the gradient of the loss; NaN injects a fault
   /// before the reduction.
@@ -152,6 +157,7 @@ class TrainingState {
            const LogitsRequest* request = nullptr);
   i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
   void sum_totals_over_ranks();
+  RowScales clip_logits();
   /// Writes this rank's stop request into `values` at `offset`.
   void write_stop_request(i64 offset, Tensor& values) const;
 
@@ -167,7 +173,10 @@ class TrainingState {
   bool has_gradients_ = false, is_outcome_pending_ = false;  // set by backward() and by update(), respectively
   PartialGradients partial_gradients_;
   RouterStats routers_;
-  Tensor totals_;        // fp64, see loss_totals()
+  LogitStats logits_;
+  bool has_qk_clip_, records_logits_ = false;
+  std::vector<LayerLogits> layer_logits_;  // of the last update()
+  Tensor totals_;                          // fp64, see loss_totals()
   Tensor step_scalars_;  // fp64, of the last update: StepScalars, StopRequest, and whether any rank aborted
   std::unique_ptr<AsyncReadback> step_readback_;
   std::array<std::unique_ptr<AsyncReadback>, 2> evaluation_readbacks_;  // used alternately by the evaluations in flight

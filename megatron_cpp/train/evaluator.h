@@ -24,8 +24,8 @@ class Evaluator {
   Evaluator(const RunContext& run, StoredRef<Datasets> datasets, TrainingState& state, StepProgress& progress,
             const SpecialTokens& special_tokens);
 
-  /// Evaluates every validation set, scores the tasks, then generates a text sample, then evaluates the averaged weights
-  /// if training.eval_ema is set. If `only_missing`, skips what was already evaluated at this iteration. While
+  /// Evaluates every validation set, scores the tasks, then generates a text sample, then evaluates the averaged
+  /// weights if training.eval_ema is set. If `only_missing`, skips what was already evaluated at this iteration. While
   /// the averaged weights are evaluated, the state has them in place of its weights; no save may be copying either.
   void evaluate_validation_sets(const TrainingProgress& training, bool only_missing);
   /// Evaluates the test set in the same way, if there is one that was not yet evaluated at this iteration.

@@ -180,6 +180,7 @@ std::vector<MicroBatch> Trainer::next_batches() {
 
 void Trainer::backward(i64 iteration, const std::vector<MicroBatch>& batches) {
   statistics_.before_backward(iteration);
+  state_.record_attention_logits(run_.config.logging.log_max_attention_logit && should_log(iteration));
   state_.set_exact_reduction(iteration <= run_.config.parallel.power_sgd_start_iter);
   state_.backward(batches, faults_.loss_grad_factor(iteration));
   statistics_.after_backward();
@@ -308,7 +309,8 @@ void Trainer::log_step(const StepOutcome& outcome, PendingStep& step) {
                  .experts =
                      expert_stats(outcome.experts, static_cast<double>(step.batch_size * run_.config.model.seq_length)),
                  .params_norm = step.statistics.params_norm,
-                 .num_zeros = step.statistics.num_zeros},
+                 .num_zeros = step.statistics.num_zeros,
+                 .logits = outcome.logits},
        .end = step.timings,
        .timers = std::move(step.timers),
        .statistics = std::move(step.statistics),

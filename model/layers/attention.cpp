@@ -125,6 +125,32 @@ void QkvProjection::visit(const ParamVisitor& f) {
   if (gate_) gate_->visit(f);
 }
 
+void QkvProjection::visit_qk_rows(const QkRowVisitor& f) const {
+  for (const LinearSlice* slice : {queries_.get(), keys_values_.get()}) {
+    if (!slice) continue;
+    visit_qk_rows(slice->weight, f);
+    if (slice->bias) visit_qk_rows(*slice->bias, f);
+  }
+}
+
+/// The rows of a group are those of its query heads, its key and its value.
+void QkvProjection::visit_qk_rows(const Param& param, const QkRowVisitor& f) const {
+  const Box& box = param.box;
+  const i64 shared = spec_.num_heads / spec_.num_query_groups, blocks = box.shape[1] / spec_.head_dim,
+            elements = param.numel() / (box.shape[0] * blocks);
+  for (i64 i = 0; i < box.shape[0] * blocks; ++i) {
+    const i64 group = box.offset[0] + i / blocks, block = box.offset[1] / spec_.head_dim + i % blocks;
+    if (block > shared) continue;
+    const bool is_query = block < shared;
+    f(param, {.kind = is_query ? QkRows::Kind::Query : QkRows::Kind::Key,
+              .first = i * elements,
+              .count = elements,
+              .head = group * shared + (is_query ? block : 0),
+              .group = group * shared,
+              .heads = shared});
+  }
+}
+
 RotaryTable::Table RotaryTable::make_table(bool is_local) const {
   const ModelConfig& config = context_.config;
   const Shape shape{config.max_positions(), config.rotary_dim() / 2};
@@ -178,6 +204,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const Attention
       rotary_(rotary),
       linear_qkv_(name + ".linear_qkv", layer, spec, context),
       core_attention_(context_.cp, spec.num_heads / context_.tp.size(), linear_qkv_.query_groups()),
+      logits_(context_, spec.num_heads),
       linear_proj_(name + ".linear_proj", spec.query_width(), context_.config.hidden_size, context_.tp,
                    {.bias = context_.config.attention_output_bias(),
                     .skip_bias_add = true,
@@ -291,8 +318,10 @@ Tensor SelfAttention::forward(const Tensor& x, MicrobatchContext& microbatch) {
   if (microbatch.kv_cache)
     return linear_proj_.forward(apply_gate(attend_cached(heads, microbatch), gate, microbatch), microbatch);
 
-  const CoreAttentionOptions core_options = make_core_options(microbatch, heads.q.seq, heads.q.batch);
+  CoreAttentionOptions core_options = make_core_options(microbatch, heads.q.seq, heads.q.batch);
+  core_options.max_logits = logits_.of_pass(microbatch);
   const ContextAttention::SavedAttention saved = core_attention_.forward(qkv, core_options);
+  core_options.max_logits = nullptr;  // a recomputation has the same logits
   std::optional<MicrobatchContext::DiscardScope>
       discard;  // the output may also be the input of the gate or linear_proj, so one recomputation serves both
   if (context_.recompute.core_attn) {

@@ -41,12 +41,15 @@ class QkvProjection {
   /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
+  /// Calls f for the rows of queries and keys.
+  void visit_qk_rows(const QkRowVisitor& f) const;
   bool shares_groups() const { return keys_values_ != nullptr; }
   /// Returns the number of query groups whose keys and values are on this rank.
   i64 query_groups() const { return queries_->weight.box.shape[0]; }
 
  private:
   std::unique_ptr<LinearSlice> make_slice(const std::string& name, i64 groups, i64 first_row, i64 rows) const;
+  void visit_qk_rows(const Param& param, const QkRowVisitor& f) const;
 
   const AttentionSpec spec_;
   const ModelContext& context_;
@@ -94,6 +97,8 @@ class SelfAttention final : public Branch {
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   const Tensor* bias() const override { return linear_proj_.bias(); }
+  AttentionLogits* attention_logits() override { return &logits_; }
+  void visit_qk_rows(const QkRowVisitor& f) override { linear_qkv_.visit_qk_rows(f); }
 
  private:
   CoreAttentionOptions make_options(const MicrobatchContext& microbatch) const;
@@ -123,6 +128,7 @@ class SelfAttention final : public Branch {
   std::unique_ptr<HeadL2Norm> q_l2_norm_, k_l2_norm_;    // null if there are none
   std::unique_ptr<Param> softmax_offset_;  // attention sinks [heads / tp]; nullptr unless they are learned
   ContextAttention core_attention_;
+  AttentionLogits logits_;
   RowParallelLinear linear_proj_;
 };
 

@@ -158,6 +158,7 @@ MultiLatentAttention::MultiLatentAttention(const std::string& name, i64 layer, c
       queries_(name, layer, spec, context_),
       keys_values_(name, layer, spec, context_),
       core_attention_(context_.cp, local_heads(), local_heads(), spec.query_dim(), spec.v_head_dim),
+      logits_(context_, spec.num_heads),
       linear_proj_(name + ".linear_proj", spec.value_width(), context_.config.hidden_size, context_.tp,
                    {.bias = context_.config.attention_output_bias(),
                     .skip_bias_add = true,
@@ -176,6 +177,27 @@ AttentionOptions MultiLatentAttention::make_options(const MicrobatchContext& mic
                                          microbatch.positions, microbatch);
   options.dropout.first_column = context_.tp.rank() * local_heads();
   return options;
+}
+
+void MultiLatentAttention::visit_qk_rows(const QkRowVisitor& f) {
+  const i64 nope = spec_.qk_head_dim, rope = spec_.qk_pos_emb_head_dim;
+  const auto visit_rows = [&](const Param& weight, QkRows::Kind kind, i64 first_row, i64 rows) {
+    const i64 elements = weight.box.shape[2], of_head = weight.box.shape[1] * elements;
+    for (i64 i = 0; i < weight.box.shape[0]; ++i) {
+      const i64 head = weight.box.offset[0] + i;
+      f(weight, {.kind = kind,
+                 .first = i * of_head + first_row * elements,
+                 .count = rows * elements,
+                 .head = head,
+                 .group = head,
+                 .heads = 1});
+    }
+  };
+  queries_.visit_up([&](const Param& weight) {
+    visit_rows(weight, QkRows::Kind::Query, 0, nope);
+    visit_rows(weight, QkRows::Kind::RotaryQuery, nope, rope);
+  });
+  keys_values_.visit_up([&](const Param& weight) { visit_rows(weight, QkRows::Kind::Key, 0, nope); });
 }
 
 void MultiLatentAttention::rotate(Heads x, const MicrobatchContext& microbatch, bool is_inverse) const {
@@ -213,8 +235,10 @@ MultiLatentAttention::Parts MultiLatentAttention::assemble_backward(const Qkv& g
 }
 
 Tensor MultiLatentAttention::attend(const Qkv& qkv, MicrobatchContext& microbatch) {
-  const CoreAttentionOptions options = core_attention_.make_options({make_options(microbatch), microbatch.partition});
+  CoreAttentionOptions options = core_attention_.make_options({make_options(microbatch), microbatch.partition});
+  options.max_logits = logits_.of_pass(microbatch);
   const ContextAttention::SavedAttention saved = core_attention_.forward(qkv, options);
+  options.max_logits = nullptr;                            // a recomputation has the same logits
   std::optional<MicrobatchContext::DiscardScope> discard;  // the output may also be the input of linear_proj
   if (context_.recompute.core_attn)
     discard.emplace(microbatch, saved.result.out, std::vector{saved.qkv.queries},

@@ -28,6 +28,8 @@ class LatentQueries {
   /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
+  /// Visits the weight of the up-projection, [heads / tp, query_dim, latent].
+  void visit_up(const ParamVisitor& f) { linear_up_.visit(f); }
 
  private:
   std::unique_ptr<ReplicatedLinear> linear_down_;  // null without a latent
@@ -60,6 +62,8 @@ class LatentKeysValues {
   }
   /// Returns the weight of project_up(), [heads / tp, qk_head_dim + v_head_dim, kv_lora_rank].
   const Tensor& up_weight() const { return linear_up_.weight(); }
+  /// Visits the same weight.
+  void visit_up(const ParamVisitor& f) { linear_up_.visit(f); }
   /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;
   void visit(const ParamVisitor& f);
@@ -91,6 +95,8 @@ class MultiLatentAttention final : public Branch {
   ActivationPlacement output_placement(ActivationPlacement x) const override;
   void visit(const ParamVisitor& f) override;
   const Tensor* bias() const override { return linear_proj_.bias(); }
+  AttentionLogits* attention_logits() override { return &logits_; }
+  void visit_qk_rows(const QkRowVisitor& f) override;
 
  private:
   using Latents = LatentKeysValues::Latents;
@@ -124,6 +130,7 @@ class MultiLatentAttention final : public Branch {
   LatentQueries queries_;
   LatentKeysValues keys_values_;
   ContextAttention core_attention_;
+  AttentionLogits logits_;
   RowParallelLinear linear_proj_;
 };
 

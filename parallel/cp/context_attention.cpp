@@ -39,7 +39,13 @@ Tensor ContextAttention::own_heads(const Tensor& x) const {
 }
 
 AttentionResult ContextAttention::attend(const Qkv& qkv, const CoreAttentionOptions& options) {
-  AttentionResult result = core_->forward(views(qkv), options);
+  CoreAttentionOptions core_options = options;
+  Tensor max_logits;
+  if (options.max_logits) {
+    max_logits = own_heads(*options.max_logits);
+    core_options.max_logits = &max_logits;
+  }
+  AttentionResult result = core_->forward(views(qkv), core_options);
   if (!options.has_sinks) return result;
   const Tensor sinks = options.sinks ? own_heads(*options.sinks) : Tensor();
   ops::attention_sink(options.sinks ? &sinks : nullptr, result);

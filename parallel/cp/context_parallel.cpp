@@ -3,14 +3,20 @@
 #include "parallel/cp/gathered_attention.h"
 #include "parallel/cp/ring_attention.h"
 #include "tensor/dtype.h"
+#include "tensor/ops/attention_logits.h"
 
 namespace mcpp {
+
+void attend(const QkvHeads& x, const CoreAttentionOptions& options, AttentionResult& y) {
+  ops::attention(x, options, y);
+  if (options.max_logits) ops::max_attention_logits(x, options, *options.max_logits);
+}
 
 AttentionResult LocalAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
   const Heads& q = x.q;
   AttentionResult y{.out = Tensor::like(q.base, {q.seq, q.batch, q.heads * x.v.head_dim}),
                     .lse = Tensor::empty({q.batch, q.heads, q.seq}, accumulate_dtype(q.base.dtype()), q.base.device())};
-  ops::attention(x, options, y);
+  attend(x, options, y);
   return y;
 }
 

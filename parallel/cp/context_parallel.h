@@ -21,7 +21,13 @@ struct CoreAttentionOptions : AttentionOptions {
   /// [heads]; null = 0. They are read at each use, because ZeRO may move them between forward and backward.
   bool has_sinks = false;
   const Tensor* sinks = nullptr;
+  /// If not null, receives the largest logits of this rank's heads before an exchange, over its queries
+  /// (ops::max_attention_logits).
+  Tensor* max_logits = nullptr;
 };
+
+/// Computes ops::attention() and, if requested, the largest logits.
+void attend(const QkvHeads& x, const CoreAttentionOptions& options, AttentionResult& y);
 
 /// Attention of this rank's queries. Forward and backward must be called with the same options.
 class CoreAttention {

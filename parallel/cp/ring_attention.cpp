@@ -122,17 +122,17 @@ class RingKeyValues {
 AttentionResult RingAttention::forward(const QkvHeads& x, const CoreAttentionOptions& options) {
   const Heads& q = x.q;
   const RingRoute route(ring_, options);
-  AttentionOptions block_options = options;
+  CoreAttentionOptions block_options = options;
   AttentionResult total = make_accumulation_result(x), part;
   RingKeyValues keys(ring_, route, x);
   for (i64 hop = 0; hop < route.hops(); ++hop) {
     keys.begin(hop);
     block_options.keys = route.positions(hop);
     if (hop == 0) {
-      ops::attention(replace_keys(q, *keys), block_options, total);
+      attend(replace_keys(q, *keys), block_options, total);
     } else if (route.is_visible(hop)) {
       if (!part.out.defined()) part = make_accumulation_result(x);
-      ops::attention(replace_keys(q, *keys), block_options, part);
+      attend(replace_keys(q, *keys), block_options, part);
       ops::merge_attention(part, total);
     }
     keys.end();

@@ -40,6 +40,7 @@ struct LoggingConfig {
   double straggler_factor = 1.5;
   bool log_params_norm = false;
   bool log_num_zeros_in_grad = false;
+  bool log_max_attention_logit = false;
   i64 log_layer_statistics_interval = 0;
   i64 tensorboard_histogram_interval = 0;
   std::string otlp_endpoint;
@@ -85,6 +86,8 @@ struct LoggingConfig {
     visit("log_params_norm", self.log_params_norm, "log the L2 norm of all weights, also to TensorBoard");
     visit("log_num_zeros_in_grad", self.log_num_zeros_in_grad,
           "log the number of zeros in the gradient, also to TensorBoard");
+    visit("log_max_attention_logit", self.log_max_attention_logit,
+          "log the largest attention logit (scaled score) of each layer in a step, also to TensorBoard");
     visit("log_layer_statistics_interval", self.log_layer_statistics_interval,
           "iterations between two tables with the norms and the activation size of each layer; 0 = none", at_least(0));
     visit("tensorboard_histogram_interval", self.tensorboard_histogram_interval,

@@ -2,9 +2,14 @@
 // scratch memory. The kernels are in attention_forward.cpp, attention_backward.cpp and attention_decode.cpp.
 #include <omp.h>
 
+#include <limits>
+#include <vector>
+
 #include "base/integer_math.h"
+#include "tensor/cpu/attention/attention_logits.h"
 #include "tensor/cpu/attention/attention_problem.h"
 #include "tensor/cpu/simd/parallel.h"
+#include "tensor/ops/attention_logits.h"
 #include "tensor/ops/kernels.h"
 
 namespace mcpp {
@@ -56,6 +61,24 @@ void attention_backward(const AttentionProblem<T>& p, CpuDevice& device) {
   });
 }
 
+/// Computes largest[h] = max(largest[h], scores of head h). Uses the work items of attention_forward().
+template <class T, class R = AccumulateType<T>>
+void max_attention_logits(AttentionProblem<T> p, CpuDevice& device, R* largest) {
+  const i64 shared = p.batch * p.kv_heads, threads = device.threads();
+  if (threads > 1 && shared < 4 * threads)
+    p.parts = std::clamp<i64>(ceil_div(4 * threads, std::max<i64>(shared, 1)), 1, p.group() * p.query_blocks());
+  const R factor = static_cast<R>(p.score_factor());
+  std::vector<R> of_items(static_cast<std::size_t>(p.batch * p.parts * p.heads));
+  run_items(device, shared * p.parts, attention_logits_bytes(p), [&](i64 item, std::byte* memory) {
+    const i64 part = item % p.parts, b = item / p.parts / p.kv_heads;
+    attention_logits_item(p, item, memory, of_items.data() + (b * p.parts + part) * p.heads);
+  });
+  for (std::size_t i = 0; i < of_items.size(); ++i) {
+    R& to = largest[static_cast<i64>(i) % p.heads];
+    if (of_items[i] > std::numeric_limits<R>::lowest()) to = std::max(to, factor * of_items[i]);
+  }
+}
+
 template void attention_forward(AttentionProblem<float>, CpuDevice&);
 template void attention_forward(AttentionProblem<double>, CpuDevice&);
 template void attention_forward(AttentionProblem<BFloat16>, CpuDevice&);
@@ -84,6 +107,16 @@ void Kernels<DeviceType::Cpu>::attention(const QkvHeads& x, const AttentionOptio
     kernel::AttentionProblem<T> p = make_problem<T>(x, options, y);
     p.template read_forward<T>(y);
     kernel::attention_forward(p, cpu(y.out));
+  });
+}
+
+template <>
+void AttentionLogitKernels<DeviceType::Cpu>::max_attention_logits(const QkvHeads& x, const AttentionOptions& options,
+                                                                  Tensor& largest) {
+  if (x.q.seq == 0 || x.q.batch == 0) return;
+  on_float(x.q.base.dtype(), [&]<class T>() {
+    const AttentionResult unused{.out = {}, .lse = largest};
+    kernel::max_attention_logits(make_problem<T>(x, options, unused), cpu(largest), largest.data<AccumulateType<T>>());
   });
 }
 

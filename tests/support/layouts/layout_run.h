@@ -38,6 +38,7 @@ struct RunResult {
   Weights weights;
   Numbers choices = {};   ///< number of times each expert was chosen, by step and layer
   Weights averages = {};  ///< averaged weights, if the optimizer keeps them
+  Numbers logits = {};    ///< largest attention logit and number of clipped heads, by step and layer, if recorded
 };
 
 /// Training task, identical on every layout.
@@ -242,7 +243,7 @@ inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
   std::mutex mutex;
   run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
     LayoutRank self(task, layout, ranks, make_devices);
-    Numbers losses, norms, choices;
+    Numbers losses, norms, choices, logits;
     for (i64 step = 0; step < std::min(task.steps, max_steps()); ++step) {
       const StepOutcome outcome = self.step(step);
       losses.push_back(outcome.loss);
@@ -250,6 +251,8 @@ inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
       norms.push_back(outcome.grad_norm);
       for (const LayerRoutingStats& layer : outcome.experts)
         choices.insert(choices.end(), layer.tally.tokens.begin(), layer.tally.tokens.end());
+      for (const LayerLogits& layer : outcome.logits)
+        logits.insert(logits.end(), {layer.largest, static_cast<double>(layer.clipped_heads)});
     }
     const std::lock_guard lock(mutex);
     self.collect(result.weights);
@@ -257,7 +260,7 @@ inline RunResult run_layout(const RunTask& task, const RunLayout& layout,
       self.state().optimizer().swap_ema();
       self.collect(result.averages);
     }
-    if (rank == 0) result.losses = losses, result.grad_norms = norms, result.choices = choices;
+    if (rank == 0) result.losses = losses, result.grad_norms = norms, result.choices = choices, result.logits = logits;
   });
   return result;
 }

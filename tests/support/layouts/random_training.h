@@ -338,6 +338,9 @@ class RandomTraining {
           {.match = OneOrList<std::string>("decoder.layers.1.*"), .lr_mult = 1.5}};
     }
     draw_mup();
+    const ModelConfig& m = config_.model;
+    o.qk_clip = !m.qk_layernorm && !m.qk_l2_norm && m.attn_logit_softcapping == 0 && flip("qk_clip");
+    if (o.qk_clip) o.qk_clip_threshold = 0.05;
     if (flip("ema_decay")) {
       o.ema_decay = 0.5;
       o.ema_start = pick<i64>("ema_start", {0, 1});
