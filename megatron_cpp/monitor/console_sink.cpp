@@ -110,11 +110,11 @@ std::string timer_lines(const std::vector<TimerStats>& timers, TimingLogOption o
 std::string layer_table(const StepStatistics& step) {
   const auto column = [](const std::string& text) { return pad_left(text, 16); };
   const auto number = [&](const std::optional<double>& x) { return column(x ? scientific(*x, 4) : ""); };
-  std::string text = str(pad_right("  layer", 28), column("grad norm"), column("params norm"), column("activation rms"),
-                         column("activation max"));
+  std::string text = str(pad_right("  layer", 28), column("grad norm"), column("params norm"), column("update norm"),
+                         column("activation rms"), column("activation max"));
   for (const StepStatistics::Layer& layer : step.layers)
     text += str("\n", pad_right("  " + layer.name, 28), number(layer.grad_norm), number(layer.params_norm),
-                number(layer.activation_rms), number(layer.activation_max));
+                number(layer.update_norm), number(layer.activation_rms), number(layer.activation_max));
   return text;
 }
 

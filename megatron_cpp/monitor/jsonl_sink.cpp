@@ -184,7 +184,10 @@ void JsonlSink::write_step(const StepRecord& step) {
   OrderedJson object{
       {"type", "layer_statistics"}, {"iteration", step.step.iteration}, {"layers", OrderedJson::array()}};
   for (const StepStatistics::Layer& layer : step.statistics.layers) {
-    OrderedJson layer_json{{"name", layer.name}, {"grad_norm", layer.grad_norm}, {"params_norm", layer.params_norm}};
+    OrderedJson layer_json{{"name", layer.name},
+                           {"grad_norm", layer.grad_norm},
+                           {"params_norm", layer.params_norm},
+                           {"update_norm", layer.update_norm}};
     if (layer.activation_rms) layer_json["activation_rms"] = *layer.activation_rms;
     if (layer.activation_max) layer_json["activation_max"] = *layer.activation_max;
     object["layers"].push_back(std::move(layer_json));

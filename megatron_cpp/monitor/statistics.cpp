@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "megatron_cpp/monitor/rank_report.h"
 #include "megatron_cpp/step/training_shards.h"
+#include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -153,7 +154,7 @@ void StatisticsCollector::after_backward() {
   for (const TrainingState::Chunk& chunk : state_.chunks()) chunk.model->observe_layers(nullptr);
 }
 
-StepStatistics StatisticsCollector::gradient_statistics(i64 iteration) const {
+StepStatistics StatisticsCollector::gradient_statistics(i64 iteration) {
   StepStatistics step;
   const bool needs_zeros = config_.log_num_zeros_in_grad && should_log_(iteration);
   if (!needs_zeros && !needs_layer_statistics(iteration) && !needs_histograms(iteration)) return step;
@@ -161,6 +162,7 @@ StepStatistics StatisticsCollector::gradient_statistics(i64 iteration) const {
       sum_over_ranks(stats_of(state_, &ChunkParamBuffers::visit_grads, needs_histograms(iteration)), world_);
   if (needs_zeros) step.num_zeros = total_stats(step.gradients).zeros;
   if (!needs_layer_statistics(iteration)) return step;
+  copy_weights();
   for (const auto& [name, stats] : group_by_layer(step.gradients))
     step.layers.push_back({.name = name, .grad_norm = stats.norm(), .activation_rms = {}, .activation_max = {}});
   std::ranges::sort(step.layers, {}, [](const auto& layer) { return layer_order(layer.name); });
@@ -174,7 +176,7 @@ StepStatistics StatisticsCollector::gradient_statistics(i64 iteration) const {
   return step;
 }
 
-void StatisticsCollector::add_weights(i64 iteration, double grad_norm, StepStatistics& step) const {
+void StatisticsCollector::add_weights(i64 iteration, double grad_norm, StepStatistics& step) {
   // The gradients are unnormalized and scaled; the true global norm is known, which determines the factor.
   const double raw = total_stats(step.gradients).norm(), factor = raw > 0 ? grad_norm / raw : 0;
   for (StepStatistics::Layer& layer : step.layers) layer.grad_norm *= factor;
@@ -186,6 +188,39 @@ void StatisticsCollector::add_weights(i64 iteration, double grad_norm, StepStati
   if (needs_norm) step.params_norm = total_stats(step.weights).norm();
   const StatsByName layers = group_by_layer(step.weights);
   for (StepStatistics::Layer& layer : step.layers) layer.params_norm = layers.at(layer.name).norm();
+  if (needs_layer_statistics(iteration)) add_update_norms(step);
+}
+
+std::vector<NamedShard> StatisticsCollector::owned_weights() const {
+  const bool has_master = is_low_precision(state_.chunks().front().model->context().dtype);
+  const std::string prefix = has_master ? optimizer_tensor(kMasterState, "") : model_tensor("");
+  std::vector<NamedShard> shards = shards_to_save(state_);
+  std::erase_if(shards, [&](const NamedShard& shard) { return !shard.name.starts_with(prefix); });
+  for (NamedShard& shard : shards) shard.name = shard.name.substr(prefix.size());
+  return shards;
+}
+
+void StatisticsCollector::copy_weights() {
+  weights_before_.clear();
+  for (const NamedShard& shard : owned_weights())
+    shard.read(weights_before_.emplace_back(Tensor::empty({shard.numel()}, shard.dtype(), host_, MemoryClass::Other)));
+}
+
+void StatisticsCollector::add_update_norms(StepStatistics& step) {
+  StatsByName updates;
+  std::size_t i = 0;
+  for (const NamedShard& shard : owned_weights()) {
+    Tensor& before = weights_before_.at(i++);
+    if (!step.gradients.contains(shard.name)) continue;  // state of a router that has no gradient
+    Tensor after = Tensor::like(before);
+    shard.read(after);
+    ops::scale(before, -1);
+    ops::add_to(before, after);
+    updates[shard.name].add(after, /*has_buckets=*/false);
+  }
+  weights_before_.clear();
+  const StatsByName layers = group_by_layer(sum_over_ranks(updates, world_));
+  for (StepStatistics::Layer& layer : step.layers) layer.update_norm = layers.at(layer.name).norm();
 }
 
 std::vector<ExpertLayerStats> expert_stats(const std::vector<LayerRoutingStats>& stats, double tokens) {

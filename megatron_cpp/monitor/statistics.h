@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "megatron_cpp/config/sections/logging_config.h"
 #include "megatron_cpp/step/router_stats.h"
+#include "megatron_cpp/step/training_shards.h"
 #include "megatron_cpp/step/training_state.h"
 
 namespace mcpp {
@@ -46,6 +47,7 @@ struct StepStatistics {
     std::string name;
     double grad_norm = 0;  ///< norm before clipping; the norms of all layers combine to the global norm
     double params_norm = 0;
+    double update_norm = 0;  ///< norm of the change of the weights (master weights) in the step
     std::optional<double> activation_rms,
         activation_max;  ///< statistics of the layer's output in the residual stream; only for transformer layers
   };
@@ -65,13 +67,20 @@ class StatisticsCollector {
   void before_backward(i64 iteration);
   void after_backward();
   /// Returns the statistics of the gradients; call it between backward() and update().
-  StepStatistics gradient_statistics(i64 iteration) const;
-  /// Adds the statistics of the weights after the update. `grad_norm` is the global gradient norm of the step.
-  void add_weights(i64 iteration, double grad_norm, StepStatistics& step) const;
+  StepStatistics gradient_statistics(i64 iteration);
+  /// Adds the statistics of the weights after the update, before the next gradient_statistics(). `grad_norm` is the
+  /// global gradient norm of the step.
+  void add_weights(i64 iteration, double grad_norm, StepStatistics& step);
 
  private:
   bool is_due(i64 interval, i64 iteration) const { return interval > 0 && iteration % interval == 0; }
   bool needs_layer_statistics(i64 iteration) const { return is_due(config_.log_layer_statistics_interval, iteration); }
+  /// Returns the weights that this rank represents, or their master weights.
+  std::vector<NamedShard> owned_weights() const;
+  /// Copies owned_weights() to host memory.
+  void copy_weights();
+  /// Adds the norms of the change of the weights since copy_weights(), and releases the copy.
+  void add_update_norms(StepStatistics& step);
   bool needs_histograms(i64 iteration) const { return is_due(config_.tensorboard_histogram_interval, iteration); }
 
   const LoggingConfig& config_;
@@ -79,6 +88,8 @@ class StatisticsCollector {
   Communicator& world_;
   std::function<bool(i64)> should_log_;
   StatsByName activations_;  // statistics of this rank
+  CpuDevice host_;
+  std::vector<Tensor> weights_before_;  // in the order of owned_weights()
 };
 
 // Load statistics of the experts during training.

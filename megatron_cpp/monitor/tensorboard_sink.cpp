@@ -396,6 +396,7 @@ void TensorboardSink::write_statistics(const StepStatistics& statistics, i64 ite
   for (const StepStatistics::Layer& layer : statistics.layers) {
     event.add_scalar(str("grad-norm/", layer.name), layer.grad_norm);
     event.add_scalar(str("params-norm/", layer.name), layer.params_norm);
+    event.add_scalar(str("update-norm/", layer.name), layer.update_norm);
     if (layer.activation_rms) event.add_scalar(str("activation-rms/", layer.name), *layer.activation_rms);
     if (layer.activation_max) event.add_scalar(str("activation-max/", layer.name), *layer.activation_max);
   }

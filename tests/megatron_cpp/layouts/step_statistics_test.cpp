@@ -50,7 +50,7 @@ Result statistics_of(const RunTask& task, const RunLayout& layout) {
 TEST(StepStatisticsTest, MatchBuffersOnOneRank) {
   const RunTask task = task_of(false);
   const Result result = statistics_of(task, {"one", {}});
-  double squares = 0, zeros = 0, gradient = 0, counted = 0;
+  double squares = 0, zeros = 0, gradient = 0, counted = 0, update = 0, updates = 0;
   run_local_ranks(1, [&](Communicator& world, int) {
     LayoutRank self(task, {"one", {}}, world);
     self.step(0);
@@ -59,16 +59,28 @@ TEST(StepStatisticsTest, MatchBuffersOnOneRank) {
     memory.visit_grads([&](const Param&, i64, const Tensor& values) {
       for (const float x : read_values<float>(values)) zeros += x == 0;
     });
+    std::vector<float> before, after;
+    const auto append_weights = [&](std::vector<float>& all) {
+      memory.visit_weights([&](const Param&, i64, const Tensor& values) {
+        for (const float x : read_values<float>(values)) all.push_back(x);
+      });
+    };
+    append_weights(before);
     self.update(1);
-    memory.visit_weights([&](const Param&, i64, const Tensor& values) {
-      for (const float x : read_values<float>(values)) squares += double(x) * x;
-    });
+    append_weights(after);
+    for (std::size_t i = 0; i < after.size(); ++i) {
+      squares += double(after[i]) * after[i];
+      update += (double(after[i]) - before[i]) * (double(after[i]) - before[i]);
+    }
   });
   EXPECT_NEAR(result.statistics.params_norm.value(), std::sqrt(squares), 1e-9);
   EXPECT_EQ(result.statistics.num_zeros.value(), zeros);
   EXPECT_GE(zeros, config_of(task, {}).model.hidden_size);  // rows of tokens that no sample contains
   for (const StepStatistics::Layer& layer : result.statistics.layers) gradient += layer.grad_norm * layer.grad_norm;
   EXPECT_NEAR(std::sqrt(gradient), result.grad_norm, 1e-9 * result.grad_norm);
+  for (const StepStatistics::Layer& layer : result.statistics.layers) updates += layer.update_norm * layer.update_norm;
+  EXPECT_NEAR(std::sqrt(updates), std::sqrt(update), 1e-6 * std::sqrt(update));
+  EXPECT_GT(update, 0);
   ASSERT_EQ(result.statistics.layers.size(), 7u);
   EXPECT_EQ(result.statistics.layers[0].name, "embedding");
   EXPECT_EQ(result.statistics.layers[4].name, "decoder.layers.3");
@@ -96,6 +108,7 @@ void expect_same(const Result& a, const Result& b, const std::string& name) {
     EXPECT_EQ(x.name, y.name);
     expect_close(x.grad_norm, y.grad_norm);
     expect_close(x.params_norm, y.params_norm);
+    expect_close(x.update_norm, y.update_norm);
     ASSERT_EQ(x.activation_rms.has_value(), y.activation_rms.has_value()) << name << " " << x.name;
     if (!x.activation_rms) continue;
     expect_close(*x.activation_rms, *y.activation_rms);
