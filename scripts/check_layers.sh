@@ -50,7 +50,7 @@ megatron_cpp/setup
 megatron_cpp/setup/datasets megatron_cpp/monitor
 megatron_cpp/resume
 megatron_cpp/inference megatron_cpp/huggingface megatron_cpp/report megatron_cpp/prepare
-megatron_cpp/inference/evaluation
+megatron_cpp/inference/evaluation megatron_cpp/exchange
 megatron_cpp/train
 megatron_cpp/bench
 megatron_cpp/commands/plan

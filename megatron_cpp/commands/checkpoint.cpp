@@ -1,4 +1,4 @@
-// Command megatron_cpp checkpoint ls|show|verify|diff|prune|average|upcycle|import-hf|export-hf.
+// Command megatron_cpp checkpoint ls|show|verify|diff|prune|average|upcycle|import|import-hf|export-hf|export-dcp.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -126,14 +126,6 @@ struct UpcycleOptions {
     MoeConfig::fields(self.moe, visit);
   }
 };
-
-std::optional<DType> dtype_option(const std::string& precision) {
-  if (precision.empty()) return std::nullopt;
-  const auto& names = EnumNames<Precision>::value;
-  const auto named = std::ranges::find(names, precision);
-  check_input(named != names.end(), "--precision: \"", precision, "\": must be one of fp32, bf16, fp16");
-  return dtype_of(static_cast<Precision>(named - names.begin()));
-}
 
 /// Reads the single path argument of a subcommand. Returns false if --help was requested.
 bool read_path(Arguments args, const char* command, const char* summary, PathOptions& options, const Log& log) {
@@ -369,8 +361,10 @@ ExitCode checkpoint_command(Arguments args, Log& log) {
       Command{"prune", "remove old checkpoints", prune_folder},
       Command{"average", "average the weights of several checkpoints", average_checkpoints},
       Command{"upcycle", "convert a dense model to a mixture of experts", upcycle},
+      Command{"import", "continue a training run of PyTorch, torchtitan or Megatron-LM", import_checkpoint},
       Command{"import-hf", "convert from a Hugging Face model", import_hf},
       Command{"export-hf", "convert to a Hugging Face model", export_hf},
+      Command{"export-dcp", "convert to a distributed checkpoint of PyTorch", export_dcp},
   };
   return run_subcommand("checkpoint", kSubcommands, args, log);
 }

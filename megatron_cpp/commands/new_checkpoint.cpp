@@ -1,5 +1,6 @@
 #include "megatron_cpp/commands/new_checkpoint.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "checkpoint/directory/folder.h"
@@ -9,6 +10,14 @@
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 
 namespace mcpp {
+
+std::optional<DType> dtype_option(const std::string& precision) {
+  if (precision.empty()) return std::nullopt;
+  const auto& names = EnumNames<Precision>::value;
+  const auto named = std::ranges::find(names, precision);
+  check_input(named != names.end(), "--precision: \"", precision, "\": must be one of fp32, bf16, fp16");
+  return dtype_of(static_cast<Precision>(named - names.begin()));
+}
 
 void check_without_checkpoints(const Path& folder) {
   check_input(checkpoints_in(folder).empty(), "--save: ", folder.string(),

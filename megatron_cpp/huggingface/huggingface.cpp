@@ -20,12 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Throws if a tensor has non-finite values, or values that its element type cannot represent. `what` names it.
-void check_finite(const Tensor& values, const std::string& what) {
-  check_input(std::isfinite(ops::sum_of_squares(values)), what, " has NaN or infinite values as ",
-              name_of(values.dtype()), ": the model is unusable");
-}
-
 /// Source of our parameters, each of which is assembled from the files when it is read.
 class ImportedWeights final : public ShardSource {
  public:
@@ -162,7 +156,7 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
     check_tensors(reader, rule, folder.string());
     check_copies(reader, rule, folder.string());
   };
-  std::vector<WeightRule> rules = weight_map(model, family, is_bare_model ? "" : family.base, check);
+  std::vector<WeightRule> rules = weight_map(model, weight_names(family, is_bare_model ? "" : family.base), check);
   std::vector<std::string> skipped = check_all_used(reader, rules, prediction.skipped, family, folder.string());
   const DType type = dtype.value_or(stored_type(reader, rules));
   const bool ignores_index = reader.ignores_index();

@@ -1,6 +1,7 @@
 #include "megatron_cpp/huggingface/weight_map.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -8,6 +9,7 @@
 
 #include "model/layers/moe/router.h"
 #include "model/meta_model.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {
@@ -57,25 +59,24 @@ i64 branch_of(const NameParts& name, const ModelConfig& model) {
 }
 
 /// Returns the prefix of the foreign tensors of a parameter.
-std::string prefix_of(const NameParts& name, const ModelConfig& model, const Family& family, std::string_view base) {
-  if (name.place == NamePlace::Model) return std::string(base);
-  if (name.place == NamePlace::Layer) return str(base, family.layers, name.layer, ".");
-  if (family.traits.prediction == PredictionForm::After)
-    return str(base, family.layers, model.num_layers + name.layer, ".");
-  if (family.traits.prediction == PredictionForm::Branches) return str("mtp.layers.", branch_of(name, model), ".");
+std::string prefix_of(const NameParts& name, const ModelConfig& model, const WeightNames& names) {
+  if (name.place == NamePlace::Model) return std::string(names.base);
+  if (name.place == NamePlace::Layer) return str(names.base, names.layers, name.layer, ".");
+  if (names.prediction == PredictionForm::After)
+    return str(names.base, names.layers, model.num_layers + name.layer, ".");
+  if (names.prediction == PredictionForm::Branches) return str("mtp.layers.", branch_of(name, model), ".");
   return name.place == NamePlace::Prediction ? "mtp." : str("mtp.layers.", name.layer, ".");
 }
 
 /// Returns the names of the copies of a parameter, the word embeddings or the output matrix, in layers for multi-token
 /// prediction.
-std::vector<std::string> copies_of(const std::string& module, const ModelConfig& model, const Family& family,
-                                   std::string_view base) {
+std::vector<std::string> copies_of(const std::string& module, const ModelConfig& model, const WeightNames& names) {
   std::vector<std::string> copies;
-  if (family.traits.prediction != PredictionForm::After) return copies;
+  if (names.prediction != PredictionForm::After) return copies;
   const bool is_embedding = module == "embedding.word_embeddings",
              is_output = module == "output_layer" || (is_embedding && !model.untie_embeddings_and_output_weights);
   for (i64 layer = model.num_layers; layer < model.num_blocks(); ++layer) {
-    const std::string prefix = str(base, family.layers, layer, ".");
+    const std::string prefix = str(names.base, names.layers, layer, ".");
     if (is_embedding) copies.push_back(prefix + "embed_tokens.weight");
     if (is_output) copies.push_back(prefix + "shared_head.head.weight");
   }
@@ -302,27 +303,34 @@ void on_bits(DType dtype, F&& f) {
 
 }  // namespace
 
-std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
+WeightNames weight_names(const Family& family, std::string_view base) {
+  return {.base = base,
+          .layers = family.layers,
+          .output = family.output,
+          .prediction = family.traits.prediction,
+          .counterparts = counterparts(family)};
+}
+
+std::vector<WeightRule> weight_map(const ModelConfig& model, const WeightNames& names,
                                    const std::function<void(const WeightRule&)>& check) {
-  const std::vector<Counterpart> names = counterparts(family);
   std::vector<WeightRule> rules;
   const auto add = [&](const std::string& ours, const Shape& shape, std::optional<DType> dtype) {
     const NameParts name = parts_of(ours);
-    const auto it = std::ranges::find(names, name.module, &Counterpart::ours);
-    MCPP_CHECK(it != names.end(), ours, " has no counterpart");
+    const auto it = std::ranges::find(names.counterparts, name.module, &Counterpart::ours);
+    check_input(it != names.counterparts.end(), ours, " has no counterpart in this format");
     WeightRule rule{.name = ours,
                     .shape = shape,
                     .foreign = {},
                     .moves = {},
                     .dtype = dtype,
-                    .copies = copies_of(name.module, model, family, base)};
-    const std::string where = prefix_of(name, model, family, base);
+                    .copies = copies_of(name.module, model, names)};
+    const std::string where = prefix_of(name, model, names);
     const bool is_stored_experts = it->conversion == WeightConversion::Experts ||
                                    it->conversion == WeightConversion::ExpertsInterleaved,
                is_bias = name.suffix == ".bias";
     const std::string suffix = !is_stored_experts ? name.suffix : is_bias ? "_bias" : "";
     for (const std::string_view theirs : it->theirs) rule.foreign.push_back({str(where, theirs, suffix), {}});
-    if (name.module == "output_layer") rule.foreign.push_back({str(family.output, name.suffix), {}});
+    if (name.module == "output_layer") rule.foreign.push_back({str(names.output, name.suffix), {}});
     add_moves(rule, it->conversion, name, model);
     if (check) check(rule);
     rules.push_back(std::move(rule));
@@ -349,6 +357,11 @@ Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign) {
     }
   });
   return ours;
+}
+
+void check_finite(const Tensor& values, const std::string& what) {
+  check_input(std::isfinite(ops::sum_of_squares(values)), what, " has NaN or infinite values as ",
+              name_of(values.dtype()), ": the model is unusable");
 }
 
 std::vector<ForeignParts> foreign_tensors(const std::vector<WeightRule>& rules) {

@@ -63,18 +63,33 @@ struct WeightRule {
 /// the input projection, or the weight or bias of the convolution.
 void add_mamba_rows(WeightRule& rule, const ScanShape& shape);
 
-/// Returns the rules for all parameters of a model, word embeddings first. The family must be able to express the
-/// model. `base` is the prefix of the foreign names: the family's prefix, or "" for files of GPT-2's bare model.
-/// `check` is called with each rule before the next rule is created and may throw, which bounds the memory if
-/// config.json has far larger sizes than the tensors.
-std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family, std::string_view base,
+/// Names of the weights in a format.
+struct WeightNames {
+  /// Prefix of names outside the layers, prefix of those inside a layer (before its number), and name of the output
+  /// matrix.
+  std::string_view base, layers, output;
+  PredictionForm prediction = PredictionForm::None;
+  std::vector<Counterpart> counterparts;
+};
+/// Returns the names of a Hugging Face family. `base` is the family's prefix, or "" for files of GPT-2's bare model.
+WeightNames weight_names(const Family& family, std::string_view base);
+
+/// Returns the rules for all parameters of a model, word embeddings first. Throws BadInput if the format has no name
+/// for one of them. `check` is called with each rule before the next rule is created and may throw, which bounds the
+/// memory if config.json has far larger sizes than the tensors.
+std::vector<WeightRule> weight_map(const ModelConfig& model, const WeightNames& names,
                                    const std::function<void(const WeightRule&)>& check = {});
+/// Returns the rules for a Hugging Face family, which must be able to express the model.
 inline std::vector<WeightRule> weight_map(const ModelConfig& model, const Family& family) {
-  return weight_map(model, family, family.base);
+  return weight_map(model, weight_names(family, family.base));
 }
 
 /// Returns our parameter, assembled from the tensors of rule.foreign in the same order. All must have one type.
 Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign);
+
+/// Throws BadInput if a tensor has non-finite values, or values that its element type cannot represent. `what` names
+/// it.
+void check_finite(const Tensor& values, const std::string& what);
 
 /// Foreign tensor and all rules that use rows of it.
 struct ForeignParts {

@@ -292,7 +292,7 @@ void save_tokenizer(const Config& config, Session& session, const std::string& c
   });
 }
 
-RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress) {
+RunState run_state(const Config& config, const TrainingProgress& progress, i64 optimizer_steps) {
   RunState run;
   run.iteration = progress.iteration;
   run.consumed_samples = progress.consumed_samples;
@@ -302,14 +302,23 @@ RunState run_state(const Config& config, const TrainingState& state, const Train
   run.program_version = version_text();
   store_special_tokens(progress.special_tokens, run);
   run.extra[kTrainedSamples] = str(progress.trained_samples);
-  run.extra[kOptimizerSteps] = str(state.optimizer().steps());
+  run.extra[kOptimizerSteps] = str(optimizer_steps);
   run.extra[kConsecutiveSkips] = str(progress.consecutive_skips);
   run.extra[kRollbacks] = str(progress.rollbacks);
   run.extra[kRecentLosses] = values_text(progress.spikes.losses);
   run.extra[kRecentGradNorms] = values_text(progress.spikes.grad_norms);
+  return run;
+}
+
+RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress) {
+  RunState run = run_state(config, progress, state.optimizer().steps());
   if (state.loss_scale().is_dynamic()) run.extra[kLossScale] = state.loss_scale().state();
   store_stage(config, progress.stage, run);
   return run;
+}
+
+std::optional<i64> optimizer_steps_of(const RunState& run) {
+  return run.extra.contains(kOptimizerSteps) ? std::optional(extra_count(run, kOptimizerSteps)) : std::nullopt;
 }
 
 SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log) {

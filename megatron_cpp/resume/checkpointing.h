@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/log.h"
@@ -92,6 +93,11 @@ void save_tokenizer(const Config& config, Session& session, const std::string& c
 
 /// Returns the state that a checkpoint stores in addition to tensors, without its sources (tokenizer and datasets).
 RunState run_state(const Config& config, const TrainingState& state, const TrainingProgress& progress);
+/// Returns the state of a run whose optimizer has made this number of updates, without a loss scale.
+RunState run_state(const Config& config, const TrainingProgress& progress, i64 optimizer_steps);
+
+/// Returns the number of updates of the optimizer; std::nullopt if the checkpoint has only weights.
+std::optional<i64> optimizer_steps_of(const RunState& run);
 
 /// Returns the special tokens stored in a checkpoint; none if the run has a different tokenizer than the checkpoint.
 SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);

@@ -497,7 +497,8 @@ TEST_F(HuggingfaceTest, RejectsAbsurdSizesImmediately) {
   model.num_layers = 100'000;
   int made = 0;
   const auto refuse_tenth = [&](const WeightRule&) { check_input(++made < 10, "the tenth"); };
-  EXPECT_CONTAINS(error_of([&] { weight_map(model, exporting_family(model), "", refuse_tenth); }), "the tenth");
+  EXPECT_CONTAINS(error_of([&] { weight_map(model, weight_names(exporting_family(model), ""), refuse_tenth); }),
+                  "the tenth");
   EXPECT_EQ(made, 10);
 }
 

@@ -1,0 +1,229 @@
+// Training runs of PyTorch, torchtitan's format and Megatron Core continue here: the losses of the next steps equal
+// those of the original program, on several layouts. tests/foreign/make_golden.py wrote the checkpoints and the losses.
+#include "megatron_cpp/exchange/import_run.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/load/reader.h"
+#include "checkpoint/save/writer.h"
+#include "megatron_cpp/step/training_shards.h"
+#include "tests/support/errors.h"
+#include "tests/support/golden_folder.h"
+#include "tests/support/layouts/layout_run.h"
+#include "tests/support/scratch_folder.h"
+#include "tests/support/zip_file.h"
+
+namespace mcpp::import_run_test {
+namespace {
+
+using test::error_of;
+using test::Numbers;
+using test::RunLayout;
+using test::RunTask;
+
+constexpr i64 kStepsBefore = 3, kBatch = 4;
+
+/// The run of make_golden.py.
+const std::string kConfig = R"([model]
+num_layers = 2
+hidden_size = 16
+num_attention_heads = 4
+num_query_groups = 2
+ffn_hidden_size = 16
+vocab_size = 24
+make_vocab_size_divisible_by = 32
+seq_length = 16
+position_embedding_type = "rope"
+normalization = "RMSNorm"
+norm_epsilon = 1e-5
+activation_func = "swiglu"
+add_bias_linear = false
+untie_embeddings_and_output_weights = true
+hidden_dropout = 0.0
+attention_dropout = 0.0
+[optimizer]
+lr = 1e-2
+lr_decay_style = "constant"
+weight_decay = 0.1
+adam_beta1 = 0.9
+adam_beta2 = 0.95
+clip_grad = 0.0
+[training]
+global_batch_size = 4
+train_iters = 100
+)";
+
+struct Expected {
+  std::vector<std::vector<i32>> samples;
+  Numbers losses;
+};
+
+class ImportRunTest : public testing::Test {
+ protected:
+  ImportRunTest() { write_file_atomic(config(), kConfig); }
+
+  Path config() const { return folder_ / "run.toml"; }
+  Path unpack(const std::string& name) {
+    test::unpack_foreign(name, folder_ / name);
+    const auto json = nlohmann::json::parse(read_text_file(folder_ / name / "expected.json"));
+    expected_.losses = json["losses"].get<Numbers>();
+    expected_.samples.clear();
+    for (const auto& step : json["tokens"])
+      for (const auto& sample : step) expected_.samples.push_back(sample.get<std::vector<i32>>());
+    return folder_ / name;
+  }
+
+  /// Imports a run and saves the checkpoint. Returns its path.
+  Path import(const ImportRequest& request) {
+    ImportedRun run = import_run(request, host_);
+    EXPECT_TRUE(run.has_optimizer);
+    EXPECT_EQ(run.progress.iteration, kStepsBefore);
+    EXPECT_EQ(run.progress.consumed_samples, kStepsBefore * kBatch);
+    EXPECT_EQ(run.optimizer_steps, kStepsBefore);
+    config_ = run.config;
+    const auto self = make_self_communicator();
+    return save_checkpoint(folder_ / "imported", run_state(run.config, run.progress, run.optimizer_steps), *run.shards,
+                           *self, Log());
+  }
+
+  /// Returns the losses of a run that continues from a checkpoint.
+  Numbers continue_run(const Path& checkpoint, const RunLayout& layout) {
+    RunTask task{.model = config_.model, .optimizer = config_.optimizer, .global_batch_size = kBatch, .tokens = {}};
+    task.weight_decay = config_.optimizer.weight_decay;
+    task.lr = [&](i64) { return config_.optimizer.lr; };
+    task.tokens = [&](i64 sample) { return expected_.samples.at(static_cast<std::size_t>(sample)); };
+    Numbers losses;
+    run_local_ranks(layout.ranks(), [&](Communicator& ranks, int rank) {
+      test::LayoutRank self(task, layout, ranks);
+      CheckpointReader reader(checkpoint);
+      std::vector<NamedShard> shards = shards_to_load(self.state());
+      EXPECT_FALSE(reader.load(shards, {ranks, ranks}).has_value());
+      self.state().publish_weights();
+      restore_counters(config_, self.state(), reader, Log());
+      for (std::size_t step = 0; step < expected_.losses.size(); ++step) {
+        const double loss = self.step(static_cast<i64>(step)).loss;
+        if (rank == 0) losses.push_back(loss);
+      }
+    });
+    return losses;
+  }
+
+  void expect_same_losses(const Path& checkpoint, const RunLayout& layout) {
+    SCOPED_TRACE(layout.name);
+    const Numbers losses = continue_run(checkpoint, layout);
+    ASSERT_EQ(losses.size(), expected_.losses.size());
+    for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected_.losses[i], 1e-5) << "step " << i;
+  }
+  void expect_continues(const ImportRequest& request) {
+    const Path checkpoint = import(request);
+    expect_same_losses(checkpoint, {"one rank", {}});
+    expect_same_losses(checkpoint, {"tp2", {.tp = 2}});
+    expect_same_losses(checkpoint, {"pp2_dp2_zero1", {.pp = 2, .dp = 2, .zero_stage = 1}});
+    expect_same_losses(checkpoint, {"dp4_zero3", {.dp = 4, .zero_stage = 3}});
+  }
+  std::string import_error(const ImportRequest& request) {
+    return error_of([&] {
+      ImportedRun run = import_run(request, host_);
+      for (std::size_t i = 0; i < run.shards->shards().size(); ++i) run.shards->data(i);
+    });
+  }
+  void write_config(const std::string& from, const std::string& to) {
+    std::string text = kConfig;
+    text.replace(text.find(from), from.size(), to);
+    write_file_atomic(config(), text);
+  }
+
+  test::ScratchFolder folder_;
+  CpuDevice host_;
+  Config config_;
+  Expected expected_;
+};
+
+TEST_F(ImportRunTest, ContinuesDistributedCheckpointLikePyTorch) {
+  expect_continues({.path = unpack("torchtitan"), .config = config()});
+}
+
+TEST_F(ImportRunTest, ContinuesStateDictLikePyTorch) {
+  expect_continues({.path = unpack("state_dict") / "run.pt", .config = config()});
+}
+
+TEST_F(ImportRunTest, ContinuesMegatronCoreWithItsOwnArguments) {
+  expect_continues({.path = unpack("megatron_dist")});
+  EXPECT_EQ(config_.model.num_query_groups, 2);
+  EXPECT_EQ(config_.optimizer.adam_beta2, 0.95);
+  EXPECT_EQ(config_.training.global_batch_size, 4);
+}
+
+TEST_F(ImportRunTest, ImportsAlsoTheLegacyWeightsOfMegatronCore) {
+  const Path folder = unpack("megatron_legacy");
+  ImportedRun legacy = import_run({.path = folder}, host_),
+              sharded = import_run({.path = unpack("megatron_dist"), .weights_only = true}, host_);
+  EXPECT_FALSE(legacy.has_optimizer);
+  ASSERT_EQ(legacy.shards->shards().size(), sharded.shards->shards().size());
+  for (std::size_t i = 0; i < legacy.shards->shards().size(); ++i) {
+    EXPECT_EQ(legacy.shards->shards()[i].name, sharded.shards->shards()[i].name);
+    EXPECT_EQ(test::to_doubles(legacy.shards->data(i)), test::to_doubles(sharded.shards->data(i)));
+  }
+  std::filesystem::remove_all(folder / "iter_0000003/mp_rank_00");
+  EXPECT_CONTAINS(import_error({.path = folder}), "has none of .metadata");
+  std::filesystem::create_directories(folder / "iter_0000003/mp_rank_00_000");
+  EXPECT_CONTAINS(import_error({.path = folder}), "has none of .metadata");
+}
+
+TEST_F(ImportRunTest, KeepsFp32WeightsAsMasterWeightsOfLowPrecision) {
+  ImportedRun full = import_run({.path = unpack("torchtitan"), .config = config()}, host_),
+              half = import_run({.path = folder_ / "torchtitan", .config = config(), .dtype = DType::BF16}, host_);
+  std::map<std::string, Numbers> weights;
+  for (std::size_t i = 0; i < full.shards->shards().size(); ++i)
+    weights[full.shards->shards()[i].name] = test::to_doubles(full.shards->data(i));
+  int masters = 0;
+  for (std::size_t i = 0; i < half.shards->shards().size(); ++i) {
+    const ShardSpec& spec = half.shards->shards()[i];
+    if (is_model_tensor(spec.name)) {
+      EXPECT_EQ(spec.dtype, DType::BF16);
+    }
+    if (!spec.name.starts_with("optimizer/master/")) continue;
+    ++masters;
+    EXPECT_EQ(spec.dtype, DType::F32);
+    EXPECT_EQ(test::to_doubles(half.shards->data(i)), weights.at(model_tensor(spec.name.substr(17))));
+  }
+  EXPECT_EQ(masters, 15);
+}
+
+TEST_F(ImportRunTest, AcceptsOtherProgress) {
+  const ImportRequest request{
+      .path = unpack("torchtitan"), .config = config(), .iteration = 5, .consumed_samples = 1000};
+  const ImportedRun run = import_run(request, host_);
+  EXPECT_EQ(run.progress.iteration, 5);
+  EXPECT_EQ(run.progress.skipped_iterations, 2);
+  EXPECT_EQ(run.progress.consumed_samples, 1000);
+  EXPECT_CONTAINS(import_error({.path = request.path, .config = config(), .iteration = 2}),
+                  "has 2 iterations, but 3 updates of the optimizer; pass --iteration");
+}
+
+TEST_F(ImportRunTest, RejectsConfigurationsThatDoNotFit) {
+  const Path path = unpack("torchtitan");
+  const ImportRequest request{.path = path, .config = config()};
+  EXPECT_CONTAINS(import_error({.path = path}), "does not state the model; pass --config");
+  write_config("ffn_hidden_size = 16", "ffn_hidden_size = 32");
+  EXPECT_CONTAINS(import_error(request),
+                  "feed_forward.w1.weight has shape [16, 16], but the configuration requires [32, 16]");
+  write_config("num_layers = 2", "num_layers = 1");
+  EXPECT_CONTAINS(import_error(request), "has no counterpart in the model of the configuration");
+  write_config("num_layers = 2", "num_layers = 3");
+  EXPECT_CONTAINS(import_error(request), "has no tensor layers.2.");
+  write_config("vocab_size = 24", "vocab_size = 25");
+  EXPECT_CONTAINS(import_error(request),
+                  "tok_embeddings.weight has shape [24, 16], but the configuration requires [25, 16]");
+  write_config("add_bias_linear = false", "add_bias_linear = true");
+  EXPECT_CONTAINS(import_error(request), "has no tensor layers.0.");
+  write_config("adam_beta1 = 0.9\nadam_beta2 = 0.95\n", "optimizer = \"sgd\"\n");
+  EXPECT_CONTAINS(import_error(request), "the checkpoint has the state of AdamW");
+  EXPECT_CONTAINS(import_error({.path = folder_ / "absent"}), "absent: no such file or folder");
+  EXPECT_CONTAINS(import_error({.path = folder_.path()}), "has none of .metadata");
+}
+
+}  // namespace
+}  // namespace mcpp::import_run_test
