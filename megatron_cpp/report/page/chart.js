@@ -26,7 +26,7 @@ const pathOf = (points) => {
   return text;
 };
 
-/** Chart of curves {run, label, xs, ys, dash, hasMarks} with ascending xs. */
+/** Chart of curves {run, label, xs, ys, dash, hasMarks, isExact} with ascending xs; exact curves are not smoothed. */
 class Chart {
   /** `spec` is {key, title, unit, format, curves(), marks()}; `state` holds the user's settings. */
   constructor(spec, state) {
@@ -99,7 +99,7 @@ class Chart {
   }
 
   paths(curve) {
-    const smoothing = curve.hasMarks ? 0 : this.state.smoothing, stroke = curve.run.color, parts = [];
+    const smoothing = curve.isExact ? 0 : this.state.smoothing, stroke = curve.run.color, parts = [];
     const line = (ys, kind) => svg("path", { class: `curve ${kind}`, stroke, "stroke-dasharray": curve.dash,
       d: pathOf(this.points(curve, ys)) });
     if (smoothing > 0) parts.push(line(curve.ys, "raw"));

@@ -4,9 +4,9 @@ const varies = (values) => values.some((v) => Number.isFinite(v) && v !== values
 const isNonZero = (values) => values.some((v) => Number.isFinite(v) && v !== 0);
 const isThere = (values) => values.some(Number.isFinite);
 
-/** Columns of steps, in page order; `when` returns whether a run's values deserve a chart. */
+/** Columns of steps, in page order. `when` returns whether a run's values deserve a chart; settings are not smoothed. */
 const STEP_CHARTS = [
-  { key: "learning_rate", title: "Learning rate" },
+  { key: "learning_rate", title: "Learning rate", isSetting: true },
   { key: "grad_norm", title: "Gradient norm" },
   { key: "tokens_per_second", title: "Throughput", unit: "tokens/s" },
   { key: "mfu", title: "MFU", unit: "of the peak", format: formatPercent },
@@ -18,16 +18,17 @@ const STEP_CHARTS = [
   { key: "largest_expert_load", title: "Largest expert load", unit: "over the mean" },
   { key: "load_balancing_loss", title: "Load balancing loss", when: isNonZero },
   { key: "dropped_tokens", title: "Dropped tokens", format: formatPercent, when: isNonZero },
-  { key: "global_batch_size", title: "Global batch size", when: varies },
-  { key: "loss_scale", title: "Loss scale", when: varies },
+  { key: "global_batch_size", title: "Global batch size", when: varies, isSetting: true },
+  { key: "loss_scale", title: "Loss scale", when: varies, isSetting: true },
   { key: "skipped_iterations", title: "Skipped iterations", when: isNonZero },
   { key: "nan_iterations", title: "Iterations without a finite loss", when: isNonZero },
 ];
 const NOT_CHARTED = ["iteration", "lm_loss", "consumed_samples", "tokens", "time", "training_seconds"];
 
-function stepCurves(state, key) {
+function stepCurves(state, key, isExact = false) {
   return runs.filter((run) => run.steps.columns[key]).map((run) => ({
-    run, label: run.name, xs: run.steps.columns[state.axis().column], ys: run.steps.columns[key], dash: run.dash }));
+    run, label: run.name, xs: run.steps.columns[state.axis().column], ys: run.steps.columns[key], dash: run.dash,
+    isExact }));
 }
 
 const isTask = (split) => split.startsWith("task-");
@@ -36,7 +37,7 @@ const isTask = (split) => split.startsWith("task-");
 function evaluationCurves(state, split, label) {
   return runs.filter((run) => run.evaluations[split]).map((run) => {
     const columns = run.evaluations[split].columns;
-    return { run, label: label(run), xs: columns[state.axis().column], hasMarks: true, dash: "5 3",
+    return { run, label: label(run), xs: columns[state.axis().column], hasMarks: true, isExact: true, dash: "5 3",
       ys: columns[isTask(split) ? "acc" : "lm_loss"] ?? column(undefined, columns.iteration.length) };
   });
 }
@@ -71,6 +72,6 @@ function chartSpecs(state) {
       : { key, title: key.replaceAll("_", " ") }));
   const steps = [...STEP_CHARTS, ...others]
     .filter(({ key, when = isThere }) => runs.some((run) => run.steps.columns[key] && when(run.steps.columns[key])))
-    .map((spec) => ({ format: formatNumber, ...spec, curves: () => stepCurves(state, spec.key) }));
+    .map((spec) => ({ format: formatNumber, ...spec, curves: () => stepCurves(state, spec.key, spec.isSetting) }));
   return [loss, ...evaluations, ...steps];
 }
