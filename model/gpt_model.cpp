@@ -239,7 +239,8 @@ GPTModel::Losses GPTModel::loss(const Tensor& input, const Targets& targets, dou
 GPTModel::Losses GPTModel::output_losses(const Tensor& hidden, const Targets& targets, double grad_scale,
                                          MicrobatchContext& microbatch) {
   const Tensor normalized = output_->normalize(hidden, microbatch);
-  Losses losses{.next = output_->loss_of_normalized(normalized, targets.next, grad_scale, microbatch)};
+  Losses losses{.next = output_->loss_of_normalized(normalized, targets.next, grad_scale,
+                                                    context_.config.output_z_loss_coeff, microbatch)};
   if (mtp_ && microbatch.saves_for_backward)
     losses.future = mtp_->loss(normalized, targets.future, grad_scale, microbatch);
   return losses;

@@ -145,7 +145,8 @@ std::vector<TokenLosses> MultiTokenPrediction::loss(const Tensor& hidden, std::s
   Tensor h = hidden;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     h = layers_[i]->forward({.embedding = embed(future[i].tokens, microbatch), .hidden = h}, microbatch);
-    losses.push_back(output_.loss_of_normalized(h, future[i].targets, grad_scale * factor, microbatch));
+    losses.push_back(
+        output_.loss_of_normalized(h, future[i].targets, grad_scale * factor, /*z_loss_coeff=*/0, microbatch));
   }
   return losses;
 }

@@ -287,6 +287,7 @@ ModelConfig canonical_form(ModelConfig m) {
   m.mtp_hybrid_layer_pattern.clear();  // unsupported_keys() compares the blocks
   m.mtp_loss_scaling_factor = defaults.mtp_loss_scaling_factor;
   m.hidden_dropout = m.attention_dropout = m.init_method_std = m.embedding_init_method_std = 0;
+  m.output_z_loss_coeff = 0;
   m.moe.router_dtype = defaults.moe.router_dtype;
   m.moe.router_load_balancing_type = defaults.moe.router_load_balancing_type;
   m.moe.aux_loss_coeff = 0;

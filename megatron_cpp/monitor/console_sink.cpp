@@ -48,6 +48,7 @@ std::string iteration_line(const IterationStats& stats, std::chrono::system_cloc
   field("lm loss", scientific(stats.lm_loss, 6));
   for (std::size_t i = 0; i < stats.mtp_losses.size(); ++i)
     field(str("mtp_", i + 1, " loss").c_str(), scientific(stats.mtp_losses[i], 6));
+  if (stats.output_z_loss > 0) field("output z loss", scientific(stats.output_z_loss, 6));
   field("loss scale", fixed(stats.loss_scale, 1));
   field("grad norm", fixed(stats.grad_norm, 3));
   if (stats.num_zeros) field("num zeros", fixed(*stats.num_zeros, 0));

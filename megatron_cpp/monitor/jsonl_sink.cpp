@@ -87,6 +87,7 @@ void JsonlSink::write_train(const IterationStats& stats) {
                      {"tflops", stats.tflops},
                      {"time", utc_now()}};
   if (!stats.mtp_losses.empty()) object["mtp_losses"] = stats.mtp_losses;
+  if (stats.output_z_loss > 0) object["output_z_loss"] = stats.output_z_loss;
   if (stats.mfu) object["mfu"] = *stats.mfu;
   if (stats.params_norm) object["params_norm"] = *stats.params_norm;
   if (stats.num_zeros) object["num_zeros"] = *stats.num_zeros;

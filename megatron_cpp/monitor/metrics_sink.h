@@ -25,6 +25,7 @@ struct IterationStats {
   i64 global_batch_size = 0;
   double lm_loss = 0;
   std::vector<double> mtp_losses = {};  ///< loss of each layer of multi-token prediction in the last iteration
+  double output_z_loss = 0;             ///< z-loss of the output in the last iteration; 0 = none
   double loss_scale = 1;
   double grad_norm = 0;
   i64 skipped_iterations = 0;  ///< number of skipped iterations since the previous line

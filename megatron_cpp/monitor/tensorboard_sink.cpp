@@ -347,6 +347,7 @@ void TensorboardSink::write_curves(const StepRecord& finished) {
   record.add_on_both_axes(kLoss, step.lm_loss);
   for (std::size_t i = 0; i < step.mtp_losses.size(); ++i)
     record.add_on_both_axes(str("mtp_", i + 1, " loss"), step.mtp_losses[i]);
+  if (step.output_z_loss > 0) record.add_on_both_axes("output_z_loss", step.output_z_loss);
   record.add_on_both_axes("learning-rate", step.learning_rate);
   if (config_.stage) record.add_on_both_axes("stage", static_cast<double>(config_.stage->number));
   record.add_on_both_axes("batch-size", static_cast<double>(step.global_batch_size));

@@ -102,6 +102,8 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   };
   add(losses.next);
   std::ranges::for_each(losses.future, std::ref(add));
+  if (Tensor sum = totals_.flat(totals_.numel() - 1, 1); losses.next.z_loss.defined())
+    ops::add_to(losses.next.z_loss, sum);
   return {};
 }
 

@@ -34,9 +34,9 @@ class ModelStage final : public PipelineStage {
   ModelStage(GPTModel& model, int chunk) : model_(model), chunk_(chunk) {}
 
   /// Prepares a run of a schedule. `batches` and `step` must outlive it. `grad_scale` multiplies the gradients. The
-  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2 + 2 mtp_num_layers], first
-  /// those of the model, then those of each layer of multi-token prediction. `step` is polled before each pass; once it
-  /// is aborted, nothing more is computed and zeros are sent to the other stages.
+  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2 + 2 mtp_num_layers + 1],
+  /// first those of the model, then those of each layer of multi-token prediction, and last the sum of z-losses. `step`
+  /// is polled before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
   void begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
              InterruptibleStep& step);
 

@@ -16,7 +16,7 @@ namespace mcpp {
 namespace {
 
 // Layout of the values that ranks exchange for a step: StepScalars, StopRequest, whether any rank aborted, and the
-// losses and targets of the layers of multi-token prediction.
+// losses and targets of the layers of multi-token prediction, then the sum of z-losses.
 constexpr i64 kStepStopRequest = StepScalars::kCount, kAborted = kStepStopRequest + StopRequest::kCount,
               kMtpTotals = kAborted + 1;
 // Layout for an evaluation: totals_, then StopRequest.
@@ -61,7 +61,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       routers_(context.config, models(), parallel_.world, device_),
       logits_(context.config, optimizer, models(), parallel_.world, device_),
       has_qk_clip_(optimizer.qk_clip),
-      totals_(Tensor::zeros({2 + 2 * context.config.mtp_num_layers}, DType::F64, device_, MemoryClass::Other)),
+      totals_(Tensor::zeros({2 + 2 * context.config.mtp_num_layers + 1}, DType::F64, device_, MemoryClass::Other)),
       step_scalars_(Tensor::zeros({kMtpTotals + totals_.numel() - 2}, DType::F64, device_, MemoryClass::Other)),
       step_readback_(make_async_readback(device_, step_scalars_.numel())),
       step_(*parallel_.layer_group) {
@@ -212,10 +212,9 @@ void TrainingState::update(const StepOptions& options) {
     const ProfileRange norm(device_, profiler_, "optimizer-clip-main-grad", Detail::Microbatch);
     ops::copy(optimizer_.compute_update_scale(totals_.flat(0, 2), rule), decided);
   }
-  if (const i64 count = totals_.numel() - 2; count > 0) {
-    Tensor mtp_totals = step_scalars_.flat(kMtpTotals, count);
-    ops::copy(totals_.flat(2, count), mtp_totals);
-  }
+  const i64 count = totals_.numel() - 2;
+  Tensor more_totals = step_scalars_.flat(kMtpTotals, count);
+  ops::copy(totals_.flat(2, count), more_totals);
   write_stop_request(kStepStopRequest, step_scalars_);
   Tensor aborted = step_scalars_.flat(kAborted, 1);
   write_values<double>({double(step_.is_aborted())}, aborted);
@@ -269,10 +268,11 @@ StepOutcome TrainingState::outcome() {
   Overflow overflow = loss_scale_.update(status == StepStatus::NotFinite);
   if (!std::isfinite(values[StepScalars::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
   std::vector<double> mtp_losses;
-  for (std::size_t i = kMtpTotals; i < values.size(); i += 2) mtp_losses.push_back(values[i] / values[i + 1]);
+  for (std::size_t i = kMtpTotals; i + 1 < values.size(); i += 2) mtp_losses.push_back(values[i] / values[i + 1]);
   return {.loss = values[StepScalars::kLoss],
           .tokens = static_cast<i64>(values[StepScalars::kTargets]),
           .mtp_losses = std::move(mtp_losses),
+          .output_z_loss = values.back() / values[StepScalars::kTargets],
           .grad_norm = values[StepScalars::kGradNorm],
           .status = status,
           .is_skipped = is_skipped,

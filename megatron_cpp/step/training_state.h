@@ -22,6 +22,7 @@ struct StepOutcome {
   double loss = 0;  ///< mean over the target tokens of the global batch; infinity if non-finite on any rank
   i64 tokens = 0;   ///< target tokens in the global batch
   std::vector<double> mtp_losses = {};  ///< mean loss of each layer of multi-token prediction
+  double output_z_loss = 0;             ///< mean z-loss of the output, which `loss` does not include
   double grad_norm = 0;                 ///< norm before clipping; infinity if non-finite on any rank
   /// Worst status over all ranks. NotFinite refers to the loss or the gradient.
   StepStatus status = StepStatus::Fine;
@@ -112,7 +113,7 @@ class TrainingState {
   /// Calls backward(), update() and outcome().
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
   /// Returns the sum of losses and the number of targets of this rank, fp64 [2], followed by two such values for each
-  /// layer of multi-token prediction. Valid between backward() and update().
+  /// layer of multi-token prediction, and by the sum of z-losses. Valid between backward() and update().
   Tensor& loss_totals() { return totals_; }
 
   /// Queues the forward passes of an evaluation, without dropout. Does not wait. At most two evaluations may be in

@@ -301,6 +301,7 @@ void Trainer::log_step(const StepOutcome& outcome, PendingStep& step) {
                  .global_batch_size = step.batch_size,
                  .lm_loss = outcome.loss,
                  .mtp_losses = outcome.mtp_losses,
+                 .output_z_loss = outcome.output_z_loss,
                  .loss_scale = state_.loss_scale().value(),
                  .grad_norm = outcome.grad_norm,
                  .skipped_iterations = outcome.is_skipped,

@@ -104,6 +104,7 @@ struct ModelConfig {
   double attention_dropout = 0.1;
   double init_method_std = 0.02;
   double embedding_init_method_std = 0;
+  double output_z_loss_coeff = 0;
   MupConfig mup = {};
   MoeConfig moe = {};
   RecurrentConfig recurrent = {};
@@ -237,6 +238,11 @@ struct ModelConfig {
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
     visit("embedding_init_method_std", self.embedding_init_method_std,
           "standard deviation of initial embeddings, of words and positions; 0 = init_method_std", at_least(0));
+    visit(
+        "output_z_loss_coeff", self.output_z_loss_coeff,
+        "weight of the z-loss of the output, the mean over tokens of the square of log(sum(exp(logits))), which keeps "
+        "logits small; 0 = none",
+        between(0, 0.01));
   }
 
   /// Returns the number of layers, including the layers of multi-token prediction.

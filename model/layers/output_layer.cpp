@@ -77,19 +77,21 @@ Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& microbatch) 
 }
 
 TokenLosses OutputLayer::loss_of_normalized(const Tensor& normalized, const Tensor& targets, double grad_scale,
-                                            MicrobatchContext& microbatch) {
+                                            double z_loss_coeff, MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer and loss");
   Tensor y = logits_of_normalized(normalized, microbatch);
-  TokenLosses losses = vocab_parallel_cross_entropy(
-      y, targets.view({-1}), weight_.box().offset[0], context_.config.vocab_size,
-      microbatch.saves_for_backward ? grad_scale : 0, context_.tp, context_.config.final_logit_softcapping);
+  TokenLosses losses =
+      vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box().offset[0], context_.config.vocab_size,
+                                   microbatch.saves_for_backward ? grad_scale : 0, context_.tp,
+                                   context_.config.final_logit_softcapping, z_loss_coeff);
   microbatch.save(this, y);
   return losses;
 }
 
 TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale,
                               MicrobatchContext& microbatch) {
-  return loss_of_normalized(normalize(hidden, microbatch), targets, grad_scale, microbatch);
+  return loss_of_normalized(normalize(hidden, microbatch), targets, grad_scale, context_.config.output_z_loss_coeff,
+                            microbatch);
 }
 
 Tensor OutputLayer::backward_to_normalized(MicrobatchContext& microbatch) {

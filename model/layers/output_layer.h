@@ -56,7 +56,7 @@ class OutputLayer {
   /// Returns the logits [s * b, padded vocabulary / tp] of hidden [s, b, h] (sequence parallel: [s / tp, b, h]).
   Tensor logits(const Tensor& hidden, MicrobatchContext& microbatch);
   /// Returns the loss of the microbatch. `targets` is int32 [s, b]; negative targets have no loss. In training, saves
-  /// the gradient of grad_scale times the sum of losses with respect to the logits.
+  /// the gradient of grad_scale times the sum of losses, including the z-loss, with respect to the logits.
   TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, MicrobatchContext& microbatch);
   /// Returns the gradient of `hidden`.
   Tensor backward(MicrobatchContext& microbatch);
@@ -65,8 +65,9 @@ class OutputLayer {
   // its own losses.
 
   Tensor normalize(const Tensor& hidden, MicrobatchContext& microbatch);
+  /// The gradient includes the z-loss with this weight.
   TokenLosses loss_of_normalized(const Tensor& normalized, const Tensor& targets, double grad_scale,
-                                 MicrobatchContext& microbatch);
+                                 double z_loss_coeff, MicrobatchContext& microbatch);
   /// Returns the gradient of `normalized`.
   Tensor backward_to_normalized(MicrobatchContext& microbatch);
   Tensor normalize_backward(const Tensor& d_normalized, MicrobatchContext& microbatch);

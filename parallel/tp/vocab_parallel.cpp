@@ -5,6 +5,7 @@
 #include "parallel/tp/mappings.h"
 #include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
+#include "tensor/ops/z_loss.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -61,16 +62,21 @@ i64 TokenLosses::tokens() const {
 }
 
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
-                                         double grad_scale, Communicator& tp, double soft_cap) {
+                                         double grad_scale, Communicator& tp, double soft_cap, double z_loss_coeff) {
   const i64 valid_columns = std::clamp<i64>(vocab_size - first_row, 0, logits.dim(1));
   const auto vector = [&] { return Tensor::empty({logits.dim(0)}, accumulate_dtype(logits.dtype()), logits.device()); };
   Tensor largest = vector(), sum_exp = vector(), target_logit = vector();
   ops::cross_entropy_stats(logits, targets, first_row, valid_columns, largest, sum_exp, target_logit);
   if (tp.size() > 1) combine(largest, sum_exp, target_logit, tp);
   TokenLosses result{.per_token = vector(),
-                     .totals = Tensor::empty({2}, DType::F64, logits.device(), MemoryClass::Workspace)};
+                     .totals = Tensor::empty({2}, DType::F64, logits.device(), MemoryClass::Workspace),
+                     .z_loss = {}};
   ops::cross_entropy_losses(largest, sum_exp, target_logit, targets, result.per_token, result.totals);
-  const Tensor& lse = largest;
+  Tensor& lse = largest;
+  if (z_loss_coeff != 0) {
+    result.z_loss = Tensor::empty({1}, DType::F64, logits.device(), MemoryClass::Workspace);
+    ops::z_loss(lse, targets, z_loss_coeff, result.z_loss);
+  }
   if (grad_scale != 0)
     ops::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, grad_scale, soft_cap);
   return result;

@@ -38,6 +38,7 @@ class VocabParallelEmbedding final : public Module {
 struct TokenLosses {
   Tensor per_token;  ///< [T] fp32 (fp64): -log p(target); 0 without a target
   Tensor totals;     ///< fp64 [2]: sum of losses, in token order on a CPU, and number of targets
+  Tensor z_loss;     ///< fp64 [1]: sum of the z-losses of tokens with a target; undefined without z-loss
 
   double sum() const;  ///< synchronizes
   i64 tokens() const;  ///< synchronizes
@@ -46,8 +47,10 @@ struct TokenLosses {
 /// Computes the losses of logits [T, V / tp], whose columns start at row `first_row` of the padded vocabulary; only the
 /// first `vocab_size` rows of the vocabulary are valid. Targets are int32 [T], negative = none. If `grad_scale` is not
 /// 0, the logits are overwritten by their gradient times grad_scale; if `soft_cap` is also not 0, by the gradient of
-/// the input of ops::soft_cap() instead.
+/// the input of ops::soft_cap() instead. If `z_loss_coeff` is not 0, the gradient, but not the loss, includes the
+/// z-loss (ops::z_loss()).
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
-                                         double grad_scale, Communicator& tp, double soft_cap = 0);
+                                         double grad_scale, Communicator& tp, double soft_cap = 0,
+                                         double z_loss_coeff = 0);
 
 }  // namespace mcpp

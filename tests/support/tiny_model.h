@@ -213,14 +213,17 @@ struct NamedModel {
   ModelConfig config;
 };
 
-/// Returns models with the maximal update parametrization, untied and tied.
+/// Returns models with the maximal update parametrization, untied and tied, and with a z-loss after a soft cap.
 inline std::vector<NamedModel> tiny_tuning_models() {
   ModelConfig mup = tiny_llama();
   mup.mup = {.is_used = true, .base_hidden_size = 20, .base_head_dim = 5};
   ModelConfig mup_tied = tiny_gpt2();
   mup_tied.mup = {.is_used = true, .base_hidden_size = 8, .output_mult = 0.75, .attn_scale_power = 0.5};
   mup_tied.embedding_init_method_std = 0.2;
-  return {{"mup", mup}, {"mup_tied", mup_tied}};
+  ModelConfig z_loss = tiny_gpt2();
+  z_loss.output_z_loss_coeff = 0.01;
+  z_loss.final_logit_softcapping = 3;
+  return {{"mup", mup}, {"mup_tied", mup_tied}, {"z_loss", z_loss}};
 }
 
 /// Returns models with multi-token prediction.
@@ -370,7 +373,7 @@ struct TinyModel {
     return p;
   }
 
-  /// Returns the sum of the losses, with those of multi-token prediction times their weight.
+  /// Returns the sum of the losses, including the z-loss, with those of multi-token prediction times their weight.
   double loss() {
     MicrobatchContext p = pass(false);
     p.saves_for_backward = !future.empty();  // otherwise multi-token prediction is left out
@@ -379,6 +382,7 @@ struct TinyModel {
   double sum(const GPTModel::Losses& losses) const {
     const ModelConfig& config = model.context().config;
     double total = losses.next.sum();
+    if (losses.next.z_loss.defined()) total += read_values<double>(losses.next.z_loss)[0];
     for (const TokenLosses& ahead : losses.future)
       total += config.mtp_loss_scaling_factor / static_cast<double>(config.mtp_num_layers) * ahead.sum();
     return total;

@@ -52,7 +52,8 @@ void in_each_rank(const RunTask& task, const RunLayout& layout,
 i64 all_reduce(i64 bytes, i64 ranks) {
   return 2 * bytes * (ranks - 1) / ranks;
 }
-constexpr i64 kLossAndTokens = 16, kSquares = 8;
+/// Bytes of the sums of a step: losses, targets and the z-loss of the output.
+constexpr i64 kStepTotals = 3 * sizeof(double), kSquares = 8;
 
 struct Volume {
   int stage;
@@ -78,7 +79,7 @@ TEST_P(DataParallelVolumeTest, MatchesFormula) {
                            v.all_reduces * all_reduce(4 * p, d) + (v.stage > 0 ? all_reduce(kSquares, d) : 0));
                  EXPECT_EQ(meter[CommOp::ReduceScatter].bytes, v.reduce_scatters * 4 * p * (d - 1) / d);
                  EXPECT_EQ(meter[CommOp::AllGather].bytes, size_of(dtype) * (v.gathers * p + embedding) * (d - 1) / d);
-                 EXPECT_EQ(meters.at("dp").total_bytes(), all_reduce(kLossAndTokens, d));
+                 EXPECT_EQ(meters.at("dp").total_bytes(), all_reduce(kStepTotals, d));
                  i64 all = 0;
                  for (const auto& [group, m] : meters) all += m.total_bytes();
                  EXPECT_EQ(all, meter[CommOp::AllReduce].bytes + meter[CommOp::ReduceScatter].bytes +
@@ -288,7 +289,7 @@ TEST_P(PipelineVolumeTest, IsOneMessageEachWayPerMicrobatchAndStageBoundary) {
     const std::lock_guard lock(mutex);
     forward += meters.at("pp")[CommOp::Send].bytes;
     backward += meters.at("pp_backward")[CommOp::Send].bytes;
-    EXPECT_EQ(meters.at("pp")[CommOp::AllReduce].bytes, all_reduce(kLossAndTokens, layout.pp));
+    EXPECT_EQ(meters.at("pp")[CommOp::AllReduce].bytes, all_reduce(kStepTotals, layout.pp));
     EXPECT_EQ(meters.at("pp_backward").total_bytes(), meters.at("pp_backward")[CommOp::Send].bytes);
     const ModelConfig& c = task.model;
     const bool tied =

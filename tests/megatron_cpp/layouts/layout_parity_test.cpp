@@ -230,7 +230,7 @@ const Row kVariantRows[]{
 };
 INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
                          testing::Combine(testing::Values("olmo2", "gemma", "deepseek", "latent_wide_values", "gpt_oss",
-                                                          "llama4", "qwen3_next", "olmo_hybrid", "mup_tied"),
+                                                          "llama4", "qwen3_next", "olmo_hybrid", "mup_tied", "z_loss"),
                                           testing::Values(OptimizerKind::Adam), testing::ValuesIn(kVariantRows)),
                          [](const auto& p) {
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);

@@ -337,7 +337,7 @@ class RandomTraining {
           {.match = OneOrList<std::string>("*.bias"), .lr_mult = pick("bias_lr_mult", {0.0, 2.0}), .wd_mult = 1},
           {.match = OneOrList<std::string>("decoder.layers.1.*"), .lr_mult = 1.5}};
     }
-    draw_mup();
+    draw_tuning();
     const ModelConfig& m = config_.model;
     o.qk_clip = !m.qk_layernorm && !m.qk_l2_norm && m.attn_logit_softcapping == 0 && flip("qk_clip");
     if (o.qk_clip) o.qk_clip_threshold = 0.05;
@@ -358,7 +358,9 @@ class RandomTraining {
       o.main_grads_dtype = pick("main_grads_dtype", {GradDType::Fp32, GradDType::Bf16});
   }
 
-  void draw_mup() {
+  /// Draws a z-loss and, if the model and the optimizer support it, the maximal update parametrization.
+  void draw_tuning() {
+    config_.model.output_z_loss_coeff = pick("output_z_loss_coeff", {0.0, 0.0, 1e-3});
     const MupConfig mup{.is_used = true, .base_hidden_size = pick<i64>("mup_base_hidden_size", {8, 20})};
     std::vector<std::string> conflicts;
     mup.add_conflicts(config_.model, conflicts);
