@@ -9,8 +9,7 @@
 namespace mcpp {
 namespace {
 
-/// Allocates the parameters of a module and records its passes. `forward` is called with the module's input and the
-/// context, `backward` with the context.
+/// Allocates the parameters of a module and records its passes. `forward` and `backward` are called with the context.
 template <class ModuleType, class Forward, class Backward>
 BlockTrace record(MetaRun& run, ModuleType& module, const Forward& forward, const Backward& backward) {
   BlockTrace trace;
@@ -26,7 +25,7 @@ BlockTrace record(MetaRun& run, ModuleType& module, const Forward& forward, cons
   });
   MicrobatchContext microbatch = run.make_microbatch();
   run.device().record_to(&trace.forward);
-  forward(run.make_input(), microbatch);
+  forward(microbatch);
   run.device().record_to(&trace.backward);
   backward(microbatch);
   run.device().record_to(nullptr);
@@ -42,15 +41,15 @@ BlockTrace record_block(const ModelConfig& config, const ActivationSetup& setup,
   TransformerLayer layer(0, block, run.context(), rotary);
   if (layer.router()) layer.router()->allocate_state();
   return record(
-      run, layer, [&](const Tensor& x, MicrobatchContext& microbatch) { layer.forward(x, microbatch); },
+      run, layer, [&](MicrobatchContext& microbatch) { layer.forward(run.make_input(), microbatch); },
       [&](MicrobatchContext& microbatch) { layer.backward(run.make_input(), microbatch); });
 }
 
-BlockTrace record_output(ModelConfig config, const ActivationSetup& setup) {
+BlockTrace record_output(ModelConfig config, const ActivationSetup& setup, const StageContents& stage) {
   config.untie_embeddings_and_output_weights = true;  // changes only the name of the weight
-  MetaOutput output(config, setup);
+  MetaOutput output(config, setup, stage);
   return record(
-      output.run(), output, [&](const Tensor& x, MicrobatchContext& microbatch) { output.forward(x, microbatch); },
+      output.run(), output, [&](MicrobatchContext& microbatch) { output.forward(microbatch); },
       [&](MicrobatchContext& microbatch) { output.backward(microbatch); });
 }
 
@@ -84,11 +83,11 @@ const BlockTrace& BlockTraces::get(const ActivationSetup& setup, const BlockSpec
   return traces_.emplace(key, record_block(config_, key.first, block)).first->second;
 }
 
-const BlockTrace& BlockTraces::output(const ActivationSetup& setup) {
-  const ActivationSetup key = setup_of_layer(config_, setup);
+const BlockTrace& BlockTraces::output(const ActivationSetup& setup, const StageContents& stage) {
+  const std::pair key{setup_of_layer(config_, setup), stage.output_part()};
   const auto it = outputs_.find(key);
   if (it != outputs_.end()) return it->second;
-  return outputs_.emplace(key, record_output(config_, key)).first->second;
+  return outputs_.emplace(key, record_output(config_, key.first, key.second)).first->second;
 }
 
 }  // namespace mcpp

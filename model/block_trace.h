@@ -46,13 +46,14 @@ class BlockTraces {
   /// Returns the trace of a block, or of the result of mixer_of() or feed_forward_of(). Setups that differ only in full
   /// recomputation or offloading share a trace.
   const BlockTrace& get(const ActivationSetup& setup, const BlockSpec& block);
-  /// Returns the trace of the final norm, the output matrix and the loss.
-  const BlockTrace& output(const ActivationSetup& setup);
+  /// Returns the trace of what follows the layers of a stage: the final norm, multi-token prediction, the output matrix
+  /// and the loss, or a part of these.
+  const BlockTrace& output(const ActivationSetup& setup, const StageContents& stage);
 
  private:
   const ModelConfig& config_;
   std::map<std::pair<ActivationSetup, BlockSpec>, BlockTrace> traces_;
-  std::map<ActivationSetup, BlockTrace> outputs_;
+  std::map<std::pair<ActivationSetup, StageContents>, BlockTrace> outputs_;
 };
 
 /// Measurements of one model on the meta device. A measurement is made when it is first used. Not thread-safe.

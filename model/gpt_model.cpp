@@ -41,6 +41,29 @@ class ActivationRecorder {
   i64 last_bytes_;
 };
 
+/// Returns the concatenation along the first axis of tensors of one shape.
+Tensor join_rows(const std::vector<Tensor>& parts) {
+  if (parts.size() == 1) return parts.front();
+  const i64 rows = parts.front().dim(0);
+  Shape shape = parts.front().shape();
+  shape.front() = rows * static_cast<i64>(parts.size());
+  const Tensor joined = Tensor::like(parts.front(), shape);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const i64 first = rows * static_cast<i64>(i);
+    Tensor part = joined.slice(first, first + rows);
+    ops::copy(parts[i], part);
+  }
+  return joined;
+}
+
+/// Returns views of `count` parts of equal size along the first axis.
+std::vector<Tensor> split_rows(const Tensor& joined, std::size_t count) {
+  const i64 rows = joined.dim(0) / static_cast<i64>(count);
+  std::vector<Tensor> parts;
+  for (i64 first = 0; first < joined.dim(0); first += rows) parts.push_back(joined.slice(first, first + rows));
+  return parts;
+}
+
 /// Returns the result of f, or an empty result if the pass was aborted.
 template <class F>
 auto run_unless_aborted(const MicrobatchContext& microbatch, F&& f) {
@@ -55,16 +78,7 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
     : context_(std::move(context)), stage_(stage), rotary_(context_) {
   if (stage_.has_embedding) embedding_ = std::make_unique<LanguageModelEmbedding>(context_);
   make_layers();
-  if (stage_.has_output) {
-    LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
-    Param* const words = embedding ? &embedding->word_embeddings() : nullptr;
-    output_ = std::make_unique<OutputLayer>(context_, ties_embeddings() ? words : nullptr);
-    if (context_.config.mtp_num_layers > 0) {
-      mtp_ = std::make_unique<MultiTokenPrediction>(context_, rotary_, *output_, words);
-      i64 index = context_.config.num_layers;
-      for (const auto& layer : mtp_->layers()) add_parts(index++, layer->router(), layer->attention());
-    }
-  }
+  make_output(embedding_stage);
   check_placements();
   visit([&](Param& param, int) { apply_mup(context_.config, param); });
 }
@@ -72,6 +86,20 @@ GPTModel::GPTModel(ModelContext context, const StageContents& stage, GPTModel* e
 void GPTModel::add_parts(i64 layer, Router* router, Branch* attention) {
   if (router) routers_.push_back({layer, router});
   if (attention) attentions_.push_back({layer, attention});
+}
+
+void GPTModel::make_output(GPTModel* embedding_stage) {
+  LanguageModelEmbedding* embedding = embedding_stage ? embedding_stage->embedding_.get() : embedding_.get();
+  Param* const words = embedding ? &embedding->word_embeddings() : nullptr;
+  if (stage_.has_final_norm) final_layernorm_ = std::make_unique<Norm>("decoder.final_layernorm", context_);
+  if (stage_.has_output) output_ = std::make_unique<OutputLayer>(context_, ties_embeddings() ? words : nullptr);
+  if (!stage_.has_final_norm || context_.config.mtp_num_layers == 0) return;
+  MCPP_CHECK(!ties_embeddings() || output_,
+             "multi-token prediction with tied embeddings is not in the stage of the output");
+  mtp_ = std::make_unique<MultiTokenPrediction>(context_, rotary_, ties_embeddings() ? &output_->weight() : nullptr,
+                                                words);
+  i64 index = context_.config.num_layers;
+  for (const auto& layer : mtp_->layers()) add_parts(index++, layer->router(), layer->attention());
 }
 
 void GPTModel::make_layers() {
@@ -111,15 +139,16 @@ void GPTModel::check_placements() {
   check_boxes(params,
               {.dense = {.tp = context_.tp.size()}, .expert = {.tp = context_.experts.tp, .ep = context_.experts.ep}});
   MCPP_CHECK(
-      !output_ || !ties_embeddings() || (context_.output_rank > 0) == (output_->weight().own_weight() != nullptr),
+      !output_ || !ties_embeddings() || (context_.final_norm_rank > 0) == (output_->weight().own_weight() != nullptr),
       "the output layer is ", output_->weight().own_weight() ? "not " : "",
       "on the same stage as the embedding that it is tied to, but ",
-      "the model is built for a pipeline with the output on rank ", context_.output_rank);
+      "the model is built for a pipeline with the output on rank ", context_.final_norm_rank);
   ActivationPlacement x =
       embedding_ ? embedding_->output_placement(ActivationPlacement::Replicated) : context_.stream();
   for (const auto& layer : layers_) x = layer->output_placement(x);
   MCPP_CHECK(x == context_.stream(), "a stage ends with activations that are ", name_of(x),
              ", and the next one expects ", "activations that are ", name_of(context_.stream()));
+  if (final_layernorm_) x = final_layernorm_->output_placement(x);
   if (output_) output_->output_placement(x);
   if (mtp_) mtp_->check_placement(x);
 }
@@ -133,10 +162,8 @@ void GPTModel::visit(const std::function<void(Param&, int unit)>& f) {
   }
   unit = kFirstLayerUnit;
   for (const auto& layer : layers_) layer->visit(visitor), ++unit;
-  if (output_) {
-    unit = norm_unit(), output_->visit_norm(visitor);
-    unit = output_unit(), output_->visit_weight(visitor);
-  }
+  if (final_layernorm_) unit = norm_unit(), final_layernorm_->visit(visitor);
+  if (output_) unit = output_unit(), output_->visit(visitor);
   if (mtp_) {
     unit = mtp_embedding_unit(), mtp_->visit_embedding(visitor);
     for (const auto& layer : mtp_->layers()) ++unit, layer->visit(visitor);
@@ -147,14 +174,14 @@ bool GPTModel::ties_embeddings() const {
   return !context_.config.untie_embeddings_and_output_weights;
 }
 
-bool GPTModel::output_uses_own_embedding() const {
-  return embedding_ && output_ && context_.config.output_uses_embeddings();
+bool GPTModel::output_uses_embedding() const {
+  return ties_embeddings() ? output_ != nullptr : mtp_ != nullptr;
 }
 
 bool GPTModel::has_pending_contribution(int unit) const {
-  if (!context_.config.output_uses_embeddings() || (embedding_ && output_)) return false;
+  if (!context_.config.output_uses_embeddings() || output_uses_own_embedding()) return false;
   if (embedding_) return unit == 0;
-  return output_ && unit == (ties_embeddings() ? output_unit() : mtp_embedding_unit());
+  return output_uses_embedding() && unit == (ties_embeddings() ? output_unit() : mtp_embedding_unit());
 }
 
 int GPTModel::last_unit(const MicrobatchContext& microbatch) const {
@@ -222,12 +249,16 @@ auto GPTModel::run_with_output(const Tensor& input, MicrobatchContext& microbatc
   return result;
 }
 
-Tensor GPTModel::forward(const Tensor& input, MicrobatchContext& microbatch) {
-  return forward_hidden(input, microbatch);
+Tensor GPTModel::forward(const Tensor& input, MicrobatchContext& microbatch, std::span<const FutureTokens> future) {
+  if (!stage_.sends_predictions()) return forward_hidden(input, microbatch);
+  return run_with_output(input, microbatch,
+                         [&](const Tensor& x) { return join_rows(predictions(x, future, microbatch)); });
 }
 
 Tensor GPTModel::logits(const Tensor& input, MicrobatchContext& microbatch) {
-  return run_with_output(input, microbatch, [&](const Tensor& x) { return output_->logits(x, microbatch); });
+  return run_with_output(input, microbatch, [&](const Tensor& x) {
+    return output_->logits(final_layernorm_ ? final_layernorm_->forward(x, microbatch) : x, microbatch);
+  });
 }
 
 GPTModel::Losses GPTModel::loss(const Tensor& input, const Targets& targets, double grad_scale,
@@ -236,30 +267,51 @@ GPTModel::Losses GPTModel::loss(const Tensor& input, const Targets& targets, dou
                          [&](const Tensor& x) { return output_losses(x, targets, grad_scale, microbatch); });
 }
 
+std::size_t GPTModel::num_predictions(const MicrobatchContext& microbatch) const {
+  return 1 + static_cast<std::size_t>(microbatch.saves_for_backward ? context_.config.mtp_num_layers : 0);
+}
+
+std::vector<Tensor> GPTModel::predictions(const Tensor& hidden, std::span<const FutureTokens> future,
+                                          MicrobatchContext& microbatch) {
+  if (!final_layernorm_) return split_rows(hidden, num_predictions(microbatch));
+  const Tensor normalized = final_layernorm_->forward(hidden, microbatch);
+  if (num_predictions(microbatch) == 1) return {normalized};
+  return mtp_->forward(normalized, future, microbatch);
+}
+
 GPTModel::Losses GPTModel::output_losses(const Tensor& hidden, const Targets& targets, double grad_scale,
                                          MicrobatchContext& microbatch) {
-  const Tensor normalized = output_->normalize(hidden, microbatch);
-  Losses losses{.next = output_->loss_of_normalized(normalized, targets.next, grad_scale,
-                                                    context_.config.output_z_loss_coeff, microbatch)};
-  if (mtp_ && microbatch.saves_for_backward)
-    losses.future = mtp_->loss(normalized, targets.future, grad_scale, microbatch);
+  const std::vector<Tensor> states = predictions(hidden, targets.future, microbatch);
+  const ModelConfig& config = context_.config;
+  Losses losses{.next =
+                    output_->loss(states.front(), targets.next, grad_scale, config.output_z_loss_coeff, microbatch)};
+  MCPP_CHECK(states.size() == 1 || states.size() == 1 + targets.future.size(), "there are targets for ",
+             targets.future.size(), " of ", states.size() - 1, " layers of multi-token prediction");
+  const double factor = config.mtp_loss_scaling_factor / static_cast<double>(std::max<i64>(config.mtp_num_layers, 1));
+  for (std::size_t i = 1; i < states.size(); ++i)
+    losses.future.push_back(output_->loss(states[i], targets.future[i - 1].targets, grad_scale * factor,
+                                          /*z_loss_coeff=*/0, microbatch));
   return losses;
 }
 
-Tensor GPTModel::backward_output(MicrobatchContext& microbatch) {
-  const Tensor d_future = mtp_ ? mtp_->backward(microbatch) : Tensor();
-  Tensor d_normalized = output_->backward_to_normalized(microbatch);
-  if (d_future.defined()) ops::add_to(d_future, d_normalized);
-  return output_->normalize_backward(d_normalized, microbatch);
+Tensor GPTModel::backward_output(const Tensor& dy, MicrobatchContext& microbatch) {
+  std::vector<Tensor> d_states(num_predictions(microbatch));
+  if (output_)
+    std::ranges::generate(d_states.rbegin(), d_states.rend(), [&] { return output_->backward(microbatch); });
+  else
+    d_states = split_rows(dy, d_states.size());
+  if (!final_layernorm_) return join_rows(d_states);
+  const Tensor d_normalized = mtp_ ? mtp_->backward(std::move(d_states), microbatch) : d_states.front();
+  return final_layernorm_->backward(d_normalized, microbatch);
 }
 
 Tensor GPTModel::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   Tensor dx = dy;
   // The gradient of the word embeddings is that of the output plus, at the end of this pass, that of the embedding.
   if (output_uses_own_embedding()) acquire(0, Use::Backward);
-  if (output_) {
+  if (stage_.has_output_part()) {
     dx = run_with_units(units() - 1, norm_unit(), Use::Backward, microbatch,
-                        [&] { return backward_output(microbatch); });
+                        [&] { return backward_output(dy, microbatch); });
   }
   int unit = kFirstLayerUnit + static_cast<int>(layers_.size());
   for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
@@ -277,7 +329,7 @@ void GPTModel::backward_embedding(const Tensor& dy, MicrobatchContext& microbatc
   for (const int unit : {1, 0}) acquire(unit, Use::Backward);
   if (!microbatch.is_aborted()) embedding_->backward(dy, microbatch);
   const bool reduces_now = microbatch.is_last || (memory_ && memory_->reduces_every_microbatch());
-  if (output_ && reduces_now) add_shared_gradient();
+  if (output_uses_own_embedding() && reduces_now) add_shared_gradient();
   for (const int unit : {1, 0}) release(unit, Use::Backward, microbatch.is_last);
 }
 

@@ -1,7 +1,7 @@
 // Decoder-only language model: the full model, or one of its pipeline stages. Data parallelism gathers and reduces
 // parameters by unit. The units of a model, in forward order, are the word embeddings, learned positions, each layer
 // (or group of layers that are recomputed together), the final norm and the output matrix. Multi-token prediction adds
-// the output stage's copy of the word embeddings and one unit per layer.
+// its copy of the word embeddings and one unit per layer.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,6 +12,7 @@
 #include "model/layers/attention.h"
 #include "model/layers/embedding.h"
 #include "model/layers/moe/router.h"
+#include "model/layers/norm.h"
 #include "model/layers/output_layer.h"
 #include "model/multi_token_prediction.h"
 #include "nn/module.h"
@@ -24,9 +25,9 @@ class GPTModel {
  public:
   /// Builds the full model.
   explicit GPTModel(ModelContext context);
-  /// Builds one pipeline stage. If the word embeddings are tied to the output matrix of this stage and are on this
-  /// rank, `embedding_stage` is the stage that has them, and this stage has no separate parameter for its output
-  /// matrix. Otherwise `embedding_stage` is nullptr.
+  /// Builds one pipeline stage. `embedding_stage` is an earlier stage on this rank that has the word embeddings, which
+  /// this stage uses instead of a separate parameter for tied embeddings or multi-token prediction. nullptr if there is
+  /// none.
   GPTModel(ModelContext context, const StageContents& stage, GPTModel* embedding_stage);
   GPTModel(const GPTModel&) = delete;  // not copyable: modules refer to the context of the model
   GPTModel& operator=(const GPTModel&) = delete;
@@ -61,9 +62,12 @@ class GPTModel {
   void set_memory(ChunkParamBuffers& memory) { memory_ = &memory; }
 
   /// Returns the hidden states after the last layer of this stage, [s, b, h] ([s / tp, b, h] with sequence
-  /// parallelism). `input` is int32 tokens [s, b] in the stage with the embedding, otherwise hidden states. Saves
-  /// tensors for backward(). The results of an aborted pass are undefined, here and in the following functions.
-  Tensor forward(const Tensor& input, MicrobatchContext& microbatch);
+  /// parallelism). A stage with the final norm but without the output layer returns the states that the output layer
+  /// reads, concatenated along the first axis: the result of the norm and, in training, of each layer of multi-token
+  /// prediction, which read `future`. `input` is int32 tokens [s, b] in the stage with the embedding, otherwise the
+  /// result of the previous stage. Saves tensors for backward(). The results of an aborted pass are undefined, here and
+  /// in the following functions.
+  Tensor forward(const Tensor& input, MicrobatchContext& microbatch, std::span<const FutureTokens> future = {});
   /// Tokens to predict. Rows correspond to those of the microbatch's tokens.
   struct Targets {
     const Tensor& next;                         ///< int32 [s, b]; negative: no loss
@@ -98,17 +102,26 @@ class GPTModel {
   /// Returns the last unit that a pass through the output uses. Only training uses the units of multi-token prediction.
   int last_unit(const MicrobatchContext& microbatch) const;
   bool ties_embeddings() const;
-  /// Returns true if the output of this stage uses the word embeddings and the embedding is in this stage too.
-  bool output_uses_own_embedding() const;
+  /// Returns true if the output layer or multi-token prediction of this stage use the word embeddings.
+  bool output_uses_embedding() const;
+  /// Returns true if they do and the embedding is in this stage too.
+  bool output_uses_own_embedding() const { return embedding_ && output_uses_embedding(); }
   /// Returns true if a different chunk, on this or another rank, adds to the gradient of the unit after backward. This
   /// is the case for word embeddings that are used in two stages.
   bool has_pending_contribution(int unit) const;
 
   void make_layers();
   void add_parts(i64 layer, Router* router, Branch* attention);
+  void make_output(GPTModel* embedding_stage);
   Tensor forward_hidden(const Tensor& input, MicrobatchContext& microbatch);
+  /// Returns the number of states that the output layer reads.
+  std::size_t num_predictions(const MicrobatchContext& microbatch) const;
+  /// Returns the states that the output layer reads. `hidden` is the result of the last layer or, in a stage without
+  /// the final norm, of the previous stage.
+  std::vector<Tensor> predictions(const Tensor& hidden, std::span<const FutureTokens> future,
+                                  MicrobatchContext& microbatch);
   Losses output_losses(const Tensor& hidden, const Targets& targets, double grad_scale, MicrobatchContext& microbatch);
-  Tensor backward_output(MicrobatchContext& microbatch);
+  Tensor backward_output(const Tensor& dy, MicrobatchContext& microbatch);
   void backward_embedding(const Tensor& dy, MicrobatchContext& microbatch);
   void acquire(int unit, Use use);
   void release(int unit, Use use, bool is_last);
@@ -129,6 +142,7 @@ class GPTModel {
   LayerObserver observer_;
   std::vector<LayerRouter> routers_;        // routers of layers_
   std::vector<LayerAttention> attentions_;  // attention of layers_
+  std::unique_ptr<Norm> final_layernorm_;
   std::unique_ptr<OutputLayer> output_;
   std::unique_ptr<MultiTokenPrediction> mtp_;  // nullptr in stages without multi-token prediction
   ChunkParamBuffers* memory_ = nullptr;

@@ -1,30 +1,30 @@
 #include "model/layer_memory.h"
 
-#include <optional>
 #include <utility>
 
 #include "model/config/block_spec.h"
 #include "model/meta_model.h"
 #include "model/transformer_layer.h"
+#include "tensor/device.h"
 
 namespace mcpp {
 namespace {
 
-/// Measures the activations of a module. `forward` is called with the module's input and the context, `backward` with
-/// the context. Their results are discarded.
+/// Measures the activations of a module. `forward` and `backward` are called with the context. Their results are
+/// discarded.
 template <class Forward, class Backward>
 LayerBytes measure(MetaRun& run, const Forward& forward, const Backward& backward) {
   const MemoryUse& live = run.device().memory().by_class[static_cast<std::size_t>(MemoryClass::Activations)];
   MicrobatchContext first =
       run.make_microbatch();  // allocates tensors that persist between microbatches, such as rotary tables
   first.saves_for_backward = false;
-  forward(run.make_input(), first);
+  forward(first);
   LayerBytes bytes;
   for (const bool delays_wgrad : {true, false}) {
     const i64 before = live.bytes;
     MicrobatchContext microbatch = run.make_microbatch();
     microbatch.delay_wgrad_compute = delays_wgrad;
-    forward(run.make_input(), microbatch);
+    forward(microbatch);
     bytes.saved = live.bytes - before;
     run.device().reset_peak();
     backward(microbatch);
@@ -41,15 +41,15 @@ LayerBytes measure_layer(const ModelConfig& config, const ActivationSetup& setup
   layer.visit([&](Param& param) { run.allocate(param); });
   if (layer.router()) layer.router()->allocate_state();
   return measure(
-      run, [&](const Tensor& x, MicrobatchContext& microbatch) { layer.forward(x, microbatch); },
+      run, [&](MicrobatchContext& microbatch) { layer.forward(run.make_input(), microbatch); },
       [&](MicrobatchContext& microbatch) { layer.backward(run.make_input(), microbatch); });
 }
 
-LayerBytes measure_output(const ModelConfig& config, const ActivationSetup& setup) {
-  MetaOutput output(config, setup);
+LayerBytes measure_output(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage) {
+  MetaOutput output(config, setup, stage);
   output.visit([&](Param& param) { output.run().allocate(param); });
   return measure(
-      output.run(), [&](const Tensor& x, MicrobatchContext& microbatch) { output.forward(x, microbatch); },
+      output.run(), [&](MicrobatchContext& microbatch) { output.forward(microbatch); },
       [&](MicrobatchContext& microbatch) { output.backward(microbatch); });
 }
 
@@ -57,6 +57,10 @@ LayerBytes measure_output(const ModelConfig& config, const ActivationSetup& setu
 
 i64 residual_bytes(const ModelConfig& c, const ActivationSetup& setup) {
   return setup.tokens(c) * c.hidden_size * size_of(setup.dtype) / (setup.sequence_parallel ? setup.tensor_parallel : 1);
+}
+
+i64 prediction_bytes(const ModelConfig& c, const ActivationSetup& setup) {
+  return padded_alloc_size((1 + c.mtp_num_layers) * residual_bytes(c, setup));
 }
 
 i64 recompute_input_bytes(const ModelConfig& c, const ActivationSetup& setup) {
@@ -86,9 +90,10 @@ class MeasuredLayers {
     if (is_new) it->second = measure_layer(config_, setup_, index);
     return it->second;
   }
-  const LayerBytes& output() {
-    if (!output_) output_ = measure_output(config_, setup_);
-    return *output_;
+  const LayerBytes& output(const StageContents& stage) {
+    const auto [it, is_new] = outputs_.try_emplace(stage.output_part());
+    if (is_new) it->second = measure_output(config_, setup_, it->first);
+    return it->second;
   }
 
  private:
@@ -96,7 +101,7 @@ class MeasuredLayers {
   ActivationSetup setup_;
   BlockKinds blocks_;
   std::map<std::pair<std::size_t, bool>, LayerBytes> layers_;  // by kind of block and whether it is in fp8
-  std::optional<LayerBytes> output_;
+  std::map<StageContents, LayerBytes> outputs_;                // by output part
 };
 
 LayerSizes::LayerSizes(const ModelConfig& config, const ActivationSetup& setup)
@@ -114,8 +119,8 @@ const LayerBytes& LayerSizes::layer(i64 index) {
   return measured_->layer(index);
 }
 
-const LayerBytes& LayerSizes::output() {
-  return measured_->output();
+const LayerBytes& LayerSizes::output(const StageContents& stage) {
+  return measured_->output(stage);
 }
 
 LayerSizes& LayerSizesCache::get(const ActivationSetup& setup) {

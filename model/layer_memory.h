@@ -11,6 +11,9 @@ namespace mcpp {
 /// Returns the bytes of the hidden states of one microbatch between tensor-parallel regions. This tensor is sent
 /// between pipeline stages, and full recomputation saves it once per group of layers.
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
+/// Returns the allocation size of the message from the stage of multi-token prediction to that of the output, and of
+/// its gradient (StageContents::sends_predictions()).
+i64 prediction_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Returns the bytes of the hidden states of one microbatch that a rank saves as input of a group of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
@@ -18,7 +21,8 @@ i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setu
 /// of the output layer or of a layer that is neither recomputed nor offloaded.
 ActivationSetup setup_of_layer(const ModelConfig& config, ActivationSetup setup);
 
-/// Activation bytes of a transformer layer, or of the output layer with the loss, including the input.
+/// Activation bytes of a transformer layer, or of what follows the layers of a stage (StageContents::output_part()),
+/// including the input.
 struct LayerBytes {
   i64 saved = 0;    ///< kept from forward to backward, excluding the result
   i64 working = 0;  ///< peak of backward in addition to `saved`
@@ -38,7 +42,8 @@ class LayerSizes {
   const ActivationSetup& setup() const { return setup_; }
   const BlockKinds& blocks() const;
   const LayerBytes& layer(i64 index);
-  const LayerBytes& output();
+  /// Returns the bytes of what follows the layers of the stage.
+  const LayerBytes& output(const StageContents& stage);
 
  private:
   const ModelConfig& config_;

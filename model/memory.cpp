@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -24,14 +25,19 @@
 namespace mcpp {
 namespace {
 
-/// Returns true if the rank's output uses the weight of its own word embeddings.
+/// Returns true if a chunk of the rank satisfies the predicate.
+template <class Predicate>
+bool any_chunk(const RankMemorySpec& share, const Predicate& predicate) {
+  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
+    if (std::invoke(predicate, share.contents(chunk))) return true;
+  return false;
+}
+
+/// Returns true if the rank's output layer or multi-token prediction use the weight of its own word embeddings.
 bool output_uses_own_embedding(const ModelConfig& c, const RankMemorySpec& share) {
-  bool embedding = false, output = false;
-  for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) {
-    embedding |= share.contents(chunk).has_embedding;
-    output |= share.contents(chunk).has_output;
-  }
-  return embedding && output && c.output_uses_embeddings();
+  return c.output_uses_embeddings() && any_chunk(share, &StageContents::has_embedding) &&
+         any_chunk(share,
+                   c.untie_embeddings_and_output_weights ? &StageContents::has_final_norm : &StageContents::has_output);
 }
 
 ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKind grid) {
@@ -81,10 +87,12 @@ i64 constant_activations(const LayerSizes& sizes, const RankMemorySpec& share) {
   const i64 rotary = rotary_tables(sizes.blocks()) *
                      padded_alloc_size(c.max_positions() * c.rotary_dim() * size_of(accumulate_dtype(setup.dtype)));
   const i64 tokens = setup.tokens(c) * share.schedule.microbatches;
-  i64 token_tensors = 2;
+  const i64 token_tensors = 2 + (any_chunk(share, &StageContents::has_output_part) ? 2 * c.mtp_num_layers : 0);
+  i64 rotary_chunks = 0;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
-    if (share.contents(chunk).has_output) token_tensors += 2 * c.mtp_num_layers;
-  return share.schedule.chunks_per_rank * rotary + token_tensors * tokens * size_of(DType::I32);
+    rotary_chunks +=
+        share.contents(chunk).num_layers() > 0 || (share.contents(chunk).has_final_norm && c.mtp_num_layers > 0);
+  return rotary_chunks * rotary + token_tensors * tokens * size_of(DType::I32);
 }
 
 }  // namespace
@@ -97,7 +105,8 @@ void visit_rank_meta_model(const ModelConfig& config, const ActivationSetup& set
                            const std::function<void(GPTModel& chunk)>& f) {
   MetaModelContext meta(setup);
   ModelContext context = meta.context(config);
-  context.output_rank = share.schedule.rank_of(share.schedule.stages() - 1);
+  const auto final_norm = std::ranges::find_if(share.stages, &StageContents::has_final_norm);
+  context.final_norm_rank = share.schedule.rank_of(static_cast<int>(final_norm - share.stages.begin()));
   std::vector<StageContents> stages;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(share.contents(chunk));
   for (const auto& chunk : make_chunks(context, stages)) f(*chunk);
@@ -254,7 +263,7 @@ void add_unsharded(LayerSizes& sizes, const RankMemorySpec& share, const RankPar
     const double after_output = sizes.config().untie_embeddings_and_output_weights ? separate_grad : 0;
     sum.peak_excess = static_cast<double>(stage_memory.saved + stage_memory.working) + chunk_bytes.params +
                       chunk_bytes.grads + after_output -
-                      peak_with_unsharded(used, unit_activation_bytes(sizes, used), unsharded, after_output);
+                      peak_with_unsharded(used, unit_activation_bytes(sizes, stage, used), unsharded, after_output);
   }
   sum.params += max_bytes.params;
   sum.grads += max_bytes.grads;
@@ -300,7 +309,7 @@ double message_peak_excess(LayerSizes& sizes, const RankMemorySpec& share, const
       parameters.dense.size() > 1)
     return 0;
   const std::vector<UsedUnits> used = used_units(sizes.config(), sizes.setup().recompute, share.contents(0));
-  const double combined_peak = messages.peak_bytes_with(used, unit_activation_bytes(sizes, used));
+  const double combined_peak = messages.peak_bytes_with(used, unit_activation_bytes(sizes, share.contents(0), used));
   return activations + messages.max_bytes() - std::max(activations, combined_peak);
 }
 

@@ -113,8 +113,10 @@ void MetaRun::allocate(Param& param) {
   param.main_grad = Tensor::empty(param.box.shape, accumulate_dtype(setup_.dtype), device(), MemoryClass::Grads);
 }
 
-Tensor MetaRun::make_input() {
-  return Tensor::empty(input_shape_, setup_.dtype, device());
+Tensor MetaRun::make_input(i64 count) {
+  Shape shape = input_shape_;
+  shape.front() *= count;
+  return Tensor::empty(shape, setup_.dtype, device());
 }
 
 Tensor MetaRun::make_targets() {
@@ -132,16 +134,16 @@ MicrobatchContext MetaRun::make_microbatch() const {
 namespace {
 
 ModelContext without_embedding(ModelContext context) {
-  context.output_rank = 1;  // the embedding is on rank 0
+  context.final_norm_rank = 1;  // the embedding is on rank 0
   return context;
 }
 
 }  // namespace
 
-MetaOutput::MetaOutput(const ModelConfig& config, const ActivationSetup& setup)
+MetaOutput::MetaOutput(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage)
     : run_(config, setup),
-      output_(without_embedding(run_.context()), {.has_embedding = false}, nullptr),
-      mtp_(static_cast<std::size_t>(config.mtp_num_layers), {run_.make_targets(), run_.make_targets()}) {
+      output_(without_embedding(run_.context()), stage.output_part(), nullptr),
+      future_(static_cast<std::size_t>(config.mtp_num_layers), {run_.make_targets(), run_.make_targets()}) {
   for (const auto& [layer, router] : output_.routers()) router->allocate_state();
 }
 
@@ -149,8 +151,17 @@ void MetaOutput::visit(const ParamVisitor& f) {
   output_.visit([&](Param& param, int) { f(param); });
 }
 
-void MetaOutput::forward(const Tensor& hidden, MicrobatchContext& microbatch) {
-  output_.loss(hidden, {run_.make_targets(), mtp_}, 1, microbatch);
+void MetaOutput::forward(MicrobatchContext& microbatch) {
+  const bool has_predictions = output_.stage().receives_predictions() && microbatch.saves_for_backward;
+  const Tensor input = run_.make_input(has_predictions ? num_predictions() : 1);
+  if (output_.stage().has_output)
+    output_.loss(input, {run_.make_targets(), future_}, 1, microbatch);
+  else
+    output_.forward(input, microbatch, future_);
+}
+
+void MetaOutput::backward(MicrobatchContext& microbatch) {
+  output_.backward(output_.stage().has_output ? Tensor() : run_.make_input(num_predictions()), microbatch);
 }
 
 void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f) {

@@ -38,8 +38,8 @@ class MetaRun {
   MetaDevice& device() { return meta_.device(); }
   /// Allocates the value and the main gradient of a parameter.
   void allocate(Param& param);
-  /// Returns hidden states of the shape on this rank.
-  Tensor make_input();
+  /// Returns hidden states of the shape on this rank, or `count` of them along the first axis.
+  Tensor make_input(i64 count = 1);
   /// Returns targets for the tokens on this rank, int32 [s, b].
   Tensor make_targets();
   MicrobatchContext make_microbatch() const;
@@ -52,21 +52,26 @@ class MetaRun {
   std::shared_ptr<const SamplePartition> partition_;
 };
 
-/// One microbatch passing through a stage that has only the output, and multi-token prediction if the model has it.
+/// One microbatch passing through what follows the layers of a stage: the final norm, multi-token prediction and the
+/// output, or a part of these.
 class MetaOutput {
  public:
   /// Keeps a reference to `setup`.
-  MetaOutput(const ModelConfig& config, const ActivationSetup& setup);
+  MetaOutput(const ModelConfig& config, const ActivationSetup& setup, const StageContents& stage);
 
   MetaRun& run() { return run_; }
   void visit(const ParamVisitor& f);
-  void forward(const Tensor& hidden, MicrobatchContext& microbatch);
-  void backward(MicrobatchContext& microbatch) { output_.backward({}, microbatch); }
+  void forward(MicrobatchContext& microbatch);
+  void backward(MicrobatchContext& microbatch);
 
  private:
+  /// Returns the number of states in a message between the stages of multi-token prediction and of the output in
+  /// training.
+  i64 num_predictions() const { return static_cast<i64>(1 + future_.size()); }
+
   MetaRun run_;
   GPTModel output_;
-  std::vector<FutureTokens> mtp_;
+  std::vector<FutureTokens> future_;
 };
 
 /// Throws OutOfMemory if the bytes of the model's weights, or of its activations for `tokens` tokens, do not fit in 64

@@ -39,7 +39,11 @@ void add_activations(LayerSizes& sizes, const StageContents& stage, MemoryByModu
     if (setup.offload == OffloadTier::Device) modules[layer_module(layer)].activations += static_cast<double>(saved);
     layer += group.layers;
   }
-  if (stage.has_output) modules[output_module()].activations += static_cast<double>(sizes.output().saved) - result;
+  if (!stage.has_output_part()) return;
+  const auto predictions = static_cast<double>(prediction_bytes(config, setup));
+  modules[output_module()].activations += static_cast<double>(sizes.output(stage).saved) -
+                                          (stage.receives_predictions() ? predictions : result) +
+                                          (stage.sends_predictions() ? predictions : 0);
 }
 
 }  // namespace

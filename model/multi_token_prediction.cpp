@@ -103,10 +103,10 @@ void MtpLayer::visit(const ParamVisitor& f) {
   final_layernorm_.visit(f);
 }
 
-MultiTokenPrediction::MultiTokenPrediction(StoredRef<ModelContext> context, RotaryTable& rotary, OutputLayer& output,
-                                           Param* shared_embedding)
-    : context_(context), region_(context_.tp, context_.sequence_parallel), output_(output) {
-  if (context_.config.untie_embeddings_and_output_weights) {
+MultiTokenPrediction::MultiTokenPrediction(StoredRef<ModelContext> context, RotaryTable& rotary,
+                                           VocabMatrix* tied_output, Param* shared_embedding)
+    : context_(context), region_(context_.tp, context_.sequence_parallel), tied_output_(tied_output) {
+  if (!tied_output_) {
     embedding_ = std::make_unique<VocabMatrix>("embedding.word_embeddings.weight", context, shared_embedding);
     if (!shared_embedding) embedding_->own_weight()->placement.pp = context_.word_embedding_ranks();
   }
@@ -136,31 +136,25 @@ void MultiTokenPrediction::embed_backward(const Tensor& dy, MicrobatchContext& m
   });
 }
 
-std::vector<TokenLosses> MultiTokenPrediction::loss(const Tensor& hidden, std::span<const FutureTokens> future,
-                                                    double grad_scale, MicrobatchContext& microbatch) {
+std::vector<Tensor> MultiTokenPrediction::forward(const Tensor& hidden, std::span<const FutureTokens> future,
+                                                  MicrobatchContext& microbatch) {
   MCPP_CHECK(future.size() == layers_.size(), "the microbatch has future tokens for ", future.size(), " of ",
              layers_.size(), " layers of multi-token prediction");
-  const double factor = context_.config.mtp_loss_scaling_factor / static_cast<double>(layers_.size());
-  std::vector<TokenLosses> losses;
-  Tensor h = hidden;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    h = layers_[i]->forward({.embedding = embed(future[i].tokens, microbatch), .hidden = h}, microbatch);
-    losses.push_back(
-        output_.loss_of_normalized(h, future[i].targets, grad_scale * factor, /*z_loss_coeff=*/0, microbatch));
-  }
-  return losses;
+  std::vector<Tensor> states{hidden};
+  for (std::size_t i = 0; i < layers_.size(); ++i)
+    states.push_back(
+        layers_[i]->forward({.embedding = embed(future[i].tokens, microbatch), .hidden = states[i]}, microbatch));
+  return states;
 }
 
-Tensor MultiTokenPrediction::backward(MicrobatchContext& microbatch) {
-  Tensor d_hidden;  // gradient that the next layer contributes to this layer's result
-  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
-    Tensor dy = output_.backward_to_normalized(microbatch);
-    if (d_hidden.defined()) ops::add_to(d_hidden, dy);
-    const MtpLayer::Input dx = (*layer)->backward(dy, microbatch);
+Tensor MultiTokenPrediction::backward(std::vector<Tensor> dy, MicrobatchContext& microbatch) {
+  MCPP_CHECK(dy.size() == layers_.size() + 1, "there are ", dy.size(), " gradients for ", layers_.size(), " layers");
+  for (std::size_t i = layers_.size(); i > 0; --i) {
+    const MtpLayer::Input dx = layers_[i - 1]->backward(std::exchange(dy[i], {}), microbatch);
     embed_backward(dx.embedding, microbatch);
-    d_hidden = dx.hidden;
+    ops::add_to(dx.hidden, dy[i - 1]);
   }
-  return d_hidden;
+  return dy.front();
 }
 
 void MultiTokenPrediction::check_placement(ActivationPlacement hidden) const {

@@ -61,22 +61,20 @@ class MtpLayer {
   Norm final_layernorm_;
 };
 
-/// All layers of multi-token prediction of a model, on the pipeline stage with the output layer. Only training uses
-/// them.
+/// All layers of multi-token prediction of a model, on the pipeline stage with the final norm. Only training uses them.
 class MultiTokenPrediction {
  public:
-  /// `shared_embedding`: the word embeddings' weight if it is on this rank, otherwise nullptr. Keeps a reference to
-  /// `output`, which with tied embeddings also holds the word embeddings.
-  MultiTokenPrediction(StoredRef<ModelContext> context, RotaryTable& rotary, OutputLayer& output,
+  /// `tied_output`: the output matrix if it is also the word embeddings, otherwise nullptr. `shared_embedding`: the
+  /// word embeddings' weight if it is on this rank, otherwise nullptr.
+  MultiTokenPrediction(StoredRef<ModelContext> context, RotaryTable& rotary, VocabMatrix* tied_output,
                        Param* shared_embedding);
 
-  /// Returns the losses of each layer, before scaling. `hidden` is the result of OutputLayer::normalize(); `future` has
-  /// one element per layer. `grad_scale` is the factor of the model's loss gradient; gradients of these losses are also
-  /// multiplied by mtp_loss_scaling_factor / mtp_num_layers.
-  std::vector<TokenLosses> loss(const Tensor& hidden, std::span<const FutureTokens> future, double grad_scale,
-                                MicrobatchContext& microbatch);
-  /// Returns the gradient with respect to `hidden`.
-  Tensor backward(MicrobatchContext& microbatch);
+  /// Returns the hidden states that the output layer reads: `hidden`, the result of the final norm, followed by the
+  /// result of each layer. `future` has one element per layer.
+  std::vector<Tensor> forward(const Tensor& hidden, std::span<const FutureTokens> future,
+                              MicrobatchContext& microbatch);
+  /// Returns the gradient of `hidden`. `dy` has the gradients of the results of forward(), and may be overwritten.
+  Tensor backward(std::vector<Tensor> dy, MicrobatchContext& microbatch);
   /// Throws like Module::output_placement().
   void check_placement(ActivationPlacement hidden) const;
   std::span<const std::unique_ptr<MtpLayer>> layers() const { return layers_; }
@@ -87,13 +85,13 @@ class MultiTokenPrediction {
   void add_shared_gradient();
 
  private:
-  VocabMatrix& embedding() { return embedding_ ? *embedding_ : output_.weight(); }
+  VocabMatrix& embedding() { return embedding_ ? *embedding_ : *tied_output_; }
   Tensor embed(const Tensor& tokens, MicrobatchContext& microbatch);
   void embed_backward(const Tensor& dy, MicrobatchContext& microbatch);
 
   const ModelContext& context_;
   TensorParallelRegion region_;
-  OutputLayer& output_;
+  VocabMatrix* tied_output_;
   std::unique_ptr<VocabMatrix> embedding_;  // nullptr with tied embeddings
   std::vector<std::unique_ptr<MtpLayer>> layers_;
 };

@@ -42,15 +42,22 @@ std::vector<ActivationUnit> activation_units(LayerSizes& sizes, const StageConte
   return units;
 }
 
+/// Returns the bytes of the received gradient that exists during the entire backward pass of the stage, in addition to
+/// the gradients within it. For most stages they are 0: the gradient replaces an activation of the same size, which the
+/// last layer has saved.
+i64 held_gradient_bytes(const LayerSizes& sizes, const StageContents& stage) {
+  return stage.sends_predictions() ? prediction_bytes(sizes.config(), sizes.setup()) : 0;
+}
+
 /// Returns the peak of a backward pass with delayed weight gradients, in addition to saved activations that are not
-/// offloaded.
-i64 peak_with_delayed_wgrad(const std::vector<ActivationUnit>& units, bool is_offloaded, i64 after) {
+/// offloaded. `held` are bytes that exist during the pass.
+i64 peak_with_delayed_wgrad(const std::vector<ActivationUnit>& units, bool is_offloaded, i64 after, i64 held) {
   i64 before = 0, peak = 0;
   for (const ActivationUnit& unit : units) before += is_offloaded ? 0 : unit.bytes;
   const i64 saved = before;
   for (std::size_t i = units.size(); i-- > 0;) {
     const ActivationUnit& unit = units[i];
-    const i64 unit_bytes = (is_offloaded ? unit.bytes : 0) + unit.recomputed + unit.working_delayed_wgrad;
+    const i64 unit_bytes = held + (is_offloaded ? unit.bytes : 0) + unit.recomputed + unit.working_delayed_wgrad;
     peak = std::max(peak, before + after + unit_bytes);
     before -= is_offloaded ? 0 : unit.bytes;
     after += unit.waiting;
@@ -70,13 +77,14 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
   const ActivationSetup& setup = sizes.setup();
   const bool is_offloaded = setup.offload != OffloadTier::Device;
   const std::vector<ActivationUnit> units = activation_units(sizes, stage);
+  const i64 held = held_gradient_bytes(sizes, stage);
   StageActivations sum;
   i64 freed = 0;  // saved bytes already freed by later units
   for (auto it = units.rbegin(); it != units.rend(); ++it) {
     const ActivationUnit& unit = *it;
     // While this unit runs backward, earlier units are still saved or offloaded, and this one is on the device in both
     // cases.
-    const i64 unit_bytes = unit.working + unit.recomputed + (is_offloaded ? unit.bytes : 0);
+    const i64 unit_bytes = held + unit.working + unit.recomputed + (is_offloaded ? unit.bytes : 0);
     sum.working = std::max(sum.working, unit_bytes - freed);
     sum.waiting += unit.waiting;
     if (!is_offloaded) {
@@ -88,9 +96,9 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
   }
   sum.saved = freed;
   if (stage.has_embedding) sum.waiting += padded_alloc_size(residual_bytes(sizes.config(), setup));
-  const LayerBytes output = stage.has_output ? sizes.output() : LayerBytes();
-  sum.working_delayed_wgrad = peak_with_delayed_wgrad(units, is_offloaded, output.waiting);
-  if (!stage.has_output) return sum;
+  const LayerBytes output = stage.has_output_part() ? sizes.output(stage) : LayerBytes();
+  sum.working_delayed_wgrad = peak_with_delayed_wgrad(units, is_offloaded, output.waiting, held);
+  if (!stage.has_output_part()) return sum;
   sum.saved += output.saved;
   sum.waiting += output.waiting;
   sum.working = std::max(sum.working - output.saved, output.working);
@@ -100,18 +108,21 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
 
 namespace {
 
-/// Returns true if the next computation after action i of a rank uses a message from a different rank, which the
-/// engine receives while i is computed.
-bool receives_during(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
+/// Returns the message from a different rank that the next computation after action i of a rank uses. The engine
+/// receives it while i is computed.
+ReceivedMessage received_during(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
   for (++i; i < actions.size(); ++i) {
     const Action& a = actions[i];
     const bool is_forward = a.kind == ActionKind::Forward;
     if (!is_forward && !computes_weight_grad(a.kind) && !computes_input_grad(a.kind)) continue;
     const int sender_stage = is_forward ? a.stage - 1 : a.stage + 1;
-    return a.kind != ActionKind::BackwardWeight && sender_stage >= 0 && sender_stage < schedule.stages() &&
-           schedule.rank_of(sender_stage) != schedule.rank_of(a.stage);
+    if (a.kind == ActionKind::BackwardWeight || sender_stage < 0 || sender_stage >= schedule.stages() ||
+        schedule.rank_of(sender_stage) == schedule.rank_of(a.stage))
+      return ReceivedMessage::None;
+    const bool is_last_border = std::max(a.stage, sender_stage) + 1 == schedule.stages();
+    return is_last_border ? ReceivedMessage::BetweenLastStages : ReceivedMessage::Hidden;
   }
-  return false;
+  return ReceivedMessage::None;
 }
 
 /// Returns true if every chunk has at most as many microbatches in `counts` as in `other`.
@@ -169,7 +180,7 @@ PeakCandidates find_peak_candidates(const Schedule& schedule, int rank) {
     if (computes_input_grad(kind)) {
       add_if_not_dominated(candidates.in_backward, {.chunk = chunk,
                                                     .delays_wgrad = delays_wgrad,
-                                                    .receives = receives_during(schedule, actions, i),
+                                                    .receives = received_during(schedule, actions, i),
                                                     .saved = saved,
                                                     .waiting = waiting});
       --saved[index];
@@ -180,18 +191,29 @@ PeakCandidates find_peak_candidates(const Schedule& schedule, int rank) {
   return candidates;
 }
 
+namespace {
+
+/// Returns the bytes of a message between stages.
+i64 message_bytes(const LayerSizes& sizes, const RankMemorySpec& share, ReceivedMessage message) {
+  if (message == ReceivedMessage::None) return 0;
+  if (message == ReceivedMessage::BetweenLastStages && share.stages.back().receives_predictions())
+    return prediction_bytes(sizes.config(), sizes.setup());
+  return padded_alloc_size(residual_bytes(sizes.config(), sizes.setup()));
+}
+
+}  // namespace
+
 PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share, const PeakCandidates& moments) {
   std::vector<StageActivations> chunks;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
     chunks.push_back(stage_activations(sizes, share.contents(chunk)));
-  const i64 message = padded_alloc_size(residual_bytes(sizes.config(), sizes.setup()));
   PeakActivations peak;
   for (const PeakCandidate& moment : moments.in_backward) {
     const StageActivations& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
     const i64 working = moment.delays_wgrad ? chunk.working_delayed_wgrad : chunk.working;
     const i64 in_flight = sum_bytes(moment.saved, chunks, &StageActivations::saved) +
                           sum_bytes(moment.waiting, chunks, &StageActivations::waiting);
-    peak.live = std::max(peak.live, in_flight + working + (moment.receives ? message : 0));
+    peak.live = std::max(peak.live, in_flight + working + message_bytes(sizes, share, moment.receives));
   }
   for (const std::vector<i64>& saved : moments.after_forward) {
     peak.offloaded = std::max(peak.offloaded, sum_bytes(saved, chunks, &StageActivations::offloaded));

@@ -7,11 +7,15 @@
 
 namespace mcpp {
 
+/// Message from another rank, in order of size: none, the result of a layer or its gradient, or a message between the
+/// last two stages, which may consist of several states (StageContents::sends_predictions()).
+enum class ReceivedMessage : u8 { None, Hidden, BetweenLastStages };
+
 /// Numbers of microbatches in flight during a backward pass of the rank.
 struct PeakCandidate {
-  int chunk = 0;                  ///< chunk of the pass
-  bool delays_wgrad = false;      ///< the pass delays its weight gradients
-  bool receives = false;          ///< the rank receives the input of the next pass at the same time
+  int chunk = 0;                                     ///< chunk of the pass
+  bool delays_wgrad = false;                         ///< the pass delays its weight gradients
+  ReceivedMessage receives = ReceivedMessage::None;  ///< input of the next pass, received at the same time
   std::vector<i64> saved = {};    ///< microbatches between forward and backward by chunk, including this one
   std::vector<i64> waiting = {};  ///< microbatches with delayed weight gradients by chunk
 };

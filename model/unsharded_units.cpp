@@ -123,14 +123,16 @@ std::vector<UsedUnits> used_units(const ModelConfig& config, const Recompute& re
   // The output has the final norm and the output matrix and, with multi-token prediction, the word embeddings and its
   // layers.
   const int output_units = 2 + static_cast<int>(config.mtp_num_layers > 0 ? 1 + config.mtp_num_layers : 0);
-  if (stage.has_output) used.push_back({.units = {unit, unit + output_units}, .is_output = true});
+  if (stage.has_output_part()) used.push_back({.units = {unit, unit + output_units}, .is_output = true});
   return used;
 }
 
-std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std::vector<UsedUnits>& used) {
+std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const StageContents& stage,
+                                                   const std::vector<UsedUnits>& used) {
   const ModelConfig& config = sizes.config();
   const ActivationSetup& setup = sizes.setup();
   const i64 dy = padded_alloc_size(residual_bytes(config, setup)),
+            held = stage.sends_predictions() ? prediction_bytes(config, setup) : 0,
             input = padded_alloc_size(recompute_input_bytes(config, setup));
   std::vector<UnitActivations> list;
   i64 saved = 0;
@@ -140,8 +142,8 @@ std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std:
       layers += sizes.layer(layer).saved;
       working = std::max(working, sizes.layer(layer).working);
     }
-    if (u.is_output) working = sizes.output().saved + sizes.output().working;
-    list.push_back({.saved_earlier = saved, .live = layers + working});
+    if (u.is_output) working = sizes.output(stage).saved + sizes.output(stage).working;
+    list.push_back({.saved_earlier = saved, .live = layers + working + (u.is_output ? 0 : held)});
     if (setup.offload == OffloadTier::Device) saved += u.is_recomputed ? input : layers;
   }
   return list;

@@ -49,7 +49,8 @@ class UnshardedUnits {
 /// output have no layers.
 struct UsedUnits {
   UnitRange units;
-  bool is_embedding = false, is_output = false;
+  bool is_embedding = false;
+  bool is_output = false;  ///< what follows the layers (StageContents::output_part())
   i64 first_layer = 0, layers = 0;
   bool is_recomputed = false;
 };
@@ -60,7 +61,8 @@ struct UnitActivations {
   i64 saved_earlier = 0;  ///< bytes saved by earlier ranges, whose backward pass has not run yet
   i64 live = 0;           ///< bytes saved by the layers of this range, and their working set
 };
-std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const std::vector<UsedUnits>& used);
+std::vector<UnitActivations> unit_activation_bytes(LayerSizes& sizes, const StageContents& stage,
+                                                   const std::vector<UsedUnits>& used);
 
 /// Returns the peak over forward and backward, separately for each class.
 UnshardedBytes max_unsharded_bytes(const std::vector<UsedUnits>& used, const UnshardedUnits& units);

@@ -259,9 +259,10 @@ struct Layout {
           "layers on the first pipeline rank; 0 = the same number as on the others", at_least(0));
     visit("decoder_last_pipeline_num_layers", self.last_layers,
           "layers on the last pipeline rank; 0 = the same number as on the others", at_least(0));
-    visit("pipeline_model_parallel_layout", self.stages,
-          "explicit stages, such as \"Et*3|t*4|t*3L\": E embedding, t layer, L output; instead of the number of layers "
-          "on the first and last rank");
+    visit(
+        "pipeline_model_parallel_layout", self.stages,
+        "explicit stages, such as \"Et*3|t*4|t*3L\": E embedding, t layer, m multi-token prediction, L output; instead "
+        "of the number of layers on the first and last rank");
   }
   template <class Self, class Visitor>
   static void data_fields(Self& self, Visitor& visit) {

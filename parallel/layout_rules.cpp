@@ -128,7 +128,24 @@ class LayoutChecker {
     if (const i64 layers = count_mtp_layers(layout_); layers != model_.mtp_num_layers)
       conflicts_.add(str("pipeline_model_parallel_layout: it has ", layers,
                          " layers of multi-token prediction (m), but mtp_num_layers = ", model_.mtp_num_layers,
-                         "; write one m for each before L"));
+                         model_.mtp_num_layers == 0 ? "; remove m (evaluation and generation do not use these layers)"
+                                                    : "; write one m for each before L"));
+    check_mtp_stage();
+  }
+
+  /// Checks multi-token prediction in a stage without the output, which reads the word embeddings.
+  void check_mtp_stage() {
+    const int stage = final_norm_stage(layout_), rank = final_norm_rank(layout_);
+    if (stage + 1 == layout_.stage_map().stages()) return;
+    conflicts_.add_if(
+        model_.ties_embeddings,
+        "pipeline_model_parallel_layout: m (multi-token prediction) in a stage without L needs "
+        "untie_embeddings_and_output_weights = true, because otherwise three stages would use one matrix; "
+        "write m in the stage of L");
+    conflicts_.add_if(stage > 0 && rank == 0 && layout_.zero_stage >= 2,
+                      str("zero_stage = ", layout_.zero_stage,
+                          " shards the word embeddings of the first stage (E), which m (multi-token prediction) uses "
+                          "in a later stage of the same rank; use zero_stage 0 or 1, or write m in the stage of L"));
   }
 
   /// Recurrent mixers always exchange positions for groups of heads between context-parallel ranks.

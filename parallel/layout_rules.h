@@ -22,6 +22,7 @@ struct ModelSizes {
   i64 seq_length = 0;
   i64 num_experts = 0;
   i64 moe_ffn_hidden_size = 0;
+  bool ties_embeddings = false;
 
   /// Returns true if `ranks` context-parallel ranks can exchange the heads of all layers, after tensor parallelism has
   /// sharded them.

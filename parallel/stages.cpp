@@ -16,6 +16,11 @@ i64 count_of(const std::string& text, char letter) {
   return std::count(text.begin(), text.end(), letter);
 }
 
+/// Returns true if expanded items of a valid layout have multi-token prediction in a stage without the output.
+bool has_separate_mtp(const std::string& items) {
+  return items.find("m|L") != std::string::npos;
+}
+
 /// Parser that expands the repetitions of a layout string: sequence = { item [ "*" number ] },  item = "E" | "t" | "m"
 /// | "L" | "|" | "(" sequence ")".
 class LayoutReader {
@@ -206,6 +211,8 @@ class Splitter {
       layer += count_of(stage, 't');
       contents.push_back({begin, layer, count_of(stage, 'E') > 0, count_of(stage, 'L') > 0});
     }
+    contents.back().has_final_norm = !has_separate_mtp(items);
+    if (has_separate_mtp(items)) contents[contents.size() - 2].has_final_norm = true;
   }
 
   void check_layout(const std::string& items) {
@@ -214,8 +221,14 @@ class Splitter {
     };
     require(count_of(items, 'E') == 1 && items.front() == 'E', "it must begin with E, and have no other E");
     require(count_of(items, 'L') == 1 && items.back() == 'L', "it must end with L, and have no other L");
-    require(items.find_first_not_of("mL", std::min(items.find('m'), items.size())) == std::string::npos,
-            "every m (multi-token prediction) must be directly before L");
+    if (const std::size_t first = items.find('m'), last = items.rfind('m'); first != std::string::npos) {
+      const std::string after = items.substr(last);
+      require(items.find('t', first) == std::string::npos, "no t (layer) may follow m (multi-token prediction)");
+      require(items.substr(first, last - first).find('|') == std::string::npos,
+              "every m (multi-token prediction) must be in the same stage");
+      require(count_of(after, '|') <= 1,
+              "the stage of m (multi-token prediction) must be that of L or directly precede it");
+    }
     const i64 layers = count_of(items, 't'), stages = count_of(items, '|') + 1;
     require(layers == num_layers_, str("it has ", layers, " layers (t), but num_layers = ", num_layers_));
     const bool fits_others = stages % ranks() == 0 && stages != stages_;
@@ -239,6 +252,14 @@ std::vector<StageContents> split_stages(const Layout& layout, i64 num_layers) {
 
 i64 count_mtp_layers(const Layout& layout) {
   return count_of(LayoutReader(layout.stages).read(), 'm');
+}
+
+int final_norm_stage(const Layout& layout) {
+  return layout.stage_map().stages() - (has_separate_mtp(LayoutReader(layout.stages).read()) ? 2 : 1);
+}
+
+int final_norm_rank(const Layout& layout) {
+  return layout.stage_map().rank_of(final_norm_stage(layout));
 }
 
 std::vector<std::string> stage_conflicts(const Layout& layout, i64 num_layers) {

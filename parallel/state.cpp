@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "parallel/stages.h"
+
 namespace mcpp {
 namespace {
 
@@ -137,7 +139,7 @@ void make_shard_groups(GroupBuilder& groups, int rank, const Grid& dense, const 
 
 void make_embedding_group(GroupBuilder& groups, int rank, ParallelState& state) {
   const Topology& topology = state.topology;
-  const std::vector<int> members = topology.embedding_group(rank, state.output_rank);
+  const std::vector<int> members = topology.embedding_group(rank, state.final_norm_rank);
   const bool is_member = std::find(members.begin(), members.end(), rank) != members.end();
   if (topology.pp() == 1) {
     state.embedding = groups.make_self_group("embedding");
@@ -239,6 +241,7 @@ ParallelState make_parallel_state(Communicator& world, const Layout& layout, boo
                       .coordinates = dense.coordinates(rank),
                       .expert_coordinates = topology.expert().coordinates(rank),
                       .output_rank = layout.output_rank(),
+                      .final_norm_rank = final_norm_rank(layout),
                       .world = world};
   state.layout.dp = topology.dp();
   GroupBuilder groups(world, state, recorder, profiler);

@@ -51,7 +51,7 @@ struct NamedGroup {
 ///   pp               stages of one pipeline, in order              activations
 ///   pp_backward      same ranks as pp                              gradients of activations
 ///   tp_pp            one copy of the weights                       norms
-///   embedding        hold the word embeddings; null elsewhere      tied embedding gradients
+///   embedding        hold the word embeddings; null elsewhere      gradients of word embeddings
 ///
 /// The groups expert_tp, expert_dp, expert_dp_shard, expert_dp_replicate, expert_tp_dp_shard and expert_tp_pp are the
 /// counterparts of tp, dp_cp, dp_shard, dp_replicate, tp_dp_shard and tp_pp in the expert grid. All are null in models
@@ -62,7 +62,10 @@ struct ParallelState {
   AxisValues coordinates;         ///< coordinates in the dense grid
   AxisValues expert_coordinates;  ///< coordinates in the expert grid
   int output_rank;                ///< pipeline position of the rank with the output layer
-  Communicator& world;            ///< all ranks
+  /// Pipeline position of the rank with the final norm and multi-token prediction. Together with the first rank, it
+  /// holds the word embeddings: tied embeddings require that it is also the rank with the output layer.
+  int final_norm_rank;
+  Communicator& world;  ///< all ranks
 
   std::shared_ptr<Communicator> tp = {};
   std::unique_ptr<Communicator> cp_heads = {}, cp_ring = {};
@@ -90,6 +93,8 @@ struct ParallelState {
   DataParallelGroups gradient_groups(GridKind grid) const;
   ContextParallel context_parallel() const;
   ExpertParallel expert_parallel() const;
+  /// Returns true if this rank has the final norm or the output layer.
+  bool has_output_part() const { return coordinates.pp == output_rank || coordinates.pp == final_norm_rank; }
   /// Returns true if the group carries pipeline messages. Waiting for these messages is the pipeline bubble.
   static bool is_pipeline(std::string_view name) { return name == "pp" || name == "pp_backward"; }
   /// Returns true if this rank, among all ranks with the same box, counts the box in norms and saves it.

@@ -114,12 +114,11 @@ int Grid::group_index(int rank, Axes axes) const {
 Topology::Topology(int world_size, const Layout& layout)
     : dense_(dense_sizes(world_size, layout)), expert_(expert_sizes(world_size, layout)) {}
 
-std::vector<int> Topology::embedding_group(int rank, int output_rank) const {
+std::vector<int> Topology::embedding_group(int rank, int last_holder) const {
   const std::vector<int> pipeline = dense_.group(rank, {Axis::Pp});
-  MCPP_CHECK(output_rank >= 0 && output_rank < pp(), "output rank ", output_rank, " is not in a pipeline of ", pp(),
-             " ranks");
-  if (output_rank == 0) return {pipeline.front()};
-  return {pipeline.front(), pipeline[static_cast<std::size_t>(output_rank)]};
+  MCPP_CHECK(last_holder >= 0 && last_holder < pp(), "rank ", last_holder, " is not in a pipeline of ", pp(), " ranks");
+  if (last_holder == 0) return {pipeline.front()};
+  return {pipeline.front(), pipeline[static_cast<std::size_t>(last_holder)]};
 }
 
 }  // namespace mcpp

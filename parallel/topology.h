@@ -50,9 +50,9 @@ class Topology {
   int dp() const { return dense_.sizes().dp; }
   int pp() const { return dense_.sizes().pp; }
 
-  /// Returns the ranks of this rank's pipeline that hold word embeddings: the first stage and the one with the output
-  /// layer, which is at pipeline position `output_rank` (0 in V-shaped schedules; the group then has one rank).
-  std::vector<int> embedding_group(int rank, int output_rank) const;
+  /// Returns the ranks of this rank's pipeline that hold word embeddings: the first one and the one at pipeline
+  /// position `last_holder` (0 in V-shaped schedules; the group then has one rank).
+  std::vector<int> embedding_group(int rank, int last_holder) const;
 
  private:
   Grid dense_, expert_;

@@ -9,7 +9,7 @@ namespace {
 
 /// Returns the pipeline ranks of which one needs the most memory. Among those with the same number of layers in each
 /// chunk it is the first, which has the most microbatches in flight, or the last if weight gradients are delayed or the
-/// stages form a V. The rank with the output is also included.
+/// stages form a V. The ranks with the final norm and with the output are also included.
 std::vector<int> peak_candidate_ranks(const RankMemorySpec& share, ScheduleKind kind) {
   const Schedule& schedule = share.schedule;
   struct Ends {
@@ -22,7 +22,9 @@ std::vector<int> peak_candidate_ranks(const RankMemorySpec& share, ScheduleKind 
       layers.push_back(share.stages[static_cast<std::size_t>(schedule.stage_of(rank, chunk))].num_layers());
     ranks_by_layers.try_emplace(layers, Ends{rank, rank}).first->second.last = rank;
   }
-  std::set<int> ranks{schedule.rank_of(schedule.stages() - 1)};
+  std::set<int> ranks;
+  for (int stage = 0; stage < schedule.stages(); ++stage)
+    if (share.stages[static_cast<std::size_t>(stage)].has_output_part()) ranks.insert(schedule.rank_of(stage));
   for (const auto& [layers, ends] : ranks_by_layers) {
     ranks.insert(ends.first);
     if (row_of(kind).splits_backward) ranks.insert(ends.last);

@@ -213,7 +213,7 @@ std::vector<RunPart> compare_modules(const PredictionInput& input, const Measure
       }
     }
   }
-  add("output_layer", all(output_time(input)));
+  add("output_layer", all(output_time(input, {})));
   return parts;
 }
 

@@ -244,7 +244,7 @@ std::vector<GemmCase> step_gemms(const ModelConfig& config, i64 micro_batch_size
   const std::vector<i64> counts = measured.blocks.count(0, config.num_layers);
   for (std::size_t kind = 0; kind < counts.size(); ++kind)
     add(measured.traces.get(setup, measured.blocks.kinds[kind]), counts[kind]);
-  add(measured.traces.output(setup), 1);
+  add(measured.traces.output(setup, {}), 1);
   return cases;
 }
 

@@ -46,7 +46,7 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
   double max_bytes = 0;
   for (i64 layer = stage.stage().first_layer; layer < stage.stage().end_layer; ++layer)
     max_bytes = std::max(max_bytes, static_cast<double>(sizes.layer(layer).saved) / kBlocksPerLayer);
-  if (stage.stage().has_output) max_bytes = std::max(max_bytes, static_cast<double>(sizes.output().saved));
+  if (stage.stage().has_output) max_bytes = std::max(max_bytes, static_cast<double>(sizes.output(stage.stage()).saved));
   return weight_bytes(stage) + max_bytes;
 }
 
@@ -353,10 +353,11 @@ class ForwardStage final : public PipelineStage {
   Tensor backward_input(int, const Tensor&) override { fail_backward(); }
   void backward_weight(int, bool) override { fail_backward(); }
   void reduce_gradients() override { fail_backward(); }
-  Tensor empty_activation() override {
+  Tensor empty_input() override {
     const ModelContext& context = model_.context();
     return Tensor::empty({task_.seq, task_.batch, context.config.hidden_size}, context.dtype, context.device);
   }
+  Tensor empty_output_gradient() override { fail_backward(); }
 
  private:
   [[noreturn]] static void fail_backward() { fail(ExitCode::Internal, "a forward-only schedule has no backward pass"); }

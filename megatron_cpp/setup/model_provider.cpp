@@ -27,7 +27,7 @@ ModelContext model_provider(const Config& config, Session& session) {
           .fp8 = fp8_layers(config),
           .gelu_epilogue = config.device.gelu_epilogue,
           .profiler = session.profiler.get(),
-          .output_rank = parallel.output_rank};
+          .final_norm_rank = parallel.final_norm_rank};
 }
 
 TrainingStorage storage_provider(const Config& config, const Session& session) {

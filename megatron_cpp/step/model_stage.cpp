@@ -21,6 +21,11 @@ AttentionWork attention_work(const MicroBatch& batch, const ModelConfig& config)
   return work;
 }
 
+Tensor zeroed(Tensor x) {
+  ops::fill_zero(x);
+  return x;
+}
+
 }  // namespace
 
 MicroBatch shard_microbatch(const MicroBatch& batch, const ModelConfig& config, const ContextParallel& cp) {
@@ -49,6 +54,7 @@ MicroBatch shard_microbatch(const MicroBatch& batch, const ModelConfig& config, 
 void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
                        InterruptibleStep& step) {
   batches_ = batches;
+  is_training_ = is_training;
   grad_scale_ = grad_scale;
   totals_ = totals;
   step_ = &step;
@@ -85,8 +91,8 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
   MicrobatchContext& next = context_of(microbatch);
   if (!model_.stage().has_output) {
-    const Tensor y = model_.forward(input, next);
-    return next.is_aborted() ? zero_activation() : y;
+    const Tensor y = model_.forward(input, next, batch.future);
+    return next.is_aborted() ? zeroed(empty_output_gradient()) : y;
   }
   if (logits_row_.defined()) {
     const Tensor logits = model_.logits(input, next);
@@ -136,7 +142,7 @@ Tensor ModelStage::backward_input(int microbatch, const Tensor& dy) {
 
 Tensor ModelStage::gradient_of_input(MicrobatchContext& next, const Tensor& dy) {
   const Tensor dx = model_.backward(dy, next);
-  return next.is_aborted() && !model_.stage().has_embedding ? zero_activation() : dx;
+  return next.is_aborted() && !model_.stage().has_embedding ? zeroed(empty_input()) : dx;
 }
 
 void ModelStage::backward_weight(int microbatch, bool) {
@@ -144,16 +150,11 @@ void ModelStage::backward_weight(int microbatch, bool) {
   context_of(microbatch).run_delayed_wgrads();
 }
 
-Tensor ModelStage::zero_activation() {
-  Tensor zeros = empty_activation();
-  ops::fill_zero(zeros);
-  return zeros;
-}
-
-Tensor ModelStage::empty_activation() {
+Tensor ModelStage::empty_hidden(bool has_predictions) const {
   const ModelContext& context = model_.context();
-  const i64 seq = context.local_seq_length() / (context.sequence_parallel ? context.tp.size() : 1);
-  return Tensor::empty({seq, static_cast<i64>(batches_.front().samples.size()), context.config.hidden_size},
+  const i64 seq = context.local_seq_length() / (context.sequence_parallel ? context.tp.size() : 1),
+            states = has_predictions && is_training_ ? 1 + context.config.mtp_num_layers : 1;
+  return Tensor::empty({states * seq, static_cast<i64>(batches_.front().samples.size()), context.config.hidden_size},
                        context.dtype, context.device);
 }
 

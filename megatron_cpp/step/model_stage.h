@@ -15,7 +15,8 @@ struct MicroBatch {
   Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
   Tensor targets;            ///< int32 [s, b], -1 = ignored; on the last stage
   std::vector<i64> samples;  ///< [b] global sample indices
-  /// Tokens and targets of each layer of multi-token prediction. Set on the last stage in training.
+  /// Tokens and targets of each layer of multi-token prediction. Set on the stages with the final norm and with the
+  /// output.
   std::vector<FutureTokens> future = {};
   /// Document starts as in MicrobatchContext, int32 [s, b]. Set on every stage if document boundaries are used.
   /// attention_starts has the rows that attention processes after an exchange of heads.
@@ -53,7 +54,8 @@ class ModelStage final : public PipelineStage {
     contexts_.at(static_cast<std::size_t>(microbatch)).saved_tensors.prefetch();
   }
   void reduce_gradients() override { model_.release_gradients(); }
-  Tensor empty_activation() override;
+  Tensor empty_input() override { return empty_hidden(model_.stage().receives_predictions()); }
+  Tensor empty_output_gradient() override { return empty_hidden(model_.stage().sends_predictions()); }
 
  private:
   /// Returns the profile range of a pass. `name` is the name of Megatron-LM's timer for it.
@@ -61,13 +63,15 @@ class ModelStage final : public PipelineStage {
   /// Returns the context of a microbatch, which is aborted if the step is aborted.
   MicrobatchContext& context_of(int microbatch);
   Tensor gradient_of_input(MicrobatchContext& next, const Tensor& dy);
-  Tensor zero_activation();
+  /// Allocates a message between stages, see StageContents::sends_predictions().
+  Tensor empty_hidden(bool has_predictions) const;
   void read_logits(const Tensor& logits, const MicrobatchContext& context);
 
   GPTModel& model_;
   int chunk_;
   InterruptibleStep* step_ = nullptr;
   std::span<const MicroBatch> batches_;
+  bool is_training_ = false;
   double grad_scale_ = 1;
   std::vector<MicrobatchContext> contexts_;
   Tensor totals_;

@@ -265,7 +265,8 @@ ModelSizes model_sizes(const ModelConfig& config) {
                    .padded_vocab_size = config.padded_vocab_size(),
                    .seq_length = config.seq_length,
                    .num_experts = config.moe.num_experts,
-                   .moe_ffn_hidden_size = config.moe_ffn()};
+                   .moe_ffn_hidden_size = config.moe_ffn(),
+                   .ties_embeddings = !config.untie_embeddings_and_output_weights};
   std::vector<i64> heads, groups, ffn;
   for (const BlockSpec& block : BlockKinds(config).kinds) {
     if (const std::optional<AttentionSpec> attention = block.core_attention()) {

@@ -42,8 +42,8 @@ Dropout ModelContext::dropout_for(double p, const std::string& site, const Posit
 }
 
 AxisPlacement ModelContext::word_embedding_ranks() const {
-  if (!config.output_uses_embeddings() || output_rank == 0) return {};
-  return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = output_rank}};
+  if (!config.output_uses_embeddings() || final_norm_rank == 0) return {};
+  return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = final_norm_rank}};
 }
 
 std::optional<Fp8Recipe> ModelContext::fp8_recipe(i64 layer) const {

@@ -58,9 +58,9 @@ struct ModelContext {
   /// Returns the initial standard deviation of projections that add to the residual stream: init_method_std divided by
   /// the square root of their number (GPT-2). There are two per layer unless hybrid_layer_pattern is set.
   double output_init_std() const;
-  /// Pipeline rank with the output layer; the embedding is on the first rank. Tied embeddings are one parameter on both
-  /// ranks.
-  int output_rank = 0;
+  /// Pipeline rank with the final norm and multi-token prediction; with tied embeddings, also with the output layer. If
+  /// it uses the word embeddings, they are one parameter on the first rank and this one.
+  int final_norm_rank = 0;
 
   /// Returns the number of positions of each sample that this rank processes, out of model.seq_length.
   i64 local_seq_length() const { return config.seq_length / cp.size(); }

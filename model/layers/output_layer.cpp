@@ -46,22 +46,17 @@ void VocabMatrix::visit(const ParamVisitor& f) {
 OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
     : context_(context),
       region_(context_.tp, context_.sequence_parallel),
-      final_layernorm_("decoder.final_layernorm", context),
       weight_(weight_name(context_.config), context, shared) {
   const bool is_tied = !context_.config.untie_embeddings_and_output_weights;
   MCPP_CHECK(!shared || is_tied, "untied embeddings cannot be shared");
   if (is_tied && !shared) weight_.own_weight()->placement.pp = context_.word_embedding_ranks();
 }
 
-Tensor OutputLayer::normalize(const Tensor& hidden, MicrobatchContext& microbatch) {
-  return final_layernorm_.forward(hidden, microbatch);
-}
-
-Tensor OutputLayer::logits_of_normalized(const Tensor& normalized, MicrobatchContext& microbatch) {
-  Tensor input = normalized;
+Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& microbatch) {
+  Tensor input = hidden;
   if (const double factor = context_.config.logit_scale(); factor != 1) {
-    input = Tensor::like(normalized);
-    ops::copy(normalized, input);
+    input = Tensor::like(hidden);
+    ops::copy(hidden, input);
     ops::scale(input, factor);
   }
   microbatch.save(this, input);
@@ -72,14 +67,10 @@ Tensor OutputLayer::logits_of_normalized(const Tensor& normalized, MicrobatchCon
   return y;
 }
 
-Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& microbatch) {
-  return logits_of_normalized(normalize(hidden, microbatch), microbatch);
-}
-
-TokenLosses OutputLayer::loss_of_normalized(const Tensor& normalized, const Tensor& targets, double grad_scale,
-                                            double z_loss_coeff, MicrobatchContext& microbatch) {
+TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale, double z_loss_coeff,
+                              MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer and loss");
-  Tensor y = logits_of_normalized(normalized, microbatch);
+  Tensor y = logits(hidden, microbatch);
   TokenLosses losses =
       vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box().offset[0], context_.config.vocab_size,
                                    microbatch.saves_for_backward ? grad_scale : 0, context_.tp,
@@ -88,13 +79,7 @@ TokenLosses OutputLayer::loss_of_normalized(const Tensor& normalized, const Tens
   return losses;
 }
 
-TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, double grad_scale,
-                              MicrobatchContext& microbatch) {
-  return loss_of_normalized(normalize(hidden, microbatch), targets, grad_scale, context_.config.output_z_loss_coeff,
-                            microbatch);
-}
-
-Tensor OutputLayer::backward_to_normalized(MicrobatchContext& microbatch) {
+Tensor OutputLayer::backward(MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer");
   const Tensor d_logits = microbatch.take(this), input = microbatch.take(this);
   const auto input_gradient = [&] {
@@ -108,14 +93,6 @@ Tensor OutputLayer::backward_to_normalized(MicrobatchContext& microbatch) {
                           [this, d_logits](const Tensor& full) { weight_gradient(d_logits, full); });
 }
 
-Tensor OutputLayer::normalize_backward(const Tensor& d_normalized, MicrobatchContext& microbatch) {
-  return final_layernorm_.backward(d_normalized, microbatch);
-}
-
-Tensor OutputLayer::backward(MicrobatchContext& microbatch) {
-  return normalize_backward(backward_to_normalized(microbatch), microbatch);
-}
-
 void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& input) {
   weight_.add_grad([&](Tensor& sum, float beta) {
     ops::matmul(d_logits, input.as_matrix(), sum, {.transpose_a = true, .beta = beta});
@@ -123,13 +100,8 @@ void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& input) {
 }
 
 ActivationPlacement OutputLayer::output_placement(ActivationPlacement hidden) const {
-  region_.check_entry(final_layernorm_.output_placement(hidden), weight_.name());
+  region_.check_entry(hidden, weight_.name());
   return ActivationPlacement::ColumnSharded;
-}
-
-void OutputLayer::visit(const ParamVisitor& f) {
-  visit_norm(f);
-  visit_weight(f);
 }
 
 }  // namespace mcpp

@@ -1,18 +1,19 @@
-// Output layer: final norm, logits over the vocabulary with an optional factor and soft cap, and the loss.
+// Output layer: logits over the vocabulary with an optional factor and soft cap, and the loss.
 #pragma once
 #include <string>
 
 #include "base/stored_ref.h"
-#include "model/layers/norm.h"
+#include "model/config/context.h"
 #include "parallel/tp/mappings.h"
 #include "parallel/tp/vocab_parallel.h"
 
 namespace mcpp {
 
-/// Matrix [padded vocabulary, h] used by the stage with the output, sharded by vocabulary rows. There are three cases:
-/// - untied: a separate parameter;
-/// - tied, with the embedding on the same rank: the weight of the word embeddings itself;
-/// - tied, with the embedding on a different rank: a copy of that weight with the same name, box and initial values. In
+/// Matrix [padded vocabulary, h] used by the last stages, sharded by vocabulary rows. There are three cases:
+/// - the output matrix with untied embeddings: a separate parameter;
+/// - the word embeddings, with the embedding on the same rank: the weight of the embedding itself;
+/// - the word embeddings, with the embedding on a different rank: a copy of that weight with the same name, box and
+/// initial values. In
 ///   the last two cases, the gradients of both stages are summed.
 class VocabMatrix {
  public:
@@ -47,7 +48,7 @@ class VocabMatrix {
   Param weight_;  // if shared, only its main_grad is used, from the first backward to add_shared_gradient()
 };
 
-/// Final norm, output matrix and loss.
+/// Output matrix and loss. Reads the result of the final norm or of a layer of multi-token prediction.
 class OutputLayer {
  public:
   /// `shared` is passed to VocabMatrix.
@@ -56,38 +57,24 @@ class OutputLayer {
   /// Returns the logits [s * b, padded vocabulary / tp] of hidden [s, b, h] (sequence parallel: [s / tp, b, h]).
   Tensor logits(const Tensor& hidden, MicrobatchContext& microbatch);
   /// Returns the loss of the microbatch. `targets` is int32 [s, b]; negative targets have no loss. In training, saves
-  /// the gradient of grad_scale times the sum of losses, including the z-loss, with respect to the logits.
-  TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, MicrobatchContext& microbatch);
-  /// Returns the gradient of `hidden`.
+  /// the gradient of grad_scale times the sum of losses, including the z-loss with weight `z_loss_coeff`, with respect
+  /// to the logits.
+  TokenLosses loss(const Tensor& hidden, const Tensor& targets, double grad_scale, double z_loss_coeff,
+                   MicrobatchContext& microbatch);
+  /// Returns the gradient of the last `hidden` whose backward pass has not run yet.
   Tensor backward(MicrobatchContext& microbatch);
-
-  // Parts of loss() and backward(). Multi-token prediction reads the result of the norm and uses the output matrix for
-  // its own losses.
-
-  Tensor normalize(const Tensor& hidden, MicrobatchContext& microbatch);
-  /// The gradient includes the z-loss with this weight.
-  TokenLosses loss_of_normalized(const Tensor& normalized, const Tensor& targets, double grad_scale,
-                                 double z_loss_coeff, MicrobatchContext& microbatch);
-  /// Returns the gradient of `normalized`.
-  Tensor backward_to_normalized(MicrobatchContext& microbatch);
-  Tensor normalize_backward(const Tensor& d_normalized, MicrobatchContext& microbatch);
 
   /// Returns the placement of the logits, like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement hidden) const;
   VocabMatrix& weight() { return weight_; }
-
-  void visit(const ParamVisitor& f);
-  void visit_norm(const ParamVisitor& f) { final_layernorm_.visit(f); }
-  void visit_weight(const ParamVisitor& f) { weight_.visit(f); }
+  void visit(const ParamVisitor& f) { weight_.visit(f); }
 
  private:
-  Tensor logits_of_normalized(const Tensor& normalized, MicrobatchContext& microbatch);
-  /// `input` is the normalized hidden states times ModelConfig::logit_scale().
+  /// `input` is the hidden states times ModelConfig::logit_scale().
   void weight_gradient(const Tensor& d_logits, const Tensor& input);
 
   const ModelContext& context_;
   TensorParallelRegion region_;
-  Norm final_layernorm_;
   VocabMatrix weight_;
 };
 

@@ -107,8 +107,8 @@ class Engine {
     };
     for (; should_post(); ++posted_) {
       const Action& a = actions_[posted_];
-      if (a.kind == RecvForward) activations_.post_receive(a.stage, a.microbatch, stage_of(a).empty_activation());
-      if (a.kind == RecvBackward) gradients_.post_receive(a.stage, a.microbatch, stage_of(a).empty_activation());
+      if (a.kind == RecvForward) activations_.post_receive(a.stage, a.microbatch, stage_of(a).empty_input());
+      if (a.kind == RecvBackward) gradients_.post_receive(a.stage, a.microbatch, stage_of(a).empty_output_gradient());
     }
   }
 

@@ -28,8 +28,10 @@ class PipelineStage {
   virtual void prefetch_backward(int /*microbatch*/) {}
   /// Starts the reduction of weight gradients, all of which have been computed for this step.
   virtual void reduce_gradients() = 0;
-  /// Allocates a receive buffer for an activation or its gradient.
-  virtual Tensor empty_activation() = 0;
+  /// Allocates a receive buffer for the previous stage's output.
+  virtual Tensor empty_input() = 0;
+  /// Allocates a receive buffer for the gradient of this stage's output.
+  virtual Tensor empty_output_gradient() = 0;
 };
 
 /// Time breakdown of a rank's schedule, in seconds.

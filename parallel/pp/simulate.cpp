@@ -142,7 +142,8 @@ class Simulation {
     require(peer_stage >= 0 && peer_stage < stages_, rank, "no stage follows it in this direction");
     require(is_forward ? is_done(Forward, a.stage, a.microbatch) : has_input_grad(a.stage, a.microbatch), rank,
             "it is sent before it is computed");
-    channel(rank, rank_of(peer_stage), is_forward).messages.push_back({a, clock_[rank] + costs(a.stage).message});
+    channel(rank, rank_of(peer_stage), is_forward)
+        .messages.push_back({a, clock_[rank] + costs(std::min(a.stage, peer_stage)).message});
     record(rank, a, 0, /*is_compute=*/false);
   }
 
@@ -325,8 +326,9 @@ class OversubscribedSimulation {
       if (!receive(rank, rank_index, a)) return false;
     } else if (a.kind == SendForward || a.kind == SendBackward) {
       const bool is_forward = a.kind == SendForward;
-      channel(rank_index, schedule_.rank_of(a.stage + (is_forward ? 1 : -1)), is_forward)
-          .push_back(time_ + costs(a.stage).message);
+      const int peer_stage = a.stage + (is_forward ? 1 : -1);
+      channel(rank_index, schedule_.rank_of(peer_stage), is_forward)
+          .push_back(time_ + costs(std::min(a.stage, peer_stage)).message);
     } else {
       if (!rank.is_started) rank.remaining = work(a);
       rank.is_started = true;

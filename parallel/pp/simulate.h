@@ -12,7 +12,9 @@ struct ScheduleCosts {
   double forward = 1;
   double backward_input = 1;
   double backward_weight = 1;
-  double message = 0;      ///< time from the end of the sending action to the earliest start of the receiving action
+  /// Time of a message to or from the next stage, from the end of the sending action to the earliest start of the
+  /// receiving action.
+  double message = 0;
   double reduce_grad = 0;  ///< time of the reduction that is not overlapped
 };
 
@@ -42,7 +44,7 @@ struct Timeline {
 ///  - weight gradients of a stage out of microbatch order, or reduced before they are complete;
 ///  - a deadlock.
 Timeline simulate(const Schedule& lowered, const ScheduleCosts& costs = {});
-/// Simulates with the costs of stages 0, 1, ...; the sender's cost applies to a message.
+/// Simulates with the costs of stages 0, 1, ...
 Timeline simulate(const Schedule& lowered, std::span<const ScheduleCosts> costs);
 
 // Simulation of pipeline ranks that share too few cores. A rank that waits for a message leaves its core to others.

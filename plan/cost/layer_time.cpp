@@ -278,9 +278,10 @@ UnitTime embedding_time(const PredictionInput& input) {
   return t;
 }
 
-UnitTime output_time(const PredictionInput& input) {
-  constexpr MemoryPasses kLaunches{2, 2};  // norm and loss
-  return TraceTime(RankCostModel(input), input.output_trace(), kLaunches).time();
+UnitTime output_time(const PredictionInput& input, const StageContents& stage) {
+  if (!stage.has_output_part()) return {};
+  const double launches = (stage.has_final_norm ? 1 : 0) + (stage.has_output ? 1 : 0);  // norm and loss
+  return TraceTime(RankCostModel(input), input.output_trace(stage), {launches, launches}).time();
 }
 
 }  // namespace mcpp

@@ -43,9 +43,11 @@ struct PredictionInput {
   ActivationSetup activations() const { return activation_setup(layout, work.dtype); }
   /// Returns the setup of traces, which describe the rank with the busiest experts.
   ActivationSetup trace_setup() const;
-  /// Return the traces of a block, or of a part of one, and of the output.
+  /// Return the traces of a block, or of a part of one, and of what follows the layers of a stage.
   const BlockTrace& trace(const BlockSpec& block) const { return measurements->traces.get(trace_setup(), block); }
-  const BlockTrace& output_trace() const { return measurements->traces.output(trace_setup()); }
+  const BlockTrace& output_trace(const StageContents& stage = {}) const {
+    return measurements->traces.output(trace_setup(), stage);
+  }
 };
 
 }  // namespace mcpp

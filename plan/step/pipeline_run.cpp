@@ -47,34 +47,35 @@ const Schedule& PipelineRun::lowered(i64 microbatches) const {
   return it->second;
 }
 
-std::vector<ScheduleCosts> PipelineRun::costs(double message, double oversubscription) const {
+std::vector<ScheduleCosts> PipelineRun::costs(double message_factor, double oversubscription) const {
   std::vector<ScheduleCosts> list;
   for (const StageWork& stage : stages_)
     list.push_back({.forward = oversubscription * stage.passes.forward.total(),
                     .backward_input = oversubscription * stage.passes.backward_input.total(),
                     .backward_weight = oversubscription * stage.passes.backward_weight.total(),
-                    .message = message});
+                    .message = message_factor * stage.message_seconds});
   return list;
 }
 
-std::pair<Schedule, Timeline> PipelineRun::simulate_first(i64 microbatches, double message) const {
+std::pair<Schedule, Timeline> PipelineRun::simulate_first(i64 microbatches) const {
   const i64 round = row_of(layout_.schedule).needs_multiple_of_ranks ? layout_.pp : 1;
   const Schedule& schedule = lowered(std::min(microbatches_, std::max(round, microbatches / round * round)));
-  return {schedule, simulate(schedule, costs(message, oversubscription_))};
+  return {schedule, simulate(schedule, costs(1, oversubscription_))};
 }
 
-PipelineRun::Times PipelineRun::simulate_all(i64 microbatches, double message) const {
+PipelineRun::Times PipelineRun::simulate_all(i64 microbatches, double message_factor) const {
   const Schedule& schedule = lowered(microbatches);
-  if (oversubscription_ > 1) return simulate_oversubscribed(schedule, message);
-  const Timeline timeline = simulate(schedule, costs(message, 1));
+  if (oversubscription_ > 1) return simulate_oversubscribed(schedule, message_factor);
+  const Timeline timeline = simulate(schedule, costs(message_factor, 1));
   Times times{.seconds = timeline.makespan, .reduced = timeline.makespan};
   for (const auto& actions : timeline.per_rank) times.reduced = std::max(times.reduced, last_reduction_end(actions));
   return times;
 }
 
 /// On shared cores gradients are reduced after all compute because no core is free during it.
-PipelineRun::Times PipelineRun::simulate_oversubscribed(const Schedule& schedule, double message) const {
-  const double seconds = oversubscribed_makespan(schedule, costs(message, 1), real(layout_.pp) / oversubscription_);
+PipelineRun::Times PipelineRun::simulate_oversubscribed(const Schedule& schedule, double message_factor) const {
+  const double seconds =
+      oversubscribed_makespan(schedule, costs(message_factor, 1), real(layout_.pp) / oversubscription_);
   double longest = 0;
   for (int rank = 0; rank < map_.ranks; ++rank) {
     double sums = 0;
@@ -102,11 +103,11 @@ double PipelineRun::last_reduction_end(const std::vector<TimedAction>& actions) 
 }
 
 /// A schedule is periodic once the pipeline is full, so two runs give the time of further rounds of microbatches.
-PipelineRun::Times PipelineRun::run(double message) const {
+PipelineRun::Times PipelineRun::run(double message_factor) const {
   const i64 round = layout_.pp, base_microbatches = 4 * round + microbatches_ % round;
-  if (microbatches_ <= base_microbatches + round) return simulate_all(microbatches_, message);
-  const Times short_run = simulate_all(base_microbatches, message),
-              longer_run = simulate_all(base_microbatches + round, message);
+  if (microbatches_ <= base_microbatches + round) return simulate_all(microbatches_, message_factor);
+  const Times short_run = simulate_all(base_microbatches, message_factor),
+              longer_run = simulate_all(base_microbatches + round, message_factor);
   const double busiest_microbatch = rank_work(busiest()).total() / real(microbatches_);
   const double round_seconds = std::max(longer_run.seconds - short_run.seconds, real(round) * busiest_microbatch);
   const double remaining_seconds = real((microbatches_ - base_microbatches) / round) * round_seconds;

@@ -16,6 +16,7 @@ namespace mcpp {
 struct StageWork {
   StageContents contents;
   UnitTime passes;              ///< times for one microbatch
+  double message_seconds = 0;   ///< seconds of a message to or from the next stage
   double reduce_seconds = 0;    ///< seconds per step to reduce the stage's gradients over links
   double boundary_exposed = 0;  ///< additional seconds of the stage's first and last pass of a step (ExposedComm)
 
@@ -47,17 +48,17 @@ class PipelineRun {
   struct Times {
     double seconds = 0, reduced = 0;  ///< time until the last pass ends, and until all gradients are reduced
   };
-  /// Simulates a step in which a message to the next stage takes `message` seconds.
-  Times run(double message) const;
+  /// Simulates a step. `message_factor` multiplies the time of messages.
+  Times run(double message_factor) const;
   /// Simulates the first `microbatches` microbatches, rounded down to a number that the schedule supports.
-  std::pair<Schedule, Timeline> simulate_first(i64 microbatches, double message) const;
+  std::pair<Schedule, Timeline> simulate_first(i64 microbatches) const;
 
  private:
   const StageWork& stage(int index) const { return stages_[static_cast<std::size_t>(index)]; }
   const Schedule& lowered(i64 microbatches) const;
-  std::vector<ScheduleCosts> costs(double message, double oversubscription) const;
-  Times simulate_all(i64 microbatches, double message) const;
-  Times simulate_oversubscribed(const Schedule& schedule, double message) const;
+  std::vector<ScheduleCosts> costs(double message_factor, double oversubscription) const;
+  Times simulate_all(i64 microbatches, double message_factor) const;
+  Times simulate_oversubscribed(const Schedule& schedule, double message_factor) const;
   double last_reduction_end(const std::vector<TimedAction>& actions) const;
 
   const PredictionInput& input_;

@@ -124,7 +124,7 @@ class Step {
   }
 
   StepTimeline timeline(i64 max_microbatches) const {
-    auto [schedule, timeline] = pipeline_.simulate_first(max_microbatches, message_seconds());
+    auto [schedule, timeline] = pipeline_.simulate_first(max_microbatches);
     StepTimeline result{.schedule = std::move(schedule), .timeline = std::move(timeline), .stages = {}};
     for (const StageWork& stage : pipeline_.stages()) result.stages.push_back(stage.passes);
     return result;
@@ -168,12 +168,14 @@ class Step {
   }
 
   std::vector<StageWork> stages(bool sums_gradients) const {
-    const UnitTime embedding = embedding_time(input_), output = output_time(input_);
+    const UnitTime embedding = embedding_time(input_);
+    const double message = message_seconds(1);
     std::vector<StageWork> list;
     for (const StageContents& contents : split_stages(layout_, input_.work.model.num_layers)) {
       UnitTime passes = time_of_layers(contents);
+      const UnitTime output = output_time(input_, contents);
       if (contents.has_embedding) passes += embedding;
-      if (contents.has_output) passes += output;
+      passes += output;
       const ExposedComm waits =
           layout_.zero_stage < 2 ? ExposedComm{} : exposed_comm(unit_costs(contents, embedding, output), traffic_);
       passes.forward.data_parallel += waits.forward;
@@ -181,8 +183,13 @@ class Step {
       if (layout_.params_tier != OffloadTier::Device || layout_.activations_tier != OffloadTier::Device)
         offload_cost_.add_to(passes, contents, weight_fetches(contents));
       const double sums = sums_gradients ? traffic_.reduce(contents).links : 0;
-      list.push_back(
-          {.contents = contents, .passes = passes, .reduce_seconds = sums, .boundary_exposed = waits.boundary_exposed});
+      list.push_back({.contents = contents,
+                      .passes = passes,
+                      .message_seconds = contents.sends_predictions()
+                                             ? message_seconds(1 + input_.work.model.mtp_num_layers)
+                                             : message,
+                      .reduce_seconds = sums,
+                      .boundary_exposed = waits.boundary_exposed});
     }
     return list;
   }
@@ -229,7 +236,7 @@ class Step {
       if (units.size() == before + group) units.emplace_back();
       add(times.time(is_recomputed), is_recomputed ? times.recomputed_traffic : times.traffic, count);
     });
-    if (stage.has_output) units.emplace_back(), add(output, traffic_.output_traffic(stage), 1);
+    if (stage.has_output_part()) units.emplace_back(), add(output, traffic_.output_traffic(stage), 1);
     return units;
   }
 
@@ -269,11 +276,10 @@ class Step {
   }
 
   double tied_embeddings() const {
-    if (layout_.pp == 1 || !input_.work.model.output_uses_embeddings() ||
-        row_of(layout_.schedule).placement == StagePlacement::V)
-      return 0;
+    const int last_holder = final_norm_rank(layout_);
+    if (last_holder == 0 || !input_.work.model.output_uses_embeddings()) return 0;
     return 2 * collectives_.message(input_.program.gradient_bytes * traffic_.weights().vocabulary(),
-                                    (layout_.pp - 1) * layout_.pipeline_stride());
+                                    last_holder * layout_.pipeline_stride());
   }
 
   double optimizer(int rank) const {
@@ -296,8 +302,9 @@ class Step {
            (host.link_bandwidth > 0 ? tokens * 8 / (1e9 * host.link_bandwidth) : 0);
   }
 
-  double message_seconds() const {
-    const double bytes = real(residual_bytes(input_.work.model, input_.activations()));
+  /// Returns the time of a message between stages that consists of `states` hidden states.
+  double message_seconds(i64 states) const {
+    const double bytes = real(states * residual_bytes(input_.work.model, input_.activations()));
     const bool scatters = input_.program.scatters_messages && !layout_.sequence_parallel;
     double message = collectives_.message(scatters ? bytes / real(layout_.tp) : bytes, layout_.pipeline_stride());
     if (scatters) message += collectives_.all_gather(bytes, layout_.tp_group());
@@ -305,7 +312,7 @@ class Step {
   }
 
   void run_pipeline(StepTime& step) const {
-    const PipelineRun::Times without_messages = pipeline_.run(0), with_messages = pipeline_.run(message_seconds());
+    const PipelineRun::Times without_messages = pipeline_.run(0), with_messages = pipeline_.run(1);
     const double waits = std::max(0.0, without_messages.seconds - step.work.total());
     step.core_wait = std::min(waits, (pipeline_.oversubscription() - 1) * step.work.computing());
     step.bubble = waits - step.core_wait;

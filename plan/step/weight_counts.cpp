@@ -54,8 +54,8 @@ WeightCount WeightCounts::stage_weights(const StageContents& stage) const {
   const std::vector<i64> layers = blocks().count(stage.first_layer, stage.end_layer);
   for (std::size_t kind = 0; kind < layers.size(); ++kind) sum += counts_[kind].dense * real(layers[kind]);
   const double vocabulary = vocabulary_ * (is_tied ? std::min(matrices, 1) : matrices);
-  if (stage.has_output) sum += mtp_.dense;
-  if (stage.has_output && !stage.has_embedding && !is_tied && model_.mtp_num_layers > 0)
+  if (stage.has_final_norm) sum += mtp_.dense;
+  if (stage.has_final_norm && !stage.has_embedding && !is_tied && model_.mtp_num_layers > 0)
     sum += {.all = vocabulary_, .summed = vocabulary_};  // its copy of the word embeddings
   return sum += {.all = vocabulary, .summed = vocabulary};
 }
@@ -64,7 +64,7 @@ WeightCount WeightCounts::stage_experts(const StageContents& stage) const {
   WeightCount sum;
   const std::vector<i64> layers = blocks().count(stage.first_layer, stage.end_layer);
   for (std::size_t kind = 0; kind < layers.size(); ++kind) sum += counts_[kind].experts * real(layers[kind]);
-  if (stage.has_output) sum += mtp_.experts;
+  if (stage.has_final_norm) sum += mtp_.experts;
   return sum;
 }
 

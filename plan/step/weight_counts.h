@@ -32,7 +32,7 @@ class WeightCounts {
   /// Returns the distinct blocks of the model, which `kind` indexes below.
   const BlockKinds& blocks() const { return measurements_->blocks; }
   const BlockCounts& block_counts(std::size_t kind) const { return counts_[kind]; }
-  /// Returns the counts of all layers of multi-token prediction, which are on the stage of the output.
+  /// Returns the counts of all layers of multi-token prediction, which are on the stage of the final norm.
   const BlockCounts& mtp_counts() const { return mtp_; }
   /// Returns the weights of the embedding, which equal the weights of the output in number.
   double vocabulary() const { return vocabulary_; }

@@ -160,13 +160,13 @@ UnitTraffic WeightTraffic::embedding_traffic(const StageContents& stage) const {
 }
 
 UnitTraffic WeightTraffic::output_traffic(const StageContents& stage) const {
-  UnitTraffic unit = unit_traffic(vocabulary());
+  UnitTraffic unit = stage.has_output ? unit_traffic(vocabulary()) : UnitTraffic();
   if (ties_own_embedding(stage)) {
     unit.first = unit.forward;  // the embedding has gathered a secondary shard
     unit.reduction = {};        // reduced together with the embedding's
     unit.can_prefetch = false;
   }
-  if (input_.work.model.mtp_num_layers > 0)
+  if (input_.work.model.mtp_num_layers > 0 && stage.has_final_norm)
     for (const Group& group : groups_of(weights_.mtp_counts())) unit += unit_traffic(group);
   return unit;
 }

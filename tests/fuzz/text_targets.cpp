@@ -47,9 +47,11 @@ void pipeline_layout(std::string_view input) {
     const Layout layout{.pp = ranks, .stages = text};
     if (!stage_conflicts(layout, 8).empty()) continue;
     const std::vector<StageContents> stages = split_stages(layout, 8);
-    i64 layers = 0;
-    for (const StageContents& stage : stages) layers += stage.num_layers();
+    i64 layers = 0, norms = 0;
+    for (const StageContents& stage : stages) layers += stage.num_layers(), norms += stage.has_final_norm ? 1 : 0;
     MCPP_CHECK(layers == 8 && static_cast<i64>(stages.size()) == ranks, layers, " layers");
+    MCPP_CHECK(norms == 1 && stages[static_cast<std::size_t>(final_norm_stage(layout))].has_final_norm, norms,
+               " norms");
   }
 }
 

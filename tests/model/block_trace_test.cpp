@@ -174,7 +174,7 @@ TEST(BlockTraceTest, ImbalanceAddsRowsToExpertsOfRank) {
 TEST(BlockTraceTest, RecordsOutput) {
   const ModelConfig config = make_config();
   BlockTraces traces(config);
-  const BlockTrace& trace = traces.output({.micro_batch_size = 3, .tensor_parallel = 2});  // 128 padded words
+  const BlockTrace& trace = traces.output({.micro_batch_size = 3, .tensor_parallel = 2}, {});  // 128 padded words
   EXPECT_THAT(matmuls(trace.forward), testing::ElementsAre("output 96 64 64 1"));
   EXPECT_THAT(matmuls(trace.backward), testing::UnorderedElementsAre("output 96 64 64 1", "output wgrad 64 64 96 1"));
   EXPECT_EQ(sum(trace.forward, OpKind::Norm, &OpRecord::elements), 96 * 64);

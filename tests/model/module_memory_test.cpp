@@ -57,7 +57,7 @@ TEST(ModuleMemoryTest, CountsActivationsInModuleThatSavesThem) {
   EXPECT_EQ(modules["embedding"].activations, result);
   EXPECT_EQ(modules["decoder.layers.2"].activations, LayerSizes(config, setup).layer(2).saved);
   EXPECT_EQ(modules["output_layer"].activations,
-            static_cast<double>(LayerSizes(config, setup).output().saved) - result);
+            static_cast<double>(LayerSizes(config, setup).output({}).saved) - result);
 
   setup.recompute = {.granularity = Recompute::Granularity::Full, .num_layers = 2};  // groups save only their input
   modules = modules_of(config, setup, share);
@@ -67,6 +67,26 @@ TEST(ModuleMemoryTest, CountsActivationsInModuleThatSavesThem) {
 
   setup.offload = OffloadTier::Host;
   EXPECT_EQ(modules_of(config, setup, share)["decoder.layers.2"].activations, 0);
+}
+
+/// The stage of multi-token prediction counts its result, which is the input of the output's stage.
+TEST(ModuleMemoryTest, AddsUpToSavedActivationsWhenPredictionHasItsOwnStage) {
+  ModelConfig config = four_layers();
+  config.position_embedding_type = PositionEmbedding::Rope;
+  config.untie_embeddings_and_output_weights = true;
+  config.mtp_num_layers = 2;
+  const ActivationSetup setup{.dtype = DType::F32, .micro_batch_size = 2};
+  RankMemorySpec share{.stages = split_stages({.pp = 3, .stages = "Et*4|mm|L"}, 4), .schedule = one_f_one_b(3, 3)};
+  double sum = 0, saved = 0;
+  for (share.pipeline_rank = 0; share.pipeline_rank < 3; ++share.pipeline_rank) {
+    for (const auto& [name, memory] : modules_of(config, setup, share)) sum += memory.activations;
+    saved += static_cast<double>(stage_activations(config, setup, share.contents(0)).saved);
+  }
+  EXPECT_EQ(sum, saved);
+  share.pipeline_rank = 1;
+  const MemoryByModule modules = modules_of(config, setup, share);
+  EXPECT_THAT(names(modules), testing::ElementsAre("embedding", "output_layer"));
+  EXPECT_GT(modules.at("embedding").params, 0) << "a copy";
 }
 
 TEST(ModuleMemoryTest, ContainsOnlyStagesOfRank) {

@@ -105,7 +105,7 @@ TEST(MupTest, TiedCopiesHaveSameInitialValues) {
   config.embedding_init_method_std = 0.5;
   MetaModelContext meta;
   ModelContext context = meta.context(config);
-  context.output_rank = 1;
+  context.final_norm_rank = 1;
   GPTModel last(context, {.first_layer = 2, .end_layer = 3, .has_embedding = false, .has_output = true}, nullptr);
   last.visit([](const Param& param, int) {
     EXPECT_EQ(param.init_std == 0.5, param.name == "embedding.word_embeddings.weight") << param.name;

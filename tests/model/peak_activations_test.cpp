@@ -110,9 +110,13 @@ TEST(PeakCandidatesTest, IncludeConcurrentReceives) {
   const auto receives = [](int ranks, int rank) {
     return find_peak_candidates(one_f_one_b(ranks, 4), rank).in_backward.front().receives;
   };
-  EXPECT_FALSE(receives(1, 0));
-  EXPECT_TRUE(receives(2, 0));
-  EXPECT_TRUE(receives(2, 1));
+  using enum ReceivedMessage;
+  EXPECT_EQ(receives(1, 0), None);
+  EXPECT_EQ(receives(2, 0), BetweenLastStages);
+  EXPECT_EQ(receives(2, 1), BetweenLastStages);
+  EXPECT_EQ(receives(3, 0), Hidden);
+  EXPECT_EQ(receives(3, 1), BetweenLastStages);
+  EXPECT_EQ(receives(3, 2), BetweenLastStages);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ TEST(ModulePlacementTest, TiedEmbeddingsFollowPipelinePlacement) {
   ModelContext context{.config = test::tiny_gpt2(), .recompute = {}, .device = device, .tp = *self};
   const StageContents last{.first_layer = 2, .end_layer = 3, .has_embedding = false, .has_output = true};
   EXPECT_CONTAINS(test::error_of([&] { GPTModel(context, last, nullptr); }), "not on the same stage as the embedding");
-  context.output_rank = 1;
+  context.final_norm_rank = 1;
   EXPECT_CONTAINS(test::error_of([&] { GPTModel gpt(context); }),
                   "on the same stage as the embedding that it is tied to");
   GPTModel stage(context, last, nullptr);
@@ -152,6 +152,37 @@ TEST(ModulePlacementTest, TiedEmbeddingsFollowPipelinePlacement) {
     if (param.placement.pp == AxisPlacement{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 1}}) ++held;
   });
   EXPECT_EQ(held, 1);
+}
+
+/// The stages of the final norm and of the output divide the parameters, and the former has a copy of the embeddings.
+TEST(ModulePlacementTest, PredictionStageHoldsCopyOfWordEmbeddings) {
+  const auto self = make_self_communicator();
+  CpuDevice device;
+  ModelContext context{.config = test::tiny_llama(), .recompute = {}, .device = device, .tp = *self};
+  context.config.mtp_num_layers = 1;
+  const StageContents prediction{
+      .first_layer = 2, .end_layer = 2, .has_embedding = false, .has_output = false, .has_final_norm = true},
+      output{.first_layer = 2, .end_layer = 2, .has_embedding = false, .has_output = true, .has_final_norm = false};
+  const auto names = [&](const StageContents& stage) {
+    std::vector<std::string> list;
+    GPTModel(context, stage, nullptr).visit([&](Param& param, int) {
+      list.push_back(param.name);
+      if (param.name == "embedding.word_embeddings.weight") {
+        EXPECT_EQ(param.placement.pp, (AxisPlacement{Spread::Partial, Holders{.first = 0, .count = 2, .stride = 3}}));
+      }
+    });
+    return list;
+  };
+  context.config.untie_embeddings_and_output_weights = true;
+  context.final_norm_rank = 3;
+  EXPECT_EQ(names(output), std::vector<std::string>{"output_layer.weight"});
+  const std::vector<std::string> all = names(prediction);
+  ASSERT_GT(all.size(), 3u);
+  EXPECT_EQ(all[0], "decoder.final_layernorm.weight");
+  EXPECT_EQ(all[1], "embedding.word_embeddings.weight");
+  for (std::size_t i = 2; i < all.size(); ++i) EXPECT_TRUE(all[i].starts_with("mtp.layers.0.")) << all[i];
+  context.config.untie_embeddings_and_output_weights = false;
+  EXPECT_CONTAINS(test::error_of([&] { GPTModel(context, prediction, nullptr); }), "tied embeddings");
 }
 
 }  // namespace

@@ -285,8 +285,8 @@ TEST(TensorParallelOutputTest, AddsSharedGradientOnceAfterBackward) {
   const Tensor targets = Tensor::zeros({model.seq_length, 2}, DType::I32, device);
   const auto microbatch = [&](OutputLayer& output, u64 seed) {
     MicrobatchContext microbatch_context;
-    output.loss(test::random_tensor({model.seq_length, 2, model.hidden_size}, DType::F32, device, seed), targets, 1,
-                microbatch_context);
+    output.loss(test::random_tensor({model.seq_length, 2, model.hidden_size}, DType::F32, device, seed), targets,
+                /*grad_scale=*/1, /*z_loss_coeff=*/0, microbatch_context);
     output.backward(microbatch_context);
   };
   for (int step = 0; step < 2; ++step) {

@@ -62,6 +62,39 @@ TEST(LayoutTest, UnevenStagesReplaceDivisibilityRule) {
   EXPECT_THAT(rules.conflicts(), testing::Contains(HasSubstr("it has 1 layers (t), but num_layers = 22")));
 }
 
+TEST(LayoutTest, MultiTokenPredictionInItsOwnStageNeedsUntiedAndReachableEmbeddings) {
+  Rules rules = valid_rules();
+  rules.model.num_layers = 6, rules.model.mtp_num_layers = 2;
+  rules.layout.stages = "Ettt|ttt|mm|L";
+  EXPECT_THAT(rules.conflicts(), IsEmpty());
+  rules.model.mtp_num_layers = 1;
+  EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("it has 2 layers of multi-token prediction (m), but "
+                                                       "mtp_num_layers = 1; write one m for each before L")));
+  rules.model.mtp_num_layers = 0;
+  EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("mtp_num_layers = 0; remove m (evaluation and generation")));
+  rules.model.mtp_num_layers = 2;
+  rules.model.ties_embeddings = true;
+  EXPECT_THAT(rules.conflicts(),
+              ElementsAre("pipeline_model_parallel_layout: m (multi-token prediction) in a stage without L needs "
+                          "untie_embeddings_and_output_weights = true, because otherwise three stages would use one "
+                          "matrix; write m in the stage of L"));
+  rules.layout.stages = "Ettt|ttt||mmL";
+  EXPECT_THAT(rules.conflicts(), IsEmpty());
+  rules.model.ties_embeddings = false;
+  rules.layout = {.tp = 2, .pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .stages = "Ettt|ttt|mm|L"};
+  rules.layout.micro_batch_size = 2;
+  for (const int zero : {0, 1, 2, 3}) {
+    rules.layout.zero_stage = zero;
+    if (zero < 2)
+      EXPECT_THAT(rules.conflicts(), IsEmpty());
+    else
+      EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("shards the word embeddings of the first stage (E)")));
+  }
+  rules.layout.chunks = 1, rules.layout.schedule = ScheduleKind::OneFOneB;
+  rules.layout.stages = "E t*6 mm|L";  // the same stage
+  EXPECT_THAT(rules.conflicts(), IsEmpty());
+}
+
 TEST(LayoutTest, OptimizerInstancesMustDivideDataParallelRanks) {
   Rules rules = valid_rules();
   rules.world_size = 32;

@@ -71,7 +71,8 @@ class ToyStage : public PipelineStage {
     EXPECT_TRUE(is_complete);
     ++reductions;
   }
-  Tensor empty_activation() override { return test::garbage({kWidth}, DType::F64, device_); }
+  Tensor empty_input() override { return test::garbage({kWidth}, DType::F64, device_); }
+  Tensor empty_output_gradient() override { return empty_input(); }
 
   const bool is_first, is_last;
   test::Numbers grads = test::Numbers(2 * kWidth);  ///< of w and b
@@ -194,6 +195,60 @@ TEST(PipelineEngineTest, ThrowingStageEndsAllRanks) {
             "planned failure");
 }
 
+/// Stage whose input has stage + 1 elements. Its results hold the stage and the microbatch.
+class WideningStage final : public PipelineStage {
+ public:
+  WideningStage(int stage, Device& device) : stage_(stage), device_(device) {}
+  Tensor forward(int microbatch, const Tensor& x) override {
+    if (stage_ > 0) expect_message(x, stage_ - 1, microbatch, empty_input());
+    return message(microbatch, empty_output_gradient());
+  }
+  Tensor backward(int microbatch, const Tensor& dy, bool) override {
+    if (dy.defined()) expect_message(dy, stage_ + 1, microbatch, empty_output_gradient());
+    return message(microbatch, empty_input());
+  }
+  Tensor backward_input(int microbatch, const Tensor& dy) override { return backward(microbatch, dy, false); }
+  void backward_weight(int, bool) override {}
+  void reduce_gradients() override {}
+  Tensor empty_input() override { return test::garbage({stage_ + 1}, DType::F64, device_); }
+  Tensor empty_output_gradient() override { return test::garbage({stage_ + 2}, DType::F64, device_); }
+  int received = 0;
+
+ private:
+  static double value(int stage, int microbatch) { return 100 * stage + microbatch; }
+  Tensor message(int microbatch, const Tensor& like) const {
+    const test::Numbers values(static_cast<std::size_t>(like.numel()), value(stage_, microbatch));
+    return test::tensor_of(values, like.shape(), DType::F64, device_);
+  }
+  void expect_message(const Tensor& got, int sender, int microbatch, const Tensor& like) {
+    EXPECT_EQ(got.shape(), like.shape());
+    EXPECT_THAT(test::to_doubles(got), testing::Each(value(sender, microbatch)));
+    ++received;
+  }
+
+  int stage_;
+  Device& device_;
+};
+
+TEST(PipelineEngineTest, PassesMessagesOfDifferentSizes) {
+  CpuDevice device;
+  for (const Schedule& schedule : {one_f_one_b(3, 4), interleaved_1f1b(2, 4, 2), zb_v(2, 4)}) {
+    const Schedule lowered = lower(schedule);
+    run_local_ranks(lowered.ranks, [&](Communicator& world, int rank) {
+      const std::unique_ptr<Communicator> backward_channel = world.split(0, rank);
+      std::vector<WideningStage> stages;
+      std::vector<PipelineStage*> chunks;
+      for (int c = 0; c < lowered.chunks_per_rank; ++c) stages.emplace_back(lowered.stage_of(rank, c), device);
+      for (WideningStage& stage : stages) chunks.push_back(&stage);
+      run_schedule(lowered, world, *backward_channel, chunks);
+      for (int c = 0; c < lowered.chunks_per_rank; ++c) {
+        const int stage = lowered.stage_of(rank, c), ends = (stage == 0) + (stage + 1 == lowered.stages());
+        EXPECT_EQ(stages[static_cast<std::size_t>(c)].received, 4 * (2 - ends)) << "stage " << stage;
+      }
+    });
+  }
+}
+
 class SlowStage final : public ToyStage {
  public:
   using ToyStage::ToyStage;
@@ -267,12 +322,13 @@ class RecordingStage final : public PipelineStage {
   Tensor backward_input(int microbatch, const Tensor&) override { return note("input", microbatch); }
   void backward_weight(int microbatch, bool) override { note("weight", microbatch); }
   void reduce_gradients() override { log_.push_back("reduce"); }
-  Tensor empty_activation() override { return Tensor::empty({1}, DType::F64, device_); }
+  Tensor empty_input() override { return Tensor::empty({1}, DType::F64, device_); }
+  Tensor empty_output_gradient() override { return empty_input(); }
 
  private:
   Tensor note(const char* what, int microbatch) {
     log_.push_back(str(what, " ", microbatch));
-    return empty_activation();
+    return empty_input();
   }
   Device& device_;
   std::vector<std::string>& log_;

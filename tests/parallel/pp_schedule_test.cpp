@@ -300,6 +300,14 @@ TEST(SimulateTest, CountsTimeOfMessagesAndReductions) {
   EXPECT_DOUBLE_EQ(timeline.idle[0], 7);
 }
 
+TEST(SimulateTest, AppliesMessageTimeToBothDirections) {
+  const ScheduleCosts slow{.message = 7}, fast{.message = 0.5};
+  const std::vector<ScheduleCosts> costs{fast, slow, {.message = 100}};
+  const Schedule schedule = lower(one_f_one_b(3, 1));
+  EXPECT_DOUBLE_EQ(simulate(schedule, costs).makespan, 3 * 3 + 2 * (7 + 0.5));
+  EXPECT_DOUBLE_EQ(oversubscribed_makespan(schedule, costs, 3), 3 * 3 + 2 * (7 + 0.5));
+}
+
 TEST(DrawTest, TextHasOneLinePerRank) {
   const Schedule schedule = one_f_one_b(2, 2);
   EXPECT_EQ(draw_text(schedule, run(schedule)),

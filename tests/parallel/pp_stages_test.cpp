@@ -19,6 +19,7 @@ std::vector<i64> layers(i64 num_layers, const Layout& layout) {
     EXPECT_EQ(stages[i].first_layer, next);
     EXPECT_EQ(stages[i].has_embedding, i == 0);
     EXPECT_EQ(stages[i].has_output, i + 1 == stages.size());
+    EXPECT_EQ(stages[i].has_final_norm, static_cast<int>(i) == final_norm_stage(layout));
     next = stages[i].end_layer;
     counts.push_back(stages[i].num_layers());
   }
@@ -110,22 +111,50 @@ TEST(PipelineStagesTest, ParsesPipelineLayouts) {
   EXPECT_THAT(layers(8, {.pp = 4, .stages = "E t*3 |, (t*2|)*2, tL"}), ElementsAre(3, 2, 2, 1));
   EXPECT_THAT(layers(4, {.pp = 4, .stages = "E|t*4||L"}), ElementsAre(0, 4, 0, 0));
   EXPECT_THAT(layers(4, {.pp = 3, .stages = "E|*1(((t)*2)*2|)L"}), ElementsAre(0, 4, 0));
-  // DeepSeek-V3 as in the documentation of Megatron-LM, but with m beside L: 61 layers on 16 ranks x 2 chunks.
-  EXPECT_THAT(
-      layers(61, {.pp = 16, .chunks = 2, .stages = "Et*3|(tt|)*29,|mL"}),
-      ElementsAre(3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0));
+  // DeepSeek-V3 as in the documentation of Megatron-LM: 61 layers on 16 ranks x 2 chunks.
+  for (const char* stages : {"Et*3|(tt|)*29,m|L", "Et*3|(tt|)*29,|mL"})
+    EXPECT_THAT(
+        layers(61, {.pp = 16, .chunks = 2, .stages = stages}),
+        ElementsAre(3, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0));
   EXPECT_THAT(layers(2, {.pp = 1, .stages = "EttL"}), ElementsAre(2));
+}
+
+TEST(PipelineStagesTest, PlacesMultiTokenPredictionInStageOfOutputOrBefore) {
+  using Pair = std::pair<int, int>;
+  const auto final_norm = [](const Layout& layout) {
+    layers(4, layout);
+    return Pair(final_norm_stage(layout), final_norm_rank(layout));
+  };
+  EXPECT_EQ(final_norm({.pp = 2}), Pair(1, 1));
+  EXPECT_EQ(final_norm({.pp = 4, .stages = "Ett|tt|mm|L"}), Pair(2, 2));
+  EXPECT_EQ(final_norm({.pp = 4, .stages = "Ett|t|t m*2|L"}), Pair(2, 2));
+  EXPECT_EQ(final_norm({.pp = 4, .stages = "Ett|t|t|mmL"}), Pair(3, 3));
+  EXPECT_EQ(final_norm({.pp = 4, .stages = "Ett|t|t|L"}), Pair(3, 3));
+  EXPECT_EQ(final_norm({.pp = 2, .stages = "Ettttm|L"}), Pair(0, 0));
+  EXPECT_EQ(final_norm({.pp = 2, .chunks = 2, .stages = "Et|tt|tm|L"}), Pair(2, 0));
+  EXPECT_EQ(final_norm({.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .stages = "Et|tt|tm|L"}), Pair(2, 1));
+  const std::vector<StageContents> stages = split_stages({.pp = 3, .stages = "Ett|ttm|L"}, 4);
+  EXPECT_THAT(stages, ElementsAre(StageContents{0, 2, true, false, false}, StageContents{2, 4, false, false, true},
+                                  StageContents{4, 4, false, true, false}));
+  EXPECT_TRUE(stages[1].sends_predictions() && stages[2].receives_predictions());
+  const StageContents both{0, 4, true, true};
+  EXPECT_FALSE(both.sends_predictions() || both.receives_predictions() || stages[0].has_output_part());
 }
 
 TEST(PipelineStagesTest, RejectsMalformedPipelineLayouts) {
   const auto conflicts = [](const std::string& text, i64 num_layers = 4, i64 ranks = 2, i64 chunks = 1) {
     return stage_conflicts({.pp = ranks, .chunks = chunks, .stages = text}, num_layers);
   };
-  const std::string before_output =
-      "pipeline_model_parallel_layout: every m (multi-token prediction) must be directly before L";
-  EXPECT_THAT(conflicts("Ett|tmtL"), ElementsAre(before_output));
-  EXPECT_THAT(conflicts("Ettm|ttL"), ElementsAre(before_output));
-  EXPECT_THAT(conflicts("Ett|ttm|L", 4, 3), ElementsAre(before_output));
+  const std::string key = "pipeline_model_parallel_layout: ", mtp = "m (multi-token prediction)",
+                    layer_after = key + "no t (layer) may follow " + mtp,
+                    one_stage = key + "every " + mtp + " must be in the same stage",
+                    before_output = key + "the stage of " + mtp + " must be that of L or directly precede it";
+  EXPECT_THAT(conflicts("Ett|tmtL"), ElementsAre(layer_after));
+  EXPECT_THAT(conflicts("Ettm|ttL"), ElementsAre(layer_after));
+  EXPECT_THAT(conflicts("Ett|ttm|mL", 4, 3), ElementsAre(one_stage));
+  EXPECT_THAT(conflicts("Ett|tt(m|)*2L", 4, 4), ElementsAre(one_stage));
+  EXPECT_THAT(conflicts("Ett|ttm||L", 4, 4), ElementsAre(before_output));
+  EXPECT_THAT(conflicts("Ettm|tm||L", 3, 4), ElementsAre(layer_after, one_stage, before_output));
   EXPECT_THAT(conflicts("Ett|xL"), ElementsAre(HasSubstr("\"x\" is not one of E (embedding)")));
   EXPECT_THAT(conflicts("E(tt|"), ElementsAre(HasSubstr("a \")\" is missing after \"E(tt|\"")));
   EXPECT_THAT(conflicts("Ett)|L"), ElementsAre(HasSubstr("\")\" without its \"(\" after \"Ett\"")));

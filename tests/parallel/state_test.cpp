@@ -31,10 +31,26 @@ TEST(ParallelStateTest, GroupsConnectRanksOfTopology) {
     expect(*state.dp_cp, dense.group(rank, {Axis::Cp, Axis::Dp}));
     expect(state.gradient_groups(GridKind::Dense).shard, dense.group(rank, {Axis::Cp, Axis::Dp}));
     EXPECT_EQ(state.output_rank, 1);
+    EXPECT_EQ(state.final_norm_rank, 1);
     expect(*state.pp, dense.group(rank, {Axis::Pp}));
     expect(*state.tp_pp, dense.group(rank, {Axis::Tp, Axis::Pp}));
     ASSERT_NE(state.embedding, nullptr);
     expect(*state.embedding, state.topology.embedding_group(rank, 1));
+  });
+}
+
+/// The word embeddings are on the first rank and on that of multi-token prediction, which is not the output's here.
+TEST(ParallelStateTest, EmbeddingGroupIncludesRankOfMultiTokenPrediction) {
+  run_local_ranks(4, [](Communicator& world, int rank) {
+    CpuDevice device;
+    const ParallelState state = make_parallel_state(world, {.pp = 4, .stages = "Et|t|m|L"});
+    EXPECT_EQ(state.output_rank, 3);
+    EXPECT_EQ(state.final_norm_rank, 2);
+    EXPECT_EQ(state.has_output_part(), rank >= 2);
+    ASSERT_EQ(state.embedding != nullptr, rank == 0 || rank == 2);
+    if (state.embedding) {
+      EXPECT_EQ(members(*state.embedding, rank, device), (std::vector<int>{0, 2}));
+    }
   });
 }
 

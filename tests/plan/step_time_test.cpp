@@ -106,6 +106,38 @@ TEST(StepTimeTest, LongStepsAreExtrapolatedFromShortSteps) {
   }
 }
 
+/// The stages of multi-token prediction and of the output divide the work, and exchange one state per prediction.
+TEST(StepTimeTest, PredictionStageDividesWorkOfOutput) {
+  Workload work = work_of(64);
+  work.model.position_embedding_type = PositionEmbedding::Rope;
+  work.model.untie_embeddings_and_output_weights = true;
+  work.model.mtp_num_layers = 2;
+  const KernelTraits program;
+  const auto predict = [&](const Hardware& hardware, const char* stages) {
+    const PredictionInput input{hardware, program, work, {.pp = 3, .stages = stages}};
+    EXPECT_LE(step_time_lower_bound(input), step_time(input).seconds);
+    return step_time_by_rank(input);
+  };
+  const Hardware fast = hardware_with(1e12);
+  const auto together = predict(fast, "Et*8|t*8|mmL"), apart = predict(fast, "Et*16|mm|L");
+  const auto total = [](const std::vector<StepTime>& ranks, auto PassTime::*part) {
+    double sum = 0;
+    for (const StepTime& rank : ranks) sum += rank.work.*part;
+    return sum;
+  };
+  EXPECT_NEAR(total(apart, &PassTime::gemms) / total(together, &PassTime::gemms), 1, 1e-9);
+  EXPECT_NEAR(total(apart, &PassTime::attention) / total(together, &PassTime::attention), 1, 1e-9);
+  EXPECT_NEAR(total(apart, &PassTime::elementwise) / total(together, &PassTime::elementwise), 1, 0.02);
+  EXPECT_GT(apart[1].work.attention, 0);
+  EXPECT_EQ(apart[2].work.attention, 0);
+  EXPECT_GT(apart[2].work.gemms, 0);
+  // The first microbatch passes a message of one state and one of three, the last gradient also.
+  const Hardware slow = hardware_with(0.001);
+  const double state = predict(slow, "Et*8|t*8|mmL")[0].messages,
+               with_predictions = predict(slow, "Et*16|mm|L")[0].messages;
+  EXPECT_NEAR(with_predictions / state, 2, 0.1);
+}
+
 TEST(StepTimeTest, FullRecomputationAddsOneForward) {
   const Hardware hardware = hardware_with(1e12);
   const Workload work = work_of(8);

@@ -150,5 +150,24 @@ TEST(WeightCountsTest, IncludesBranchesOfMultiTokenPrediction) {
   }
 }
 
+TEST(WeightCountsTest, PredictionStageHasCopyOfEmbeddingButNoOutputMatrix) {
+  Workload work = test::toy_workload(4, 512, 8, 64);
+  work.model.position_embedding_type = PositionEmbedding::Rope;
+  work.model.untie_embeddings_and_output_weights = true;
+  work.model.mtp_num_layers = 2;
+  const Layout layout;
+  const Hardware hardware = test::toy_cluster(100, 10);
+  const KernelTraits program;
+  const WeightCounts weights({hardware, program, work, layout});
+  const StageContents together{.first_layer = 3, .end_layer = 4, .has_embedding = false},
+      prediction{.first_layer = 3, .end_layer = 4, .has_embedding = false, .has_output = false, .has_final_norm = true},
+      output{.first_layer = 4, .end_layer = 4, .has_embedding = false, .has_final_norm = false};
+  EXPECT_EQ(weights.stage_weights(output).all, weights.vocabulary());
+  EXPECT_EQ(weights.stage_weights(prediction).all,
+            weights.block_counts(0).dense.all + weights.mtp_counts().dense.all + weights.vocabulary());
+  EXPECT_EQ(weights.stage_weights(together).all,
+            weights.stage_weights(prediction).all + weights.stage_weights(output).all);
+}
+
 }  // namespace
 }  // namespace mcpp

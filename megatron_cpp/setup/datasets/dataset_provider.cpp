@@ -140,8 +140,7 @@ BatchStream::BatchStream(const Dataset& dataset, const Config& config, std::vect
       session_(session),
       microbatches_(std::move(batch_sizes),
                     {micro_batch_size_, session.parallel.dp->size(), session.parallel.dp->rank()}, consumed_samples),
-      needs_tokens_(session.parallel.coordinates.pp == 0 ||
-                    session.parallel.coordinates.pp == session.parallel.output_rank ||
+      needs_tokens_(session.parallel.coordinates.pp == 0 || session.parallel.has_output_part() ||
                     config.data.has_document_starts()),
       numbers_(numbers) {
   if (!needs_tokens_ || session.parallel.tp_cp->rank() != 0) return;
@@ -186,7 +185,7 @@ MicroBatch BatchStream::next_micro_batch() {
     if (data_.reset_attention_mask) whole.attention_starts = shared_starts;
     if (data_.reset_position_ids) whole.position_starts = shared_starts;
   }
-  const bool predicts = session_.parallel.coordinates.pp == session_.parallel.output_rank;
+  const bool predicts = session_.parallel.has_output_part();
   for (i64 distance = 1; predicts && distance <= model_.mtp_num_layers; ++distance) {
     const FutureBatch future =
         future_batch(batch, distance, data_.reset_attention_mask ? std::span(starts) : std::span<const i32>());

@@ -36,6 +36,39 @@ TEST_F(MtpEndToEndTest, LogsSameLossesOnEveryLayout) {
   }
 }
 
+/// A run continues with the layers in a stage of their own, and then in the stage of the output, bitwise like on one
+/// rank. Evaluation during training does not use them.
+TEST_F(MtpEndToEndTest, ResumesWithPredictionInAnotherStage) {
+  const Strings words = with_mtp({"--model.untie_embeddings_and_output_weights"});
+  const auto on_stages = [&](const std::string& ranks, const std::string& stages) {
+    return plus(plus(words, "--parallel.pipeline_model_parallel_size=" + ranks),
+                "--parallel.pipeline_model_parallel_layout=" + stages);
+  };
+  train("whole", words);
+  train("run", plus(words, "--training.exit_interval=4"));
+  const Outcome apart = run_on(3, pretrain("run", plus(on_stages("3", "Ett|mm|L"), "--training.exit_interval=8")));
+  ASSERT_EQ(apart.code, 0) << apart.out << apart.err;
+  const Outcome together = run_on(2, pretrain("run", on_stages("2", "Ett|mmL")));
+  ASSERT_EQ(together.code, 0) << together.out << together.err;
+  expect_same_checkpoint("run", "whole");
+  EXPECT_EQ(losses("run", 12), losses("whole", 12));
+  EXPECT_EQ(mtp_losses("run"), mtp_losses("whole"));
+}
+
+TEST_F(MtpEndToEndTest, RejectsPredictionStageInEvaluationAndWithTiedEmbeddings) {
+  const Strings stages{"--parallel.pipeline_model_parallel_size=3",
+                       "--parallel.pipeline_model_parallel_layout=Ett|mm|L"};
+  const Outcome tied = run(plus(pretrain("tied", with_mtp(stages)), "--dry_run"));
+  EXPECT_EQ(tied.code, 2);
+  EXPECT_CONTAINS(tied.err, "in a stage without L needs untie_embeddings_and_output_weights = true");
+  train("run", with_mtp());
+  Strings evaluate{"evaluate", str("--load=", at("run")), str("--text=", (root() / "held_out.txt").string())};
+  evaluate.insert(evaluate.end(), stages.begin(), stages.end());
+  const Outcome outcome = run_on(3, evaluate);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, "it has 2 layers of multi-token prediction (m), but mtp_num_layers = 0; remove m");
+}
+
 TEST_F(MtpEndToEndTest, EvaluationAndGenerationDoNotUseMtp) {
   train("run", with_mtp());
   EXPECT_CONTAINS(run_ok({"evaluate", str("--load=", at("run")), str("--text=", (root() / "held_out.txt").string())}),

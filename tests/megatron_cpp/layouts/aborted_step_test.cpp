@@ -28,6 +28,24 @@ RunTask task() {
   return task;
 }
 
+/// Messages of different sizes: two layers of multi-token prediction in a stage without the output.
+RunTask prediction_task() {
+  ModelConfig model = test::tiny_llama();
+  model.num_layers = 4;
+  model.seq_length = 8;
+  model.mtp_num_layers = 2;
+  RunTask task = test::learnable_task(model);
+  task.steps = 3;
+  return task;
+}
+
+const RunLayout kPredictionStageLayouts[]{
+    {"pp2_first_stage", {.pp = 2, .stages = "Ettttmm|L"}},
+    {"pp3_dp2", {.pp = 3, .dp = 2, .stages = "Ett|ttmm|L"}},
+    {"pp4_zb_h1", {.pp = 4, .schedule = ScheduleKind::ZbH1, .stages = "Ett|tt|mm|L"}},
+    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .stages = "Ett|t|tmm|L"}},
+};
+
 const RunLayout kLayouts[]{
     {},
     {"tp2_sp", {.tp = 2, .sequence_parallel = true}},
@@ -53,10 +71,9 @@ struct Result {
 };
 
 /// Trains three steps. Before the second, it is tried once and aborted on `signaled_rank` after `passes`.
-Result train(const RunLayout& layout, int signaled_rank, i64 passes) {
+Result train(const RunTask& run_task, const RunLayout& layout, int signaled_rank, i64 passes) {
   Result result;
   std::mutex mutex;
-  const RunTask run_task = task();
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(run_task, layout, world);
     test::Numbers losses{self.step(0).loss};
@@ -78,19 +95,25 @@ Result train(const RunLayout& layout, int signaled_rank, i64 passes) {
   return result;
 }
 
-TEST(AbortedStepTest, DoesNotAffectLaterStepsOnAnyLayout) {
-  for (const RunLayout& layout : kLayouts) {
-    SCOPED_TRACE(layout.name);
-    const Result whole = train(layout, -1, 0);
-    const i64 passes = 2 * task().global_batch_size / layout.dp;  // a lower bound for each rank
-    for (int signaled_rank = 0; signaled_rank < layout.ranks(); ++signaled_rank) {
-      for (const i64 after : {i64{0}, i64{1}, passes / 2, passes - 1}) {
-        const Result result = train(layout, signaled_rank, after);
-        EXPECT_EQ(result.losses, whole.losses) << "rank " << signaled_rank << " after " << after << " passes";
-        EXPECT_EQ(result.weights, whole.weights) << "rank " << signaled_rank << " after " << after << " passes";
-      }
+void expect_same_after_abort(const RunTask& run_task, const RunLayout& layout) {
+  SCOPED_TRACE(layout.name);
+  const Result whole = train(run_task, layout, -1, 0);
+  const i64 passes = 2 * run_task.global_batch_size / layout.dp;  // a lower bound for each rank
+  for (int signaled_rank = 0; signaled_rank < layout.ranks(); ++signaled_rank) {
+    for (const i64 after : {i64{0}, i64{1}, passes / 2, passes - 1}) {
+      const Result result = train(run_task, layout, signaled_rank, after);
+      EXPECT_EQ(result.losses, whole.losses) << "rank " << signaled_rank << " after " << after << " passes";
+      EXPECT_EQ(result.weights, whole.weights) << "rank " << signaled_rank << " after " << after << " passes";
     }
   }
+}
+
+TEST(AbortedStepTest, DoesNotAffectLaterStepsOnAnyLayout) {
+  for (const RunLayout& layout : kLayouts) expect_same_after_abort(task(), layout);
+}
+
+TEST(AbortedStepTest, DoesNotAffectLaterStepsWithPredictionInItsOwnStage) {
+  for (const RunLayout& layout : kPredictionStageLayouts) expect_same_after_abort(prediction_task(), layout);
 }
 
 TEST(AbortedStepTest, RunsNoFurtherPass) {

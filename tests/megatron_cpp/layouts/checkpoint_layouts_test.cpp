@@ -212,6 +212,21 @@ TEST_F(CheckpointLayoutsTest, LoadsExpertsAndTheirBalancingState) {
   expect_loads_on_every_layout(task_of(tiny_moe(), DType::F32), kExpertLayouts);
 }
 
+/// Multi-token prediction moves between the stage of the output and one of its own.
+TEST_F(CheckpointLayoutsTest, LoadsMultiTokenPredictionInAnyStage) {
+  ModelConfig model = test::tiny_llama();
+  model.mtp_num_layers = 2;
+  const std::vector<RunLayout> layouts{
+      {"mtp_one_rank", {}},
+      {"mtp_pp2_with_output", {.pp = 2, .stages = "Et*4|t*4mmL"}},
+      {"mtp_pp2_first_stage", {.pp = 2, .stages = "Et*8mm|L"}},
+      {"mtp_pp4_dp2_zero3", {.pp = 4, .dp = 2, .stages = "Et*4|t*4|mm|L", .zero_stage = 3}},
+      {"mtp_tp2_pp2_zb_v", {.tp = 2, .pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .stages = "Et*3|t*3|ttmm|L"}},
+  };
+  expect_loads_on_every_layout(task_of(model, DType::F32), layouts);
+  expect_loads_on_every_layout(task_of(model, DType::BF16), {layouts[0], layouts[2], layouts[3]});
+}
+
 TEST_F(CheckpointLayoutsTest, LoadsMuonMomentumOfExperts) {
   RunTask task = task_of(tiny_moe(), DType::F32);
   task.optimizer.optimizer = OptimizerKind::Muon;

@@ -26,10 +26,9 @@ struct Losses {
 };
 
 /// Trains two steps, with an evaluation of other samples in twice as many microbatches after the first if `evaluates`.
-Losses two_steps(const RunLayout& layout, bool evaluates) {
+Losses two_steps(const RunLayout& layout, bool evaluates, const RunTask& training = task()) {
   Losses losses;
-  const RunTask training = task();
-  RunTask held_out = task();
+  RunTask held_out = training;
   held_out.global_batch_size = 2 * training.global_batch_size;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(training, layout, world);
@@ -55,6 +54,33 @@ TEST(EvaluationLayoutsTest, IsBitwiseIdenticalToOneRankAndDoesNotChangeTraining)
   for (const RunLayout& layout : kPipelines) {
     SCOPED_TRACE(layout.name);
     const Losses losses = two_steps(layout, true);
+    EXPECT_EQ(losses.evaluation, one.evaluation);
+    EXPECT_EQ(losses.training, one.training);
+  }
+}
+
+/// Evaluation does not use multi-token prediction, so its messages are smaller than those of training.
+ModelConfig prediction_model() {
+  ModelConfig model = test::tiny_llama();
+  model.num_layers = 4;
+  model.seq_length = 8;
+  model.mtp_num_layers = 2;
+  return model;
+}
+
+const RunLayout kPredictionStages[]{
+    {"pp2_gpipe", {.pp = 2, .schedule = ScheduleKind::GPipe, .stages = "Ettttmm|L"}},
+    {"pp4", {.pp = 4, .stages = "Ett|tt|mm|L"}},
+    {"pp2_interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .stages = "Ett|t|tmm|L"}},
+    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .stages = "Ett|t|tmm|L"}},
+};
+
+TEST(EvaluationLayoutsTest, IsBitwiseIdenticalToOneRankWithPredictionInItsOwnStage) {
+  const RunTask training = test::learnable_task(prediction_model());
+  const Losses one = two_steps({}, true, training);
+  for (const RunLayout& layout : kPredictionStages) {
+    SCOPED_TRACE(layout.name);
+    const Losses losses = two_steps(layout, true, training);
     EXPECT_EQ(losses.evaluation, one.evaluation);
     EXPECT_EQ(losses.training, one.training);
   }
@@ -119,6 +145,16 @@ TEST(NextLogitsTest, AreBitwiseIdenticalToOneRankAndDoNotChangeTraining) {
   for (const RunLayout& layout : kPipelines) {
     SCOPED_TRACE(layout.name);
     const Logits found = logits_between_steps(layout, task().model);
+    EXPECT_EQ(found.of_position, one.of_position);
+    EXPECT_EQ(found.training, one.training);
+  }
+}
+
+TEST(NextLogitsTest, AreBitwiseIdenticalWithPredictionInItsOwnStage) {
+  const Logits one = logits_between_steps({}, prediction_model());
+  for (const RunLayout& layout : kPredictionStages) {
+    SCOPED_TRACE(layout.name);
+    const Logits found = logits_between_steps(layout, prediction_model());
     EXPECT_EQ(found.of_position, one.of_position);
     EXPECT_EQ(found.training, one.training);
   }

@@ -253,6 +253,48 @@ INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, LayoutParityTest,
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
                          });
 
+// Multi-token prediction in a stage without the output: alone, after layers, and on the first rank, which has the word
+// embeddings in the same stage or in a different one. mtp_attention has one layer, mtp two.
+const Row kPredictionStageRows[]{
+    {{"pp2_1f1b_first_stage", {.pp = 2, .stages = "Et*8m|L"}}, Equals::OneRank},
+    {{"pp2_gpipe_first_stage_recompute", {.pp = 2, .schedule = kGPipe, .stages = "Et*8m|L", .recompute = selective()}},
+     Equals::OneRank},
+    {{"pp4_1f1b", {.pp = 4, .stages = "Et*5|t*3|m|L"}}, Equals::OneRank},
+    {{"pp4_1f1b_recompute_full", {.pp = 4, .stages = "Et*3|t*3|ttm|L", .recompute = full(kUniform, 2)}},
+     Equals::OneRank},
+    {{"pp4_zb_h1", {.pp = 4, .schedule = kZbH1, .stages = "Et*3|t*3|ttm|L"}}, Equals::OneRank},
+    {{"pp2_interleaved_first_rank", {.pp = 2, .schedule = kInterleaved, .chunks = 2, .stages = "Et*3|t*3|ttm|L"}},
+     Equals::OneRank},
+    {{"pp4_interleaved", {.pp = 4, .schedule = kInterleaved, .chunks = 2, .stages = "Ett|t|tt|t|t|t|m|L"}},
+     Equals::OneRank},
+    {{"pp2_zb_v", {.pp = 2, .schedule = kZbV, .chunks = 2, .stages = "Et*3|t*3|ttm|L"}}, Equals::OneRank},
+    {{"pp1_zb_v", {.pp = 1, .schedule = kZbV, .chunks = 2, .stages = "Et*8m|L"}}, Equals::OneRank},
+    {{"pp4_on_host", {.pp = 4, .stages = "Et*5|t*3|m|L", .activations_tier = OffloadTier::Host}}, Equals::OneRank},
+    {{"tp2_pp4", {.tp = 2, .pp = 4, .stages = "Et*5|t*3|m|L"}}, Equals::SameDp},
+    {{"tp2_sp_pp2_dp2_zb_h1_zero1",
+      {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .schedule = kZbH1, .stages = "Et*8m|L", .zero_stage = 1}},
+     Equals::SameDp},
+    {{"cp2_pp4", {.cp = 2, .pp = 4, .stages = "Et*5|t*3|m|L"}}, Equals::Nothing},
+    {{"tp2_sp_cp2_pp2", {.tp = 2, .cp = 2, .pp = 2, .sequence_parallel = true, .stages = "Et*8m|L"}}, Equals::Nothing},
+    {{"pp2_dp2_interleaved_first_rank_zero1",
+      {.pp = 2, .dp = 2, .schedule = kInterleaved, .chunks = 2, .stages = "Et*3|t*3|ttm|L", .zero_stage = 1}},
+     Equals::SameDp},
+    {{"pp4_dp2_zero2", {.pp = 4, .dp = 2, .stages = "Et*5|t*3|m|L", .zero_stage = 2}}, Equals::Nothing},
+    {{"pp2_dp2_zero3_first_stage", {.pp = 2, .dp = 2, .stages = "Et*8m|L", .zero_stage = 3}}, Equals::Nothing},
+    {{"pp4_dp2_zero3", {.pp = 4, .dp = 2, .stages = "Et*5|t*3|m|L", .zero_stage = 3}}, Equals::Nothing},
+    {{"pp4_dp2_interleaved_zero3",
+      {.pp = 4, .dp = 2, .schedule = kInterleaved, .chunks = 2, .stages = "Ett|t|tt|t|t|t|m|L", .zero_stage = 3}},
+     Equals::Nothing},
+};
+INSTANTIATE_TEST_SUITE_P(PredictionStage, LayoutParityTest,
+                         testing::Combine(testing::Values("mtp", "mtp_attention"),
+                                          testing::Values(OptimizerKind::Adam, OptimizerKind::Muon),
+                                          testing::ValuesIn(kPredictionStageRows)),
+                         [](const auto& p) {
+                           const bool is_adam = std::get<1>(p.param) == OptimizerKind::Adam;
+                           return str(std::get<0>(p.param), is_adam ? "_" : "_muon_", std::get<2>(p.param).layout.name);
+                         });
+
 // Recurrent mixers: groups of heads are sharded over tensor-parallel ranks, and exchanged for positions between
 // context-parallel ranks of every kind.
 const Row kRecurrentRows[]{

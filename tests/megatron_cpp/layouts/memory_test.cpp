@@ -6,68 +6,18 @@
 #include "megatron_cpp/setup/run_summary.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/disk_folder.h"
-#include "tests/support/layouts/layout_run.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/layouts/memory_run.h"
 
 namespace mcpp::memory_test {
 namespace {
 
 using test::config_of;
 using test::LayoutRank;
+using test::peak_of;
+using test::peaks;
+using test::Peaks;
 using test::RunLayout;
 using test::RunTask;
-
-/// Large enough that the tensors of a layer outweigh everything that the formulas ignore. In "experts", every expert
-/// processes all tokens, so that the load is even.
-ModelConfig model_of(const std::string& name) {
-  ModelConfig config = name == "gpt2" ? test::tiny_gpt2() : test::tiny_llama();
-  config.num_layers = 8;
-  config.hidden_size = 64;
-  config.ffn_hidden_size = name == "gpt2" ? 256 : 192;
-  config.num_attention_heads = 4;
-  config.num_query_groups = name == "gpt2" ? 4 : 2;
-  config.seq_length = 64;
-  config.vocab_size = 512;
-  config.hidden_dropout = name == "gpt2" ? 0.1 : 0;
-  if (name.starts_with("mtp")) config.mtp_num_layers = 2;
-  if (name == "mtp_experts") config.mtp_hybrid_layer_pattern = "*E";
-  if (name == "latent") config = test::with_latent_attention(config);
-  if (name.ends_with("experts")) {
-    config.moe.latent_size = name == "latent_experts" ? 48 : 0;
-    config.moe.num_experts = config.moe.router_topk = 4;
-    config.moe.layer_freq = {0, 0, 1, 1, 0, 1, 1, name == "mtp_experts" ? 0 : 1};
-    config.moe.ffn_hidden_size = 96;
-    config.moe.aux_loss_coeff = 0.01;
-    config.moe.shared_expert_intermediate_size = 32;
-  }
-  return config;
-}
-
-RunTask task_of(const std::string& name, DType dtype, i64 samples) {
-  RunTask task = test::learnable_task(model_of(name), dtype);
-  task.global_batch_size = samples;
-  task.micro_batch_size = 2;
-  return task;
-}
-
-using Peaks = std::vector<MemoryTable>;  ///< by rank
-
-/// Returns the memory of one step after `after` steps; the first step has nothing to gather yet.
-Peaks peaks(const RunTask& task, const RunLayout& layout, i64 after = 1) {
-  Peaks result(static_cast<std::size_t>(layout.ranks()));
-  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(task, layout, world);
-    for (i64 step = 0; step < after; ++step) self.step(step);
-    self.device().reset_peak();
-    self.step(after);
-    result[static_cast<std::size_t>(rank)] = self.device().memory();
-  });
-  return result;
-}
-
-double peak_of(const MemoryTable& table, MemoryClass c) {
-  return static_cast<double>(table.by_class[static_cast<std::size_t>(c)].peak);
-}
 
 double planned_copy(const Config& config, const RunLayout& layout, int stage) {
   return estimate_memory_by_stage(config, layout.ranks())[static_cast<std::size_t>(stage)].save_copy;
@@ -177,7 +127,7 @@ class MemoryEstimateTest : public testing::TestWithParam<std::tuple<const char*,
 TEST_P(MemoryEstimateTest, MatchesPeakOfEveryRank) {
   const auto& [name, dtype, layout] = GetParam();
   const test::DiskFolder folder;
-  RunTask task = task_of(name, dtype, test::samples_of_peak(layout));
+  RunTask task = test::memory_task(name, dtype, test::samples_of_peak(layout));
   task.optimizer.offload_folder = folder.path().string();
   const Peaks measured = peaks(task, layout);
   const std::vector<MemoryEstimate> plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks());
@@ -215,6 +165,41 @@ INSTANTIATE_TEST_SUITE_P(MultiTokenPrediction, MemoryEstimateTest,
                                           testing::ValuesIn(kLayouts)),
                          [](const auto& p) { return str(std::get<2>(p.param).name); });
 
+/// Multi-token prediction in a stage without the output.
+const RunLayout kPredictionStageLayouts[]{
+    {"pp2_first_stage", {.pp = 2, .stages = "Et*8mm|L"}},
+    {"pp4", {.pp = 4, .stages = "Et*4|t*4|mm|L"}},
+    {"pp4_after_layers", {.pp = 4, .stages = "Et*3|t*3|ttmm|L"}},
+    {"pp4_gpipe", {.pp = 4, .schedule = ScheduleKind::GPipe, .stages = "Et*3|t*3|ttmm|L"}},
+    {"pp4_recompute_full", {.pp = 4, .stages = "Et*3|t*3|ttmm|L", .recompute = kFull}},
+    {"pp4_recompute_selective", {.pp = 4, .stages = "Et*3|t*3|ttmm|L", .recompute = kSelective}},
+    {"pp4_zb_h1", {.pp = 4, .schedule = ScheduleKind::ZbH1, .stages = "Et*4|t*4|mm|L"}},
+    {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .stages = "Et*3|t*3|ttmm|L"}},
+    {"pp2_interleaved", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .stages = "Et*3|t*3|ttmm|L"}},
+    {"pp4_on_host", {.pp = 4, .stages = "Et*3|t*3|ttmm|L", .activations_tier = OffloadTier::Host}},
+    {"tp2_sp_pp4", {.tp = 2, .pp = 4, .sequence_parallel = true, .stages = "Et*4|t*4|mm|L"}},
+    {"tp2_cp2_pp2", {.tp = 2, .cp = 2, .pp = 2, .stages = "Et*8mm|L"}},
+    {"pp4_dp2_zero1", {.pp = 4, .dp = 2, .stages = "Et*4|t*4|mm|L", .zero_stage = 1}},
+    {"pp4_dp2_zero2", {.pp = 4, .dp = 2, .stages = "Et*4|t*4|mm|L", .zero_stage = 2}},
+    {"pp4_dp2_zero3", {.pp = 4, .dp = 2, .stages = "Et*4|t*4|mm|L", .zero_stage = 3}},
+    {"pp2_dp2_zero3_first_stage", {.pp = 2, .dp = 2, .stages = "Et*8mm|L", .zero_stage = 3}},
+};
+INSTANTIATE_TEST_SUITE_P(PredictionStage, MemoryEstimateTest,
+                         testing::Combine(testing::Values("mtp"), testing::Values(DType::F32, DType::BF16),
+                                          testing::ValuesIn(kPredictionStageLayouts)),
+                         name_of_case);
+
+const RunLayout kExpertPredictionStageLayouts[]{
+    {"pp4", {.pp = 4, .stages = "Et*3|t*3|ttmm|L"}},
+    {"ep2_pp4_zb_h1", {.pp = 4, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbH1, .stages = "Et*4|t*4|mm|L"}},
+    {"ep2_pp2_zero1", {.pp = 2, .dp = 2, .ep = 2, .stages = "Et*8mm|L", .zero_stage = 1}},
+    {"ep2_pp2_zero3", {.pp = 2, .dp = 4, .ep = 2, .stages = "Et*8mm|L", .zero_stage = 3}},
+};
+INSTANTIATE_TEST_SUITE_P(ExpertPredictionStage, MemoryEstimateTest,
+                         testing::Combine(testing::Values("mtp_experts"), testing::Values(DType::F32, DType::BF16),
+                                          testing::ValuesIn(kExpertPredictionStageLayouts)),
+                         name_of_case);
+
 INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
                          testing::Combine(testing::Values("experts", "latent_experts", "mtp_experts"),
                                           testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kExpertLayouts)),
@@ -225,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
 class BusyRankMemoryTest : public testing::TestWithParam<RunLayout> {
  protected:
   static RunTask unbalanced_task(const RunLayout& layout, double capacity_factor = 0) {
-    RunTask task = task_of("experts", DType::F32, test::samples_of_peak(layout));
+    RunTask task = test::memory_task("experts", DType::F32, test::samples_of_peak(layout));
     task.model.moe.num_experts = 8, task.model.moe.router_topk = 2;
     task.model.moe.expert_capacity_factor = capacity_factor;
     task.lr = [](i64) { return 0.0; };
@@ -293,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(WeightMemoryTest, CountsOnlyExpertsOfRank) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{{.dp = 4, .ep = 4}}, RunLayout{{.tp = 2, .dp = 2, .ep = 2}},
                                   RunLayout{{.tp = 2, .ep = 2, .etp = 1}}}) {
-    const Config config = config_of(task_of("experts", DType::F32, test::samples_of_peak(layout)), layout);
+    const Config config = config_of(test::memory_task("experts", DType::F32, test::samples_of_peak(layout)), layout);
     EXPECT_NEAR(weight_bytes(config) / estimate_memory_by_stage(config, layout.ranks())[0].params, 1, 0.02);
   }
 }
@@ -306,7 +291,7 @@ TEST(OffloadedActivationMemoryTest, MatchesOffloadedBytes) {
                                 RunLayout{{.tp = 2, .recompute = kSharded}}, RunLayout{{.pp = 2}},
                                 RunLayout{{.pp = 4, .schedule = ScheduleKind::ZbH1}}}) {
     for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
-      RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(base));
+      RunTask task = test::memory_task("gpt2", DType::BF16, test::samples_of_peak(base));
       task.optimizer.offload_folder = folder.path().string();
       RunLayout offloaded_layout = base;
       offloaded_layout.activations_tier = tier;
@@ -334,7 +319,7 @@ TEST(OffloadedActivationMemoryTest, MatchesOffloadedBytes) {
 TEST(OffloadedWeightMemoryTest, MatchesPeak) {
   const test::DiskFolder folder;
   const RunLayout layout{{.dp = 2, .zero_stage = 3}};
-  RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(layout));
+  RunTask task = test::memory_task("gpt2", DType::BF16, test::samples_of_peak(layout));
   task.optimizer.offload_folder = folder.path().string();
   const MemoryEstimate base_plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
   for (const OffloadTier tier : {OffloadTier::Host, OffloadTier::File}) {
@@ -353,7 +338,7 @@ TEST(OffloadedWeightMemoryTest, MatchesPeak) {
 /// Muon has one state for matrices and two for all other parameters.
 TEST(MuonMemoryTest, MatchesPeak) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{{.tp = 2, .dp = 2, .zero_stage = 1}}}) {
-    RunTask task = task_of("llama", DType::BF16, test::samples_of_peak(layout));
+    RunTask task = test::memory_task("llama", DType::BF16, test::samples_of_peak(layout));
     const double adam = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].optimizer_state;
     task.optimizer.optimizer = OptimizerKind::Muon;
     const double muon = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0].optimizer_state;
@@ -366,7 +351,7 @@ TEST(MuonMemoryTest, MatchesPeak) {
 /// All tensors of the rank with the highest peak, including kernel workspaces: within 0.5 % on average and 1.5 % at
 /// worst.
 TEST(TotalMemoryTest, MatchesPeakOfLargestRank) {
-  ModelConfig model = model_of("gpt2");
+  ModelConfig model = test::memory_model("gpt2");
   model.hidden_size = 128, model.ffn_hidden_size = 512;  // as in real models, tensors outweigh kernel workspaces
   const test::DiskFolder folder;
   double sum = 0;
@@ -392,7 +377,7 @@ TEST(TotalMemoryTest, MatchesPeakOfLargestRank) {
 
 /// States are on a disk, alone and with everything else, with short and long segments.
 TEST(TotalMemoryTest, MatchesPeakWithStatesOnDisk) {
-  ModelConfig model = model_of("gpt2");
+  ModelConfig model = test::memory_model("gpt2");
   model.hidden_size = 128, model.ffn_hidden_size = 512;
   const test::DiskFolder folder;
   double sum = 0;
@@ -438,7 +423,7 @@ TEST(LowPrecisionStateMemoryTest, MatchesPeak) {
     return plan;
   };
   for (const RunLayout& layout : {RunLayout{}, RunLayout{{.dp = 2, .zero_stage = 2}}}) {
-    RunTask task = task_of("gpt2", DType::BF16, test::samples_of_peak(layout));
+    RunTask task = test::memory_task("gpt2", DType::BF16, test::samples_of_peak(layout));
     const MemoryEstimate full = expect_planned(task, layout);
     RunTask small = task;
     small.optimizer.exp_avg_dtype = StateDType::Bf16;
@@ -492,7 +477,7 @@ TEST(CompressedCommunicationMemoryTest, MatchesPeak) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {
       SCOPED_TRACE(str(layout.name, " ", name_of(dtype)));
-      const RunTask task = task_of("gpt2", dtype, test::samples_of_peak(layout));
+      const RunTask task = test::memory_task("gpt2", dtype, test::samples_of_peak(layout));
       const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
       for (const MemoryTable& table : peaks(task, layout)) {
         EXPECT_NEAR(plan.params / peak_of(table, MemoryClass::Params), 1, 0.1);
@@ -517,7 +502,7 @@ TEST(SaveMemoryEstimateTest, MatchesCopyOfAsyncSave) {
                             {{.dp = 4, .zero_stage = 2, .instances = 2}}};
   for (const DType dtype : {DType::F32, DType::BF16}) {
     for (const RunLayout& layout : layouts) {
-      const RunTask task = task_of("llama", dtype, test::samples_of_peak(layout));
+      const RunTask task = test::memory_task("llama", dtype, test::samples_of_peak(layout));
       Config in_shared_folder = config_of(task, layout);
       in_shared_folder.checkpoint.async_save = true;
       in_shared_folder.checkpoint.save_interval = 10;
@@ -542,7 +527,7 @@ TEST(SaveMemoryEstimateTest, MatchesCopyOfAsyncSave) {
 }
 
 TEST(SaveMemoryEstimateTest, IsZeroForSynchronousSaves) {
-  Config config = config_of(task_of("llama", DType::F32, 16), {});
+  Config config = config_of(test::memory_task("llama", DType::F32, 16), {});
   const auto planned = [&] { return planned_copy(config, {}, 0); };
   config.checkpoint.save_interval = 10;
   const double without = estimate_memory_by_stage(config, 1)[0].total();
@@ -560,7 +545,7 @@ TEST(SaveMemoryEstimateTest, IsZeroForSynchronousSaves) {
 }
 
 TEST(MemoryReportTest, NamesLargestRank) {
-  const RunTask task = task_of("llama", DType::F32, 16);
+  const RunTask task = test::memory_task("llama", DType::F32, 16);
   const auto has = [&](const RunLayout& layout, const char* text) {
     return describe_run(config_of(task, layout), layout.ranks()).find(text) != std::string::npos;
   };
@@ -576,14 +561,14 @@ class PipelineMemoryTest : public testing::TestWithParam<std::tuple<const char*,
 TEST_P(PipelineMemoryTest, FirstRankHoldsAtMostOneMicrobatchPerRank) {
   const auto& [name, dtype, ranks] = GetParam();
   const RunLayout layout{{.pp = ranks}};
-  const ModelConfig model = model_of(name);
+  const ModelConfig model = test::memory_model(name);
   const StageContents first{
       .first_layer = 0, .end_layer = model.num_layers / ranks, .has_embedding = true, .has_output = false};
   const i64 kept = stage_activations(model, {.dtype = dtype, .micro_batch_size = 2}, first).saved;
   const i64 message = model.seq_length * 2 * model.hidden_size * size_of(dtype);
   const auto peak = [&, name = name, dtype = dtype](i64 microbatches) {
     const i64 tokens_and_targets = microbatches * 2 * model.seq_length * 2 * 4;
-    const MemoryTable table = peaks(task_of(name, dtype, 2 * microbatches), layout)[0];
+    const MemoryTable table = peaks(test::memory_task(name, dtype, 2 * microbatches), layout)[0];
     return table.by_class[static_cast<std::size_t>(MemoryClass::Activations)].peak - tokens_and_targets;
   };
   const i64 one = peak(1);

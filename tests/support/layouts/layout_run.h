@@ -212,7 +212,7 @@ class LayoutRank {
                      .samples = microbatch.samples};
     const std::vector<i32> starts = task.eod >= 0 ? document_starts(microbatch, task.eod) : std::vector<i32>();
     if (task.eod >= 0) batch.attention_starts = batch.position_starts = on_device(microbatch, starts);
-    const bool predicts = session_.parallel.coordinates.pp == session_.parallel.output_rank;
+    const bool predicts = session_.parallel.has_output_part();
     for (i64 distance = 1; predicts && distance <= task.model.mtp_num_layers; ++distance) {
       const FutureBatch future = future_batch(microbatch, distance, starts);
       batch.future.push_back({on_device(microbatch, future.tokens), on_device(microbatch, future.labels)});

@@ -313,6 +313,7 @@ class RandomTraining {
                                             ScheduleKind::ZbH1, ScheduleKind::ZbV});
     p.chunks = row_of(p.schedule).min_chunks;
     if (p.pp > 1 && flip("uneven")) p.first_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
+    draw_prediction_stage();
     if (config_.model.moe.num_experts > 0) {
       p.ep = pick<i64>("ep", {1, 2, 2, 4});
       p.etp = pick<i64>("etp", {0, 1, 1, 2});
@@ -325,6 +326,23 @@ class RandomTraining {
     p.overlap_grad_reduce = p.overlap_param_gather = flip("overlap");
     draw_communication();
     draw_states();
+  }
+
+  /// Draws a stage of multi-token prediction without the output: alone or after layers.
+  void draw_prediction_stage() {
+    ParallelConfig& p = config_.parallel;
+    const i64 stages = p.pp * p.chunks, mtp_layers = config_.model.mtp_num_layers;
+    const bool can_separate = config_.model.untie_embeddings_and_output_weights && mtp_layers > 0 && stages > 1;
+    if (!can_separate || !flip("prediction_stage")) return;
+    p.first_layers = 0;
+    const i64 with_layers = stages > 2 && flip("prediction_alone") ? stages - 2 : stages - 1;
+    for (i64 stage = 0; stage < with_layers; ++stage) {
+      const i64 first = config_.model.num_layers * stage / with_layers,
+                end = config_.model.num_layers * (stage + 1) / with_layers;
+      p.stages += (stage == 0 ? "E" : "|") + std::string(static_cast<std::size_t>(end - first), 't');
+    }
+    if (with_layers < stages - 1) p.stages += "|";
+    p.stages += std::string(static_cast<std::size_t>(mtp_layers), 'm') + "|L";
   }
 
   /// Draws formats of the optimizer states. In fp64 everything is kept in full precision, to tell rounding from errors.
