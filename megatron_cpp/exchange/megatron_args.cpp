@@ -57,7 +57,7 @@ constexpr std::string_view kUnsupported[]{"num_experts",
                                           "hybrid_override_pattern",
                                           "is_hybrid_model",
                                           "apply_residual_connection_post_layernorm",
-                                          "moe_layer_recompute_only"};
+                                          "quick_geglu"};
 
 bool is_on(const PickleValue* value) {
   if (!value) return false;
@@ -136,8 +136,11 @@ class MegatronArguments {
     if (!type.empty()) set("model.position_embedding_type", quoted(type));
   }
   void set_activation() {
-    const bool is_squared = is_on(find("squared_relu"));
-    set("model.activation_func", quoted(is_on(find("swiglu")) ? "swiglu" : is_squared ? "squared_relu" : "gelu"));
+    // The fused kernel and OpenAI's variant use the tanh approximation.
+    const PickleValue* fusion = find("bias_gelu_fusion");
+    const bool is_exact = fusion && !is_on(fusion) && !is_on(find("openai_gelu"));
+    const char* ungated = is_on(find("squared_relu")) ? "squared_relu" : is_exact ? "gelu_erf" : "gelu";
+    set("model.activation_func", quoted(is_on(find("swiglu")) ? "swiglu" : ungated));
   }
 
   const PickleValue& values_;

@@ -6,14 +6,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/load/distributed_checkpoint.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/writer.h"
+#include "megatron_cpp/exchange/export_run.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/scratch_folder.h"
-#include "tests/support/zip_file.h"
 
 namespace mcpp::import_run_test {
 namespace {
@@ -223,6 +224,56 @@ TEST_F(ImportRunTest, RejectsConfigurationsThatDoNotFit) {
   EXPECT_CONTAINS(import_error(request), "the checkpoint has the state of AdamW");
   EXPECT_CONTAINS(import_error({.path = folder_ / "absent"}), "absent: no such file or folder");
   EXPECT_CONTAINS(import_error({.path = folder_.path()}), "has none of .metadata");
+}
+
+TEST_F(ImportRunTest, ExportedRunEqualsTheImportedOne) {
+  const Path original = unpack("torchtitan");
+  CheckpointReader reader(import({.path = original, .config = config()}));
+  export_distributed(folder_ / "exported", config_, reader, {});
+  DistributedCheckpoint before(original), after(folder_ / "exported");
+  int compared = 0;
+  for (const FileTensor& tensor : before.tensors()) {
+    SCOPED_TRACE(tensor.name);
+    ASSERT_NE(after.find(tensor.name), nullptr);
+    EXPECT_EQ(after.at(tensor.name).shape, tensor.shape);
+    EXPECT_EQ(after.at(tensor.name).type, tensor.type);
+    EXPECT_EQ(after.number(tensor.name), before.number(tensor.name));
+    if (tensor.type == SafeType::Other) continue;
+    ++compared;
+    EXPECT_EQ(test::to_doubles(after.read_all(tensor.name, DType::F64, host_)),
+              test::to_doubles(before.read_all(tensor.name, DType::F64, host_)));
+  }
+  EXPECT_EQ(compared, 21 * 4);
+  for (const char* key : {"lr", "eps", "weight_decay"})
+    for (const char* name : {"norm.weight", "layers.1.attention.wk.weight"})
+      EXPECT_EQ(after.number(str("optimizer.param_groups.", name, ".", key)),
+                before.number(str("optimizer.param_groups.", name, ".", key)))
+          << name << "." << key;
+  EXPECT_CONTAINS(error_of([&] { export_distributed(folder_ / "exported", config_, reader, {}); }),
+                  "already has a distributed checkpoint");
+}
+
+TEST_F(ImportRunTest, ImportsExportsWithHuggingfaceNames) {
+  CheckpointReader reader(import({.path = unpack("megatron_dist")}));
+  export_distributed(folder_ / "exported", config_, reader, {.format = WeightFormat::Huggingface});
+  EXPECT_NE(DistributedCheckpoint(folder_ / "exported").find("model.layers.1.self_attn.q_proj.weight"), nullptr);
+  write_file_atomic(config(), print_config(config_));
+  ImportedRun again = import_run({.path = folder_ / "exported", .config = config()}, host_);
+  EXPECT_EQ(again.format, WeightFormat::Huggingface);
+  EXPECT_EQ(again.optimizer_steps, kStepsBefore);
+  for (std::size_t i = 0; i < again.shards->shards().size(); ++i) {
+    const std::string& name = again.shards->shards()[i].name;
+    EXPECT_EQ(test::to_doubles(again.shards->data(i)), test::to_doubles(reader.read_full_tensor(name, host_))) << name;
+  }
+}
+
+TEST_F(ImportRunTest, RejectsExportsWithoutNames) {
+  CheckpointReader reader(import({.path = unpack("torchtitan"), .config = config()}));
+  Config learned = config_;
+  learned.model.position_embedding_type = PositionEmbedding::LearnedAbsolute;
+  EXPECT_CONTAINS(error_of([&] { export_distributed(folder_ / "exported", learned, reader, {}); }),
+                  "embedding.position_embeddings.weight has no counterpart in this format");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "exported"));
 }
 
 }  // namespace
