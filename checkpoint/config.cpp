@@ -1,6 +1,7 @@
 #include "checkpoint/config.h"
 
 #include "base/file.h"
+#include "base/strings.h"
 
 namespace mcpp {
 
@@ -14,6 +15,9 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
     errors.push_back("checkpoint.local_save: needs checkpoint.local_save_interval, and vice versa");
   if (!local_save.empty() && save.empty())
     errors.push_back("checkpoint.local_save: needs checkpoint.save too, which outlives the nodes");
+  if (export_hf_interval > 0 && (save_interval == 0 || export_hf_interval % save_interval != 0))
+    errors.push_back(str("checkpoint.export_hf_interval: must be a multiple of checkpoint.save_interval, ",
+                         save_interval, ", because saved checkpoints are exported"));
   if (finetune && load.empty())
     errors.push_back("checkpoint.finetune: needs checkpoint.load, the checkpoint to start from");
   const auto as_folder = [](const std::string& path) { return (Path(path) / "").lexically_normal(); };

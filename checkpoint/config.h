@@ -18,6 +18,8 @@ struct CheckpointConfig {
   std::string local_save;
   i64 local_save_interval = 0;
   i64 local_keep_latest_k = 2;
+  i64 export_hf_interval = 0;
+  i64 export_hf_max_shard_size = 5'000'000'000;
   bool finetune = false;
   bool exit_on_missing_checkpoint = false;
   std::vector<std::string> allow_changed_keys;
@@ -40,6 +42,12 @@ struct CheckpointConfig {
     visit("local_save_interval", self.local_save_interval, "iterations between two saves in local_save", at_least(0));
     visit("local_keep_latest_k", self.local_keep_latest_k,
           "number of newest checkpoints to keep in local_save; 0 = all", at_least(0));
+    visit("export_hf_interval", self.export_hf_interval,
+          "iterations between two exports to Hugging Face's format, in the folder huggingface of save; a multiple of "
+          "save_interval; 0 = none",
+          at_least(0));
+    visit("export_hf_max_shard_size", self.export_hf_max_shard_size,
+          "size in bytes at which a new safetensors file of an export begins", at_least(1));
     visit("finetune", self.finetune, "load only the weights: iteration, optimizer and data order start from scratch");
     visit("exit_on_missing_checkpoint", self.exit_on_missing_checkpoint,
           "stop instead of starting from scratch if load has no checkpoint");

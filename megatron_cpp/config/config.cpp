@@ -282,13 +282,14 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
 
 /// Resets keys that only configure saving, so that a single command-line option can turn saving off.
 void turn_saving_off(CheckpointConfig& checkpoint) {
-  checkpoint.save_interval = checkpoint.local_save_interval = 0;
+  checkpoint.save_interval = checkpoint.local_save_interval = checkpoint.export_hf_interval = 0;
   checkpoint.async_save = false;
   checkpoint.local_save.clear();
   const CheckpointConfig defaults;
   checkpoint.keep_latest_k = defaults.keep_latest_k;
   checkpoint.local_keep_latest_k = defaults.local_keep_latest_k;
   checkpoint.save_retain_interval = defaults.save_retain_interval;
+  checkpoint.export_hf_max_shard_size = defaults.export_hf_max_shard_size;
 }
 
 }  // namespace

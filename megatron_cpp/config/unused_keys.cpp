@@ -129,6 +129,9 @@ void find_in_checkpoint(const Config& config, std::vector<UnusedKey>& keys) {
                 "checkpoint.keep_latest_k", "no checkpoint is ever removed because keep_latest_k is 0; remove it");
   collector.add(c.local_save.empty() && c.local_keep_latest_k != defaults.local_keep_latest_k, "local_keep_latest_k",
                 "checkpoint.local_save", "needs checkpoint.local_save, the folder on each node");
+  collector.add(c.export_hf_interval == 0 && c.export_hf_max_shard_size != defaults.export_hf_max_shard_size,
+                "export_hf_max_shard_size", "checkpoint.export_hf_interval",
+                "needs checkpoint.export_hf_interval, the iterations between two exports");
 }
 
 void find_in_logging(const Config& config, std::vector<UnusedKey>& keys) {

@@ -117,6 +117,7 @@ void CheckpointSaver::save_synchronously(const TrainingProgress& progress, bool 
   const Path path = save.gather_and_finish();
   if (!is_local) saved_iteration_ = progress.iteration;
   log_saved(progress.iteration, str("saved ", path.string(), " in ", human_seconds(steady_seconds() - start), hint));
+  if (!is_local && listener_) listener_(path);
 }
 
 void CheckpointSaver::start(const TrainingProgress& progress, bool is_local, SaveObserver observer) {
@@ -128,7 +129,8 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool is_local, Sav
                                                     staging_, world, run_.log, files_),
                 .start = start,
                 .stall = steady_seconds() - start,
-                .iteration = progress.iteration};
+                .iteration = progress.iteration,
+                .is_local = is_local};
   if (!is_local) saved_iteration_ = progress.iteration;
 }
 
@@ -143,6 +145,7 @@ void CheckpointSaver::advance() {
   log_saved(ended.iteration,
             str("saved ", ended.save->path().string(), " in ", human_seconds(steady_seconds() - ended.start),
                 ", of which the training waited for ", human_seconds(ended.stall)));
+  if (!ended.is_local && listener_) listener_(ended.save->path());
 }
 
 void CheckpointSaver::log_saved(i64 iteration, const std::string& text) const {

@@ -1,5 +1,6 @@
 // Saving of checkpoints during training. Decides when and where to save, and whether training waits for the save.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -24,6 +25,9 @@ class CheckpointSaver {
   /// holds it.
   CheckpointSaver(const RunContext& run, StoredRef<TrainingState> state, const TrainingProgress& progress,
                   DataProvenance sources, const FolderLock* lock = nullptr);
+
+  /// Sets a function that is called, on all ranks, with each checkpoint of checkpoint.save when it is complete.
+  void set_listener(std::function<void(const Path& checkpoint)> listener) { listener_ = std::move(listener); }
 
   /// Returns true if a save is due after this iteration.
   bool is_due(i64 iteration) const;
@@ -51,6 +55,7 @@ class CheckpointSaver {
     double start = 0;   ///< steady_seconds() at the start of the save
     double stall = 0;   ///< seconds that the training waited
     i64 iteration = 0;  ///< iteration being saved
+    bool is_local = false;
   };
 
   void prepare();
@@ -71,6 +76,7 @@ class CheckpointSaver {
   CpuDevice host_;  // device of the values that ranks exchange, in host memory so that no GPU is waited for
   HostStaging staging_;
   InFlight in_flight_;
+  std::function<void(const Path&)> listener_;
   Lineage lineage_;      ///< lineage of the checkpoints that this run saves
   i64 saved_iteration_;  ///< last iteration saved, or being saved, to checkpoint.save
 };

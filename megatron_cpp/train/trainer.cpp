@@ -216,6 +216,7 @@ void Trainer::save(SaveReason reason) {
   const TimedRange range(run_.session.profiler.get(), "save-checkpoint", Detail::Phase);
   sync_gemm_algos(run_.config.device, *run_.session.device, run_.world());
   check_before_save();
+  if (parts_.exports) parts_.exports->finish();  // before a checkpoint is removed
   const SaveObserver observer = faults_.observer(progress_.iteration);
   const bool is_unfinished = reason == SaveReason::Stop && progress_.iteration < parts_.end.iterations;
   const bool is_end_of_stage = !is_unfinished && !is_last_stage();  // every run with these stages saves there

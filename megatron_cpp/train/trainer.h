@@ -13,6 +13,7 @@
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/train/evaluator.h"
 #include "megatron_cpp/train/fault_injection.h"
+#include "megatron_cpp/train/huggingface_exports.h"
 #include "megatron_cpp/train/schedule.h"
 #include "megatron_cpp/train/signals.h"
 
@@ -28,6 +29,7 @@ struct TrainerParts {
   TrainingProgress progress;  ///< progress at the start of the training
   TrainingEnd end;
   std::unique_ptr<CheckpointSaver> saver;
+  std::unique_ptr<HuggingfaceExports> exports;  ///< null if nothing is exported, and on ranks other than 0
   std::unique_ptr<Datasets> datasets;
   std::optional<TrainingSchedule> schedule;
   std::unique_ptr<StepProgress> step_progress;  ///< observer of the state

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# usage: run.sh MEGATRON_CPP
-# Compares imports and exports with PyTorch in the Python named by HUGGINGFACE_PYTHON (default: python3).
+# usage: run.sh MEGATRON_CPP [check.py|exports.py]
+# Compares imports and exports with PyTorch or transformers in the Python named by HUGGINGFACE_PYTHON (default: python3).
 set -euo pipefail
 python=${HUGGINGFACE_PYTHON:-python3}
 command -v "$python" >/dev/null || { echo "SKIPPED: $python is missing"; exit 77; }
 folder=$(cd "$(dirname "$0")" && pwd)
-exec "$python" "$folder/check.py" "$1" "$folder/../.."
+exec "$python" "$folder/${2:-check.py}" "$1" "$folder/../.."

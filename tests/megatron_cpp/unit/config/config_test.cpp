@@ -1,3 +1,5 @@
+#include "megatron_cpp/config/config.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/strings.h"
-#include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/foreign_names.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/config/settings.h"

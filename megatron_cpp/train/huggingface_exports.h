@@ -1,0 +1,40 @@
+// Export of the checkpoints of a run to Hugging Face's format while the training continues.
+#pragma once
+#include <future>
+#include <string>
+
+#include "base/log.h"
+#include "base/stored_ref.h"
+#include "megatron_cpp/config/config.h"
+
+namespace mcpp {
+
+/// Name of the folder in checkpoint.save that has the exports.
+inline constexpr std::string_view kHuggingfaceExports = "huggingface";
+
+/// Exports checkpoints one after another in a thread of rank 0, to <save>/huggingface/iter_0000100/. An export is
+/// written under a temporary name and renamed when it is complete and durable, so that a process that dies leaves no
+/// incomplete export; the next run removes the rest. Failures, such as a full disk, log a warning and never end the
+/// training.
+class HuggingfaceExports {
+ public:
+  /// Removes incomplete exports of dead processes. Throws BadInput if no model type can express the model.
+  HuggingfaceExports(const Config& config, StoredRef<Log> log);
+  ~HuggingfaceExports();
+
+  /// Returns true if the checkpoint of this iteration is exported.
+  bool is_due(i64 iteration) const;
+  /// Starts to export a checkpoint, after the previous export is complete.
+  void start(const Path& checkpoint);
+  /// Waits for the export in flight. Call it before a save, which may remove the checkpoint that is being exported.
+  void finish();
+
+ private:
+  void run(const Path& checkpoint) const;
+
+  const Config& config_;
+  const Log& log_;
+  std::future<void> work_;  // last member: uses all of the above
+};
+
+}  // namespace mcpp
