@@ -32,6 +32,7 @@ struct Settings {
   i64 seq_length = 32;
   std::string precision;
   i64 micro_batch = 0;
+  bool averages = false;  // keeps an average of the weights
   int ranks = 1;
   std::vector<std::string> layout;  // command-line arguments
 
@@ -76,6 +77,7 @@ class SettingsSource {
     if (s.grows_by_tokens) s.growth_sample = (1000 + s.seq_length - 1) / s.seq_length;
     s.precision = between(0, 7) == 0 ? "bf16" : "fp32";
     draw_layout(s);
+    s.averages = between(0, 1) == 1;
     return s;
   }
 
@@ -124,6 +126,7 @@ std::vector<std::string> arguments(const Settings& s) {
   add(s.warmup_fraction > 0, str("--optimizer.lr_warmup_fraction=", s.warmup_fraction));
   add(s.decay > 0 && (s.style != "constant" || s.warmup_fraction > 0),
       str("--optimizer.lr_decay_", unit, "=", s.decay));
+  add(s.averages, "--optimizer.ema_decay=0.9");
   add(s.wsd_decay > 0, str("--optimizer.lr_wsd_decay_", unit, "=", s.wsd_decay));
   add(s.style == "WSD", "--optimizer.lr_wsd_decay_style=" + s.wsd_style);
   if (s.weight_decay_style == "constant") {
