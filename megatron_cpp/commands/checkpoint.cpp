@@ -1,4 +1,5 @@
-// Command megatron_cpp checkpoint ls|show|verify|diff|prune|average|upcycle|import|import-hf|export-hf|export-dcp.
+// Command megatron_cpp checkpoint
+// ls|show|verify|diff|prune|average|branch|upcycle|import|import-hf|export-hf|export-dcp.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include "checkpoint/save/writer.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/checkpoint_average.h"
+#include "megatron_cpp/commands/checkpoint_branch.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/commands/new_checkpoint.h"
 #include "megatron_cpp/huggingface/huggingface.h"
@@ -360,6 +362,7 @@ ExitCode checkpoint_command(Arguments args, Log& log) {
       Command{"diff", "compare two checkpoints", diff},
       Command{"prune", "remove old checkpoints", prune_folder},
       Command{"average", "average the weights of several checkpoints", average_checkpoints},
+      Command{"branch", "copy a checkpoint to a folder for a second run", branch_checkpoint},
       Command{"upcycle", "convert a dense model to a mixture of experts", upcycle},
       Command{"import", "continue a training run of PyTorch, torchtitan or Megatron-LM", import_checkpoint},
       Command{"import-hf", "convert from a Hugging Face model", import_hf},
