@@ -12,6 +12,8 @@ struct DataConfig {
   std::vector<std::string> train_data_path;
   std::vector<std::string> valid_data_path;
   std::vector<std::string> test_data_path;
+  std::string data_args_path;
+  std::string per_split_data_args_path;
   std::string split = "969,30,1";
   bool multiple_validation_sets = false;
   bool full_validation = false;
@@ -28,10 +30,14 @@ struct DataConfig {
   static void fields(Self& self, Visitor& visit) {
     visit("data_path", self.data_path,
           "dataset prefixes (without .bin/.idx), each optionally preceded by its weight: [\"0.3\", \"a\", \"0.7\", "
-          "\"b\"]");
+          "\"b\"]; a weight \"0.8:0.2\" changes linearly from 0.8 to 0.2 during the training or stage");
     visit("train_data_path", self.train_data_path, "datasets for training only; excludes data_path and split");
     visit("valid_data_path", self.valid_data_path, "datasets for validation only");
     visit("test_data_path", self.test_data_path, "datasets for testing only");
+    visit("data_args_path", self.data_args_path,
+          "text file with the value of data_path, as words separated by whitespace");
+    visit("per_split_data_args_path", self.per_split_data_args_path,
+          "JSON file with train_data_path, valid_data_path and test_data_path as its members train, valid and test");
     visit("split", self.split, "proportions of the documents of data_path for training, validation and test");
     visit("multiple_validation_sets", self.multiple_validation_sets,
           "compute a separate loss for each dataset of valid_data_path, or for the part that split holds out of each "

@@ -46,10 +46,10 @@ class Builder {
     const BlendList list = non_empty_entries(entries, key, split, uses_all_text);
     if (list.prefixes.empty()) return nullptr;
     // A single prefix is not blended unless data_path gives it a weight, as in Megatron-LM.
-    if (list.prefixes.size() == 1 && (uses_all_text || list.weights.empty())) {
+    if (list.prefixes.size() == 1 && (uses_all_text || !list.has_weights())) {
       return part(list.prefixes[0], split, uses_all_text, num_samples);
     }
-    if (list.weights.empty()) return blend_by_size(list, key, split, uses_all_text, num_samples);
+    if (!list.has_weights()) return blend_by_size(list, key, split, uses_all_text, num_samples);
     check_input(num_samples.has_value(), "data.full_validation: a blend with weights (", key,
                 ") is endless; remove the weights, or set data.multiple_validation_sets");
     return blend_by_weight(list, split, uses_all_text, *num_samples);
@@ -65,7 +65,7 @@ class Builder {
       return sets;
     }
     const BlendList list = non_empty_entries(entries, key, kValid, uses_all_text);
-    check_input(!uses_all_text || list.weights.empty(), key,
+    check_input(!uses_all_text || !list.has_weights(), key,
                 ": data.multiple_validation_sets evaluates each dataset separately; remove the weights");
     const std::vector<std::string> names = validation_set_names(list.prefixes);
     for (std::size_t i = 0; i < names.size(); ++i)
@@ -124,7 +124,7 @@ class Builder {
   struct StageBlend {
     BlendList list;
     std::vector<Text> parts;
-    std::vector<double> sizes;       // weights that need not be normalized
+    BlendWeights sizes;              // weights that need not be normalized
     std::vector<TokenRange> tokens;  // tokens that each part provides
     i64 seq_length = 0;
   };
@@ -156,7 +156,7 @@ class Builder {
       position += samples[i] * stage.seq_length;
       i64& furthest = positions_.of(blend.parts[i]);
       furthest = std::max(furthest, position);
-      if (blend.list.weights.empty() && samples.size() > 1) check_read_once(blend, i, key);
+      if (!blend.list.has_weights() && samples.size() > 1) check_read_once(blend, i, key);
     }
     return blend;
   }
@@ -164,20 +164,19 @@ class Builder {
   /// Sets the sizes. Without weights, each dataset contributes in proportion to its unread text.
   void set_sizes(StageBlend& blend, TextPositions& positions) {
     blend.sizes = blend.list.weights;
-    if (blend.parts.size() == 1) blend.sizes = {1};
-    for (std::size_t i = blend.sizes.size(); i < blend.parts.size(); ++i) {
+    if (blend.parts.size() == 1) blend.sizes = std::vector<double>{1};
+    for (std::size_t i = blend.sizes.start.size(); i < blend.parts.size(); ++i) {
       const i64 unread = tokens_of(blend, i) - positions.of(blend.parts[i]);
       check_input(unread > blend.seq_length, blend.list.prefixes[i], ": has ", std::max<i64>(unread, 0),
                   " tokens that earlier stages have not read, and one sample needs ", blend.seq_length + 1,
                   "; set a weight for each prefix to allow repetition, or remove the dataset from this stage");
-      blend.sizes.push_back(static_cast<double>((unread - 1) / blend.seq_length));
+      blend.sizes.start.push_back(static_cast<double>((unread - 1) / blend.seq_length));
     }
   }
 
   std::vector<i64> samples_by_part(const StageBlend& blend, i64 samples) {
     if (blend.parts.size() == 1) return {samples};
-    return count_blend_samples(normalize_weights(blend.sizes), samples, cache_folder(blend.list.prefixes[0]), log_,
-                               ranks_);
+    return count_blend_samples(blend.sizes.normalized(), samples, cache_folder(blend.list.prefixes[0]), log_, ranks_);
   }
 
   void check_read_once(const StageBlend& blend, std::size_t i, const std::string& key) {
@@ -237,7 +236,8 @@ class Builder {
         continue;
       }
       large_enough.prefixes.push_back(list.prefixes[i]);
-      if (!list.weights.empty()) large_enough.weights.push_back(list.weights[i]);
+      if (list.has_weights()) large_enough.weights.start.push_back(list.weights.start[i]);
+      if (!list.weights.is_constant()) large_enough.weights.end.push_back(list.weights.end[i]);
     }
     return large_enough;
   }
@@ -285,13 +285,23 @@ class Builder {
 
   std::unique_ptr<Dataset> blend_by_weight(const BlendList& list, std::size_t split, bool uses_all_text,
                                            i64 num_samples) {
-    const std::vector<double> weights = normalize_weights(list.weights);
-    std::vector<std::unique_ptr<Dataset>> parts;
+    // The samples of an evaluation have the mean of weights that change during the training.
+    const BlendWeights& given = list.weights;
+    const BlendWeights weights =
+        split == kTrain || given.is_constant() ? given.normalized() : given.normalized().mean();
+    std::vector<i64> samples;
     i64 size = 0;
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      parts.push_back(part(list.prefixes[i], split, uses_all_text, blend_target_with_surplus(num_samples, weights[i])));
-      size += blend_target(num_samples, weights[i]);
+    for (const double weight : weights.start) {
+      samples.push_back(blend_target_with_surplus(num_samples, weight));
+      size += blend_target(num_samples, weight);
     }
+    if (!weights.is_constant()) {
+      size = num_samples;
+      samples = count_blend_samples(weights, size, cache_folder(list.prefixes[0]), log_, ranks_);
+    }
+    std::vector<std::unique_ptr<Dataset>> parts;
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      parts.push_back(part(list.prefixes[i], split, uses_all_text, std::max<i64>(samples[i], 1)));
     return std::make_unique<BlendedDataset>(std::move(parts), weights, size, kSplitNames[split],
                                             cache_folder(list.prefixes[0]), log_, ranks_);
   }

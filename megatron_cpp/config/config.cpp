@@ -7,6 +7,7 @@
 #include "base/program/program_files.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/config_compare.h"
+#include "megatron_cpp/config/data_files.h"
 #include "megatron_cpp/config/settings.h"
 #include "megatron_cpp/config/stages.h"
 #include "megatron_cpp/config/unused_keys.h"
@@ -391,6 +392,7 @@ Config without_unused_keys(Config config) {
 
 void complete_config(Config& config, SettingsReader& reader, std::string_view default_location) {
   if (reader.was_set("checkpoint.save") && config.checkpoint.save.empty()) turn_saving_off(config.checkpoint);
+  read_data_files(config.data, reader, default_location);
   read_stages(config, reader);
   for (const std::string& text : config.conflicts()) reader.add_conflict(text, default_location);
   for (const UnusedKey& unused : unused_keys(config)) {

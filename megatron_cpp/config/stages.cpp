@@ -9,6 +9,7 @@
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/config_compare.h"
+#include "megatron_cpp/config/data_files.h"
 #include "megatron_cpp/config/unused_keys.h"
 
 namespace mcpp {
@@ -59,6 +60,8 @@ constexpr auto kStageKeys = std::to_array<std::string_view>({"model.seq_length",
                                                              "data.train_data_path",
                                                              "data.valid_data_path",
                                                              "data.test_data_path",
+                                                             "data.data_args_path",
+                                                             "data.per_split_data_args_path",
                                                              "data.multiple_validation_sets",
                                                              "data.full_validation",
                                                              "data.reset_position_ids",
@@ -108,8 +111,10 @@ class StageReader {
     if (has_own_schedule && is_constant && !reader_.was_set("optimizer.min_lr")) config_.optimizer.min_lr = 0;
     if (keys_.name.empty()) keys_.name = str(number_);
     config_.stage =
-        Stage{.name = keys_.name, .number = number_, .has_own_schedule = has_own_schedule, .texts = {}, .toml = toml()};
+        Stage{.name = keys_.name, .number = number_, .has_own_schedule = has_own_schedule, .texts = {}, .toml = {}};
     if (config_.training.global_batch_size == 0) config_.training.global_batch_size = config_.training.micro_batch_size;
+    read_data_files(config_.data, reader_, location_);
+    config_.stage->toml = toml();
     set_length();
   }
 
@@ -194,11 +199,19 @@ class StageReader {
     config_.stage->samples = config_.stage->iterations * batch;
   }
 
+  /// Returns true for a key that the table sets. A file that lists datasets is replaced by the paths that it sets.
+  bool is_printed(const Field& field) const {
+    constexpr std::array<std::string_view, 2> kFiles{"data.data_args_path", "data.per_split_data_args_path"};
+    if (std::ranges::count(kFiles, field.key) > 0) return false;
+    const bool has_file = std::ranges::any_of(kFiles, [&](std::string_view key) { return reader_.was_set(key); });
+    return reader_.was_set(field.key) || (has_file && field.section() == "data" && field.name().ends_with("data_path"));
+  }
+
   /// Returns the table with the keys that it sets.
   std::string toml() const {
     std::string text = str("[[", kStageTable, "]]\n"), section;
     for (const Field& field : reader_.fields()) {
-      if (!reader_.was_set(field.key)) continue;
+      if (!is_printed(field)) continue;
       if (field.section() != section) {
         section = field.section();
         text += str("\n[", kStageTable, ".", section, "]\n");
@@ -349,6 +362,16 @@ void read_stages(Config& config, SettingsReader& reader) {
 
 std::vector<Config> training_configs(const Config& config) {
   return config.stages.empty() ? std::vector{config} : config.stages;
+}
+
+const Config& stage_named(const Config& config, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Config& stage : config.stages) {
+    if (name.empty() || name == stage.stage->name) return stage;
+    names.push_back(stage.stage->name);
+  }
+  fail(ExitCode::BadInput, "--stage: ", toml_string(name),
+       names.empty() ? ": this configuration has no stages" : ": must be one of " + join(names, ", "));
 }
 
 std::size_t stage_at(const std::vector<Config>& stages, i64 iteration) {

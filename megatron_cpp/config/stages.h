@@ -30,6 +30,9 @@ std::string stage_help();
 
 /// Returns the configurations that a run trains with, in order: those of its stages, or `config` itself.
 std::vector<Config> training_configs(const Config& config);
+/// Returns the configuration of the stage with this name, an argument of --stage; "" = the first stage. Throws BadInput
+/// that lists the names if there is no such stage.
+const Config& stage_named(const Config& config, const std::string& name);
 /// Returns the stage in which a run that has finished `iteration` iterations resumes.
 std::size_t stage_at(const std::vector<Config>& stages, i64 iteration);
 

@@ -28,7 +28,7 @@ double document_tokens(const DataConfig& data) {
   const std::vector<std::string>& paths = has_own ? data.train_data_path : data.data_path;
   if (data.mock_data || paths.empty()) return 0;
   const BlendList blend = parse_blend_list(paths, has_own ? "data.train_data_path" : "data.data_path");
-  return mean_document_tokens(blend.prefixes, blend.weights);
+  return mean_document_tokens(blend.prefixes, blend.weights.normalized().mean());
 }
 
 }  // namespace

@@ -289,6 +289,55 @@ TEST(BlendTest, ProportionsFollowWeights) {
   EXPECT_EQ(blend_target_with_surplus(1001, 0.375), 378);
 }
 
+/// The share of each dataset up to a sample is the integral of its weight, here summed sample by sample.
+TEST(BlendTest, ChangingWeightsFollowTheirIntegral) {
+  constexpr i64 kSize = 4000;
+  const BlendWeights weights = BlendWeights({8, 1, 1}, {1, 9, 0}).normalized();
+  const BlendIndices indices = build_blend_indices(weights, kSize);
+  std::array<double, 3> expected{};
+  std::array<i64, 3> counts{};
+  for (i64 i = 0; i < kSize; ++i) {
+    const double progress = (static_cast<double>(i) + 0.5) / kSize;
+    ++counts.at(indices.dataset_index[static_cast<std::size_t>(i)]);
+    for (std::size_t d = 0; d < 3; ++d) {
+      expected[d] += weights.start[d] + (weights.end[d] - weights.start[d]) * progress;
+      EXPECT_NEAR(static_cast<double>(counts[d]), expected[d], 2) << i;
+    }
+  }
+  EXPECT_EQ(count_blend_samples(weights, kSize, ScratchFolder().path(), Log(1)),
+            std::vector<i64>(counts.begin(), counts.end()));
+}
+
+TEST(BlendTest, ParsesChangingWeights) {
+  const BlendList list = parse_blend_list({"0.8:0.2", "a", "1", "b", "0:0.5", "c"}, "data.data_path");
+  EXPECT_EQ(list.weights.start, (std::vector<double>{0.8, 1, 0}));
+  EXPECT_EQ(list.weights.end, (std::vector<double>{0.2, 1, 0.5}));
+  EXPECT_EQ(list.weights.mean(), (std::vector<double>{0.5, 1, 0.25}));
+  EXPECT_TRUE(parse_blend_list({"0.8", "a", "0.2", "b"}, "k").weights.is_constant());
+  const auto error = [](const std::string& first, const std::string& second) {
+    return input_error([&] { parse_blend_list({first, "a", second, "b"}, "k"); });
+  };
+  for (const char* weight : {"0:0", "-1:1", "1:-1", "inf:1", "0"})
+    EXPECT_THAT(error(weight, "1"), HasSubstr("k: the weight")) << weight;
+  for (const char* entry : {"1:", ":1", "1:2:3", "a:b"}) EXPECT_THAT(error(entry, "1"), HasSubstr("k: mixes")) << entry;
+  EXPECT_THAT(error("0:1", "0:2"), HasSubstr("all weights are 0 at the start"));
+}
+
+TEST(DatasetsTest, MixtureChangesDuringTraining) {
+  const ScratchFolder folder;
+  DataConfig config;
+  config.data_path = {"1:0", write_dataset(folder / "a", 200, 40), "0:1", write_dataset(folder / "b", 200, 40)};
+  config.split = "80,20";
+  const Datasets datasets = build(config, {200, 40, 0});
+  ASSERT_EQ(datasets.train->size(), 200);
+  std::array<std::array<i64, 2>, 2> halves{};
+  for (i64 i = 0; i < 200; ++i) ++halves.at(i / 100).at(datasets.train->origin(i).dataset);
+  EXPECT_EQ(halves, (std::array<std::array<i64, 2>, 2>{{{75, 25}, {25, 75}}}));
+  std::array<i64, 2> valid{};
+  for (i64 i = 0; i < 40; ++i) ++valid.at(datasets.valid()->origin(i).dataset);
+  EXPECT_EQ(valid, (std::array<i64, 2>{20, 20})) << "an evaluation reads the mean of the mixture";
+}
+
 TEST(IndexCacheTest, IsReusedAndRebuiltWhenDamaged) {
   const ScratchFolder folder;
   write_dataset(folder / "d", 50, 40);

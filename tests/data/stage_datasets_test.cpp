@@ -154,6 +154,17 @@ TEST(StageDatasetsTest, BlendsContinueEachDataset) {
   EXPECT_THAT(build({first, second, third}).stage_starts.back(), ElementsAre(a1 + a2, b1 + b2, texts2[1].size()));
 }
 
+TEST(StageDatasetsTest, ChangingWeightsLeaveNoGap) {
+  const ScratchFolder folder;
+  const std::string a = write_dataset(folder / "a", 300), b = write_dataset(folder / "b", 300, 100'000);
+  const StageText first = stage({"1:0", a, "0:1", b}, 4, 60), second = stage({"0.2:0.6", b, "0.8:0.4", a}, 9, 40);
+  auto texts1 = text_by_dataset(*build({first}).train), texts2 = text_by_dataset(*build({first, second}).train);
+  EXPECT_EQ(texts1[0].size(), 4u * 30);
+  EXPECT_EQ(texts2[0].size(), 9u * 16);
+  for (const auto& [prefix, text] : {std::pair(a, joined(texts1[0], texts2[1])), {b, joined(texts1[1], texts2[0])}})
+    EXPECT_EQ(text, text_of({stage({prefix}, 1, std::ssize(text))}));
+}
+
 TEST(StageDatasetsTest, SpellingOfPathDoesNotRestartText) {
   const ScratchFolder folder;
   const std::string d = write_dataset(folder / "d", 60);

@@ -24,14 +24,16 @@ void batch_size_schedule(std::string_view input) {
 void blend(std::string_view input) {
   const std::vector<std::string> entries = split(input, '\n');
   const BlendList list = parse_blend_list(entries, "data.data_path");
-  MCPP_CHECK(list.weights.empty() || list.weights.size() == list.prefixes.size());
-  if (list.weights.empty()) return;
-  const std::vector<double> shares = normalize_weights(list.weights);
+  MCPP_CHECK(!list.has_weights() || list.weights.start.size() == list.prefixes.size());
+  MCPP_CHECK(list.weights.is_constant() || list.weights.end.size() == list.prefixes.size());
+  if (!list.has_weights()) return;
+  const BlendWeights weights = list.weights.normalized();
+  const std::vector<double> shares = weights.mean();
   for (const double share : shares) {
     MCPP_CHECK(0 <= share && share <= 1, share, " is not between 0 and 1");
     MCPP_CHECK(0 <= blend_target_with_surplus(1'000'000, share) && blend_target(1'000'000, share) <= 1'000'000);
   }
-  const BlendIndices indices = build_blend_indices(shares, 64);
+  const BlendIndices indices = build_blend_indices(weights, 64);
   for (const u32 part : indices.dataset_index) MCPP_CHECK(part < shares.size());
 }
 

@@ -1,6 +1,7 @@
 // Runs with stages: a mixture of two texts, another mixture with its own learning rate, and a longer context with YaRN.
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <map>
 #include <numbers>
 #include <random>
@@ -72,7 +73,7 @@ class StagesTest : public EndToEnd {
 /// Returns the learning rate after `done` of `length` iterations: linear warm-up, then cosine decay to 1e-4.
 double expected_lr(double lr, i64 warmup, i64 length, i64 done) {
   const double n = static_cast<double>(done), w = static_cast<double>(warmup), all = static_cast<double>(length);
-  if (n <= w) return lr * n / w;
+  if (warmup > 0 && n <= w) return lr * n / w;
   return 1e-4 + 0.5 * (1 + std::cos(std::numbers::pi * (n - w) / (all - w))) * (lr - 1e-4);
 }
 
@@ -266,6 +267,166 @@ TEST_F(StagesTest, DryRunAndDataShowDescribeStages) {
   EXPECT_CONTAINS(refusal({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=unused", "--sample=0",
                            "--split=valid", "--stage=x"}),
                   "must be one of web, mix, long");
+}
+
+/// Stage with random settings.
+struct RandomStage {
+  i64 iterations = 0, batch = 0, seq_length = 0;
+  double lr = 0;  // 0 = the schedule of the run
+  i64 warmup = 0;
+  std::string toml;
+};
+
+class StageSource {
+ public:
+  StageSource(unsigned seed, std::string train, std::string more)
+      : random_(seed), train_(std::move(train)), more_(std::move(more)) {}
+
+  i64 between(i64 low, i64 high) { return std::uniform_int_distribution<i64>(low, high)(random_); }
+  template <class T>
+  T pick(const std::vector<T>& values) {
+    return values[static_cast<std::size_t>(between(0, std::ssize(values) - 1))];
+  }
+
+  RandomStage draw(bool has_layout) {
+    RandomStage s{
+        .iterations = between(1, 6), .batch = pick<i64>({4, 8, 12}), .seq_length = pick<i64>({16, 32, 64}), .toml = {}};
+    s.toml = "[[stage]]\n" + length(s) + str("[stage.model]\nseq_length = ", s.seq_length, "\n");
+    if (s.seq_length == 64)
+      s.toml +=
+          "rope_scaling_type = \"yarn\"\nrope_scaling_factor = 2\n"
+          "rope_scaling_original_max_position_embeddings = 32\n";
+    s.toml += str("[stage.training]\nmicro_batch_size = ", pick<i64>({1, 2}), "\nglobal_batch_size = ", s.batch, "\n");
+    s.toml += data();
+    if (between(0, 2) == 0) {
+      s.lr = pick<double>({1e-3, 5e-3});
+      s.warmup = between(0, s.iterations - 1);
+      s.toml += str("[stage.optimizer]\nlr = ", s.lr, "\nlr_warmup_iters = ", s.warmup, "\n");
+    }
+    if (has_layout) s.toml += "[stage.parallel]\n" + pick(layouts());
+    return s;
+  }
+
+ private:
+  std::string length(const RandomStage& s) {
+    const i64 samples = s.iterations * s.batch + between(0, s.batch - 1);
+    return pick<std::string>({str("train_iters = ", s.iterations), str("train_samples = ", samples),
+                              str("train_tokens = ", samples * s.seq_length)}) +
+           (between(0, 5) == 0 ? "\nrepeat_data = true\n" : "\n");
+  }
+  std::string data() {
+    const std::string paths = pick<std::string>({str("\"", train_, "\""), str("\"", train_, "\", \"", more_, "\""),
+                                                 str("\"0.3\", \"", train_, "\", \"0.7\", \"", more_, "\""),
+                                                 str("\"0.9:0.1\", \"", more_, "\", \"0.1:0.9\", \"", train_, "\"")});
+    return str("[stage.data]\ndata_path = [", paths, "]\n",
+               pick<std::string>({"", "reset_attention_mask = true\n", "eod_mask_loss = true\n"}));
+  }
+  static std::vector<std::string> layouts() {
+    return {"zero_stage = 1\n", "zero_stage = 3\n", "tensor_model_parallel_size = 2\n", "context_parallel_size = 2\n",
+            "pipeline_model_parallel_size = 2\n"};
+  }
+
+  std::mt19937 random_;
+  std::string train_, more_;
+};
+
+class RandomStagesTest : public StagesTest {
+ protected:
+  /// Run with random stages, on two ranks if the stages have layouts.
+  struct Run {
+    std::string name, file;
+    std::vector<RandomStage> stages;
+    std::string tables;
+    i64 iterations = 0;
+    bool has_layouts = false;
+    Strings keys;
+  };
+
+  Run draw(const std::string& name, StageSource& source, bool has_mpirun) const {
+    Run run{.name = name, .file = {}, .stages = {}, .tables = {}, .keys = {}};
+    run.has_layouts = has_mpirun && source.between(0, 1) == 0;
+    for (i64 i = source.between(2, 4); i > 0; --i) {
+      run.stages.push_back(source.draw(run.has_layouts));
+      run.tables += run.stages.back().toml;
+      run.iterations += run.stages.back().iterations;
+    }
+    run.file = file(name + ".toml", run.tables);
+    run.keys = {str("--checkpoint.save_interval=", source.between(1, 4)), "--training.eval_iters=1",
+                "--optimizer.lr_warmup_iters=0"};
+    return run;
+  }
+
+  Outcome start(const Run& run, const std::string& save, Strings more = {}) const {
+    more.insert(more.end(), run.keys.begin(), run.keys.end());
+    const Strings args = pretrain_with(run.file, save, more);
+    return run.has_layouts ? run_on(2, args) : EndToEnd::run(args);
+  }
+
+  void check_steps(const Run& run) const {
+    const auto steps = records(run.name, "train");
+    ASSERT_EQ(std::ssize(steps), run.iterations);
+    i64 first = 0, consumed = 0;
+    for (const RandomStage& stage : run.stages) {
+      for (i64 i = 0; i < stage.iterations; ++i) {
+        const nlohmann::json& step = steps[static_cast<std::size_t>(first + i)];
+        consumed += stage.batch;
+        EXPECT_EQ(step["consumed_samples"], consumed) << step;
+        const double lr = stage.lr > 0 ? expected_lr(stage.lr, stage.warmup, stage.iterations, i)
+                                       : expected_lr(1e-2, 0, run.iterations, first + i);
+        EXPECT_NEAR(step["learning_rate"].get<double>(), lr, 1e-12) << step;
+      }
+      first += stage.iterations;
+    }
+  }
+
+  /// A copy that is killed at a random point, and finished by the same command, is bitwise identical.
+  void check_kill(const Run& run, StageSource& source) const {
+    const std::string killed = run.name + "_killed";
+    start(run, killed,
+          {"--fault_injection.kind=kill", "--fault_injection.iterations=0",
+           str("--fault_injection.iteration=", source.between(1, run.iterations)),
+           "--fault_injection.point=" +
+               source.pick<std::string>({"step", "before_files", "after_files", "before_rename", "before_latest"})});
+    const Outcome again = start(run, killed);
+    ASSERT_EQ(again.code, 0) << again.out << again.err;
+    expect_same_checkpoint(run.name, killed);
+    EXPECT_EQ(losses(killed, run.iterations), losses(run.name, run.iterations));
+  }
+
+  /// On one rank, without the layouts of the stages, the losses are the same up to rounding.
+  void check_one_rank(const Run& run) const {
+    std::string tables;
+    for (const std::string& line : split(run.tables, '\n')) {
+      const bool is_layout = line.starts_with("[stage.parallel]") || line.find("parallel_size") != line.npos ||
+                             line.starts_with("zero_stage");
+      if (!is_layout) tables += line + "\n";
+    }
+    const std::string name = run.name + "_one";
+    run_ok(pretrain_with(file(name + ".toml", tables), name, run.keys));
+    const std::vector<double> one = losses(name, run.iterations), two = losses(run.name, run.iterations);
+    ASSERT_EQ(one.size(), two.size());
+    for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], one[i], 1e-5) << i;
+  }
+};
+
+/// In the environment, RANDOM_STAGES=N sets the number of runs, and RANDOM_STAGES_SEED=S the seed.
+TEST_F(RandomStagesTest, FollowDocumentedRules) {
+  const char* wanted = std::getenv("RANDOM_STAGES");
+  const char* seed = std::getenv("RANDOM_STAGES_SEED");
+  const int runs = wanted ? std::atoi(wanted) : 5;
+  const bool has_mpirun = std::system("command -v mpirun >/dev/null") == 0;
+  for (int number = 0; number < runs; ++number) {
+    StageSource source(static_cast<unsigned>((seed ? std::atoi(seed) : 1) + number), dataset(),
+                       (root() / "more_text_document").string());
+    const Run run = draw(str("run", number), source, has_mpirun);
+    SCOPED_TRACE(str(run.name, "\n", run.tables));
+    const Outcome outcome = start(run, run.name);
+    ASSERT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    check_steps(run);
+    check_kill(run, source);
+    if (run.has_layouts) check_one_rank(run);
+    if (HasFailure()) break;
+  }
 }
 
 }  // namespace

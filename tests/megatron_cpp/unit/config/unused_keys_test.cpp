@@ -92,6 +92,8 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"optimizer.exp_avg_sq_dtype", "the update and the size of its states"},
     {"data.data_path", "what is read"},
     {"data.train_data_path", "what is read"},
+    {"data.data_args_path", "what is read"},
+    {"data.per_split_data_args_path", "what is read"},
     {"data.split", "what is read"},
     {"data.multiple_validation_sets", "losses of an evaluation"},
     {"data.full_validation", "length of an evaluation"},
