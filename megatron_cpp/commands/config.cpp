@@ -3,6 +3,7 @@
 
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/config/stages.h"
 
 namespace mcpp {
 namespace {
@@ -25,7 +26,7 @@ ExitCode config_command(Arguments args, Log& log) {
                     .required = {"config"}};
   ConfigOptions options;
   if (const std::optional<Config> config = read_config_and_options(args, usage, options, log)) {
-    check_layout(*config, kAnyWorld);
+    for (const Config& stage : training_configs(*config)) check_layout(stage, kAnyWorld);
     log.info(print_config(without_unused_keys(*config)));
   }
   return ExitCode::Done;

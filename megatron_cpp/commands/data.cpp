@@ -117,20 +117,16 @@ std::optional<i64> samples_before(const std::vector<BatchSizeStep>& sizes, i64 i
 /// Returns the configuration of the stage that reads the samples to be shown, or of the run without stages.
 Config chosen_stage(const Config& config, const DataShowOptions& options) {
   const bool is_train = options.split == "train";
-  check_input(
-      options.stage.empty() || (!is_train && !config.stages.empty()), "--stage=", options.stage,
-      ": applies only to --split=valid or test in a run with stages; for training, pass an iteration or a sample "
-      "of the stage");
-  if (config.stages.empty()) return config;
-  std::vector<std::string> names;
+  check_input(options.stage.empty() || !is_train, "--stage=", options.stage,
+              ": applies only to --split=valid or test; for training, pass an iteration or a sample of the stage");
+  if (config.stages.empty() && options.stage.empty()) return config;
+  if (!is_train) return stage_named(config, options.stage);
   for (const Config& stage : config.stages) {
     const Stage& s = *stage.stage;
-    const bool has_sample =
-        options.iteration > 0 ? options.iteration <= s.last_iteration() : options.sample < s.last_sample();
-    if (is_train ? has_sample || s.is_last() : options.stage.empty() || options.stage == s.name) return stage;
-    names.push_back(s.name);
+    if (options.iteration > 0 ? options.iteration <= s.last_iteration() : options.sample < s.last_sample())
+      return stage;
   }
-  fail(ExitCode::BadInput, "--stage: \"", options.stage, "\": must be one of ", join(names, ", "));
+  return config.stages.back();
 }
 
 /// Logs the sample or the global batch that the options name.

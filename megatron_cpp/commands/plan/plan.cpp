@@ -10,6 +10,7 @@
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/hardware_file.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/config/stages.h"
 #include "megatron_cpp/monitor/run_metrics.h"
 #include "megatron_cpp/setup/layout_search.h"
 #include "megatron_cpp/setup/run_summary.h"
@@ -337,6 +338,15 @@ std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& 
   return config;
 }
 
+/// Replaces the configuration of a run with stages by that of the stage to plan.
+void select_stage(const PlanOptions& options, Config& config, const Log& log) {
+  if (config.stages.empty() && options.stage.empty()) return;
+  check_input(options.emit.empty(), "--emit: does not apply to a run with stages; set the layout in [stage.parallel]");
+  config = Config(stage_named(config, options.stage));
+  if (!options.json)
+    log.info(str(config.stage->title(), config.stage->stages > 1 ? "; --stage=NAME selects another" : ""));
+}
+
 }  // namespace
 
 ExitCode plan_command(Arguments args, Log& log) {
@@ -356,6 +366,7 @@ ExitCode plan_command(Arguments args, Log& log) {
   HardwareKind kind;
   std::optional<Config> config = read_all(args, usage, options, kind, log);
   if (!config) return ExitCode::Done;
+  select_stage(options, *config, log);
   if (scales && options.scale.empty()) {
     check_input(options.world_size > 0,
                 "plan scale: needs --world_size (compares 1, 2, 4, ... ranks) or --scale=64,96,128");

@@ -18,6 +18,7 @@ inline constexpr double kMaxRanks = 1e6;
 
 struct PlanOptions {
   std::string config;
+  std::string stage;
   std::string hardware;
   std::string hardware_folder = "configs/hardware";
   i64 world_size = 0;
@@ -43,6 +44,7 @@ struct PlanOptions {
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("config", self.config, "configuration file in TOML, as for pretrain");
+    visit("stage", self.stage, "name of the stage to plan, in a run with stages; empty = the first");
     visit("hardware", self.hardware, "cluster type: a file of the hardware folder without .toml, or any file");
     visit("hardware_folder", self.hardware_folder, "folder of cluster type files");
     visit("world_size", self.world_size, "number of ranks, one per device", between(1, kMaxRanks));
@@ -82,8 +84,7 @@ struct PlanOptions {
           between(1, kMaxRanks));
     visit("weak", self.weak,
           "with --scale: weak scaling: the batch size grows with the number of ranks, from that of the configuration");
-    visit("mtbf_hours", self.failures.mtbf_hours, "mean hours between failures of one device; 0 = ignore failures",
-          at_least(0));
+    visit("mtbf_hours", self.failures.mtbf_hours, "mean hours between failures of one device; 0 = none", at_least(0));
     visit("save_seconds", self.failures.save_seconds, "seconds that a run waits for a checkpoint; 0 = as predicted",
           between(0, 1e9));
     visit("restart_seconds", self.failures.restart_seconds, "seconds from a failure to the first new step",

@@ -267,6 +267,16 @@ TEST_F(StagesTest, DryRunAndDataShowDescribeStages) {
   EXPECT_CONTAINS(refusal({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=unused", "--sample=0",
                            "--split=valid", "--stage=x"}),
                   "must be one of web, mix, long");
+  const Strings plan{"plan",
+                     (root() / "run.toml").string(),
+                     "--checkpoint.save=unused",
+                     "--model.vocab_size=400",
+                     "--hardware=h100_sxm",
+                     str("--hardware_folder=", (test::source_folder() / "configs/hardware").string()),
+                     "--world_size=2"};
+  EXPECT_CONTAINS(run_ok(plus(plan, "--stage=long")), "stage 3 of 3, \"long\"");
+  EXPECT_CONTAINS(run_ok(plan), "stage 1 of 3, \"web\"; --stage=NAME selects another");
+  EXPECT_CONTAINS(refusal(plus(plan, "--stage=other")), "--stage: \"other\": must be one of web, mix, long");
 }
 
 /// Stage with random settings.
