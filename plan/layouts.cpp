@@ -14,20 +14,27 @@ namespace {
 /// Compute of the embedding, in layers. It is small, but breaks ties in favor of other stages.
 constexpr double kEmbedding = 0.01;
 
-/// Returns the number of layers with the same operations as the output.
-double output_in_layers(const ModelConfig& m) {
+/// Operations of the output, in layers.
+struct OutputLoad {
+  double output = 0;      ///< output matrix, also for multi-token prediction
+  double prediction = 0;  ///< layers of multi-token prediction
+};
+OutputLoad output_in_layers(ModelConfig m) {
+  const i64 predictions = m.mtp_num_layers;
+  m.remove_mtp();
   const double output = 6 * real(m.hidden_size) * real(m.padded_vocab_size());
-  return output / (flops_per_token(m) - output) * real(m.num_layers);
+  return {.output = real(1 + predictions) * output / (flops_per_token(m) - output) * real(m.num_layers),
+          .prediction = real(predictions)};
 }
 
 /// Assigns layers one by one to the stage with the least load; ties go to the last stage, which has the fewest
-/// microbatches in flight.
-std::vector<i64> balance_layers(const ModelConfig& m, i64 stages) {
+/// microbatches in flight. `last_load` is the load of the last stage without layers.
+std::vector<i64> balance_layers(i64 num_layers, i64 stages, double last_load) {
   std::vector<double> load(static_cast<std::size_t>(stages), 0);
   load.front() += kEmbedding;
-  load.back() += output_in_layers(m);
+  load.back() += last_load;
   std::vector<i64> layers(load.size(), 0);
-  for (i64 i = 0; i < m.num_layers; ++i) {
+  for (i64 i = 0; i < num_layers; ++i) {
     const auto least_loaded = std::ranges::min_element(load.rbegin(), load.rend());
     const auto stage = static_cast<std::size_t>(load.rend() - least_loaded - 1);
     load[stage] += 1;
@@ -40,8 +47,9 @@ std::string format_layers(i64 layers) {
   return layers == 0 ? "" : layers == 1 ? "t" : str("t*", layers);
 }
 
-/// Returns text like "Et*7|(t*8|)*14t*7L".
-std::string format_layout(const std::vector<i64>& layers) {
+/// Returns text like "Et*7|(t*8|)*14t*7L", with `end_text`, such as "mL", after the layers of the last element.
+std::string format_layout(const std::vector<i64>& layers, const std::string& end_text) {
+  if (layers.size() == 1) return str("E", format_layers(layers.front()), end_text);
   std::string text = str("E", format_layers(layers.front()), "|");
   for (std::size_t i = 1; i + 1 < layers.size();) {
     std::size_t end = i;
@@ -49,7 +57,7 @@ std::string format_layout(const std::vector<i64>& layers) {
     text += end - i > 1 ? str("(", format_layers(layers[i]), "|)*", end - i) : str(format_layers(layers[i]), "|");
     i = end;
   }
-  return str(text, format_layers(layers.back()), "L");
+  return str(text, format_layers(layers.back()), end_text);
 }
 
 }  // namespace
@@ -57,10 +65,15 @@ std::string format_layout(const std::vector<i64>& layers) {
 std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages) {
   if (model.num_layers + 2 < stages) return {};
   std::vector<std::string> list;
-  const std::vector<i64> layers = balance_layers(model, stages);
+  const OutputLoad load = output_in_layers(model);
+  const std::string predictions(static_cast<std::size_t>(model.mtp_num_layers), 'm');
+  const std::vector<i64> layers = balance_layers(model.num_layers, stages, load.output + load.prediction);
   const bool is_even = model.num_layers % stages == 0;
   if (is_even) list.emplace_back();
-  if (!is_even || std::ranges::count(layers, layers.front()) != stages) list.push_back(format_layout(layers));
+  if (!is_even || std::ranges::count(layers, layers.front()) != stages)
+    list.push_back(format_layout(layers, predictions + "L"));
+  if (model.mtp_num_layers > 0 && model.untie_embeddings_and_output_weights && stages > 1)
+    list.push_back(format_layout(balance_layers(model.num_layers, stages - 1, load.prediction), predictions + "|L"));
   return list;
 }
 

@@ -14,8 +14,9 @@ namespace mcpp {
 
 /// Returns the candidate values of pipeline_model_parallel_layout: "" (the same number of layers in every stage) if
 /// possible, and the value that minimizes the operations of the busiest stage if it differs. The output layer counts as
-/// the number of layers with the same operations. Empty if stages other than the first and the last would have no
-/// layers.
+/// the number of layers with the same operations. With multi-token prediction and untied embeddings, also the value
+/// with the layers of multi-token prediction in the stage before the output. Empty if stages other than the first and
+/// the last would have no layers.
 std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages);
 
 /// Calls f on every layout that the rules of parallel/layout_rules.h accept, in a fixed

@@ -540,6 +540,11 @@ TEST(LayoutSearchTest, BalancesStagesWithLargeOutputLayer) {
   EXPECT_THAT(stage_layouts(gpt(10, 1024, 16), 4), testing::ElementsAre(HasSubstr("E")));  // not divisible
   EXPECT_THAT(stage_layouts(llama(126, 16384, 53248, 128, 8, 128256, 8192), 128), testing::ElementsAre("E|(t|)*126L"));
   EXPECT_THAT(stage_layouts(gpt(4, 1024, 16), 8), testing::IsEmpty());
+  ModelConfig with_mtp = gpt(10, 1024, 16);
+  with_mtp.mtp_num_layers = 2;
+  EXPECT_THAT(stage_layouts(with_mtp, 4), testing::ElementsAre(testing::EndsWith("mmL")));
+  with_mtp.untie_embeddings_and_output_weights = true;
+  EXPECT_THAT(stage_layouts(with_mtp, 4), testing::ElementsAre("Et*3|t*3|t*4|mmL", "Et*4|t*4|t*2mm|L"));
   const Hardware hardware = catalogue("h100_sxm");
   const KernelTraits program;
   const Workload work{.model = m, .global_batch_size = 64};
