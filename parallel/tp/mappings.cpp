@@ -11,14 +11,10 @@ Shape with_dim(const Tensor& x, std::size_t axis, i64 size) {
   return shape;
 }
 
-/// Copies columns starting at `first` of `full` [.., n] to `block` [.., columns], or back.
-template <bool kIntoBlock>
-void copy_columns(const Tensor& full, const Tensor& block, i64 first) {
-  const i64 columns = block.dim(-1), n = full.dim(-1);
-  for (i64 row = 0; row < full.numel() / n; ++row) {
-    Tensor slice = full.flat(row * n + first, columns), own = block.flat(row * columns, columns);
-    kIntoBlock ? ops::copy(slice, own) : ops::copy(own, slice);
-  }
+/// Returns a view of block `index` of the columns of full [.., n], where a block has `columns` columns.
+Heads column_block(const Tensor& full, i64 columns, i64 index) {
+  const i64 n = full.dim(-1);
+  return slice_heads(dense_heads(full.view({full.numel() / n, 1, n}), n / columns), index, 1);
 }
 
 }  // namespace
@@ -47,8 +43,10 @@ Tensor gather_from_tensor_parallel_region(const Tensor& x, Communicator& tp) {
   Tensor blocks = Tensor::like(x, {tp.size() * count});
   tp.all_gather(x, blocks).wait();
   Tensor y = Tensor::like(x, with_dim(x, x.shape().size() - 1, columns * tp.size()));
-  for (i64 rank = 0; rank < tp.size(); ++rank)
-    copy_columns<false>(y, blocks.flat(rank * count, count).view(x.shape()), rank * columns);
+  for (i64 rank = 0; rank < tp.size(); ++rank) {
+    Heads to = column_block(y, columns, rank);
+    ops::copy_heads(column_block(blocks.flat(rank * count, count).view(x.shape()), columns, 0), to);
+  }
   return y;
 }
 
@@ -56,7 +54,8 @@ Tensor scatter_to_tensor_parallel_region(const Tensor& x, Communicator& tp) {
   if (tp.size() == 1) return x;
   MCPP_CHECK(x.dim(-1) % tp.size() == 0, x.dim(-1), " columns over ", tp.size(), " ranks");
   Tensor y = Tensor::like(x, with_dim(x, x.shape().size() - 1, x.dim(-1) / tp.size()));
-  copy_columns<true>(x, y, tp.rank() * y.dim(-1));
+  Heads to = column_block(y, y.dim(-1), 0);
+  ops::copy_heads(column_block(x, y.dim(-1), tp.rank()), to);
   return y;
 }
 
