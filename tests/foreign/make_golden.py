@@ -270,13 +270,33 @@ def megatron_rank(rank, ranks, folder, legacy):
     dist.destroy_process_group()
 
 
+def split_stages(legacy, folder):
+    """Writes what Megatron-LM saves with two pipeline ranks, each of which numbers its layers from 0."""
+    for file in sorted(legacy.rglob("model_optim_rng.pt")):
+        state = torch.load(file, weights_only=False)
+        for stage in range(2):
+            own = {}
+            for name, value in state["model"].items():
+                parts = name.split(".")
+                is_layer = name.startswith("decoder.layers.")
+                if (is_layer and int(parts[2]) == stage) or (not is_layer and (parts[0] == "embedding") == (stage == 0)):
+                    own[".".join(parts[:2] + ["0"] + parts[3:]) if is_layer else name] = value
+            target = folder / "iter_0000003" / f"{file.parent.name}_{stage:03d}"
+            target.mkdir(parents=True)
+            torch.save({**state, "model": own}, target / file.name)
+    for name in ("latest_checkpointed_iteration.txt", "expected.json"):
+        (folder / name).write_bytes((legacy / name).read_bytes())
+
+
 def make_megatron(output):
     with tempfile.TemporaryDirectory() as scratch:
         folder, legacy = pathlib.Path(scratch) / "megatron_dist", pathlib.Path(scratch) / "megatron_legacy"
         folder.mkdir()
         legacy.mkdir()
         run_ranks(megatron_rank, (folder, legacy))
-        for path in (folder, legacy):
+        stages = pathlib.Path(scratch) / "megatron_stages"
+        split_stages(legacy, stages)
+        for path in (folder, legacy, stages):
             archive(path, output / f"{path.name}.tar.gz")
 
 

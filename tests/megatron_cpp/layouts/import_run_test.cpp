@@ -173,6 +173,22 @@ TEST_F(ImportRunTest, ImportsAlsoTheLegacyWeightsOfMegatronCore) {
   EXPECT_CONTAINS(import_error({.path = folder}), "has none of .metadata");
 }
 
+TEST_F(ImportRunTest, MergesPipelineRanksOfLegacyCheckpoints) {
+  ImportedRun one = import_run({.path = unpack("megatron_legacy")}, host_),
+              two = import_run({.path = unpack("megatron_stages")}, host_);
+  ASSERT_EQ(one.shards->shards().size(), two.shards->shards().size());
+  for (std::size_t i = 0; i < one.shards->shards().size(); ++i)
+    EXPECT_EQ(test::to_doubles(one.shards->data(i)), test::to_doubles(two.shards->data(i)))
+        << one.shards->shards()[i].name;
+  const Path ranks = folder_ / "megatron_stages/iter_0000003";
+  std::filesystem::remove_all(ranks / "mp_rank_01_001");
+  EXPECT_CONTAINS(import_error({.path = folder_ / "megatron_stages"}), "pipeline rank 1 has 1 tensor-parallel ranks");
+  std::filesystem::remove_all(ranks / "mp_rank_01_000");
+  std::filesystem::rename(ranks / "mp_rank_00_001", ranks / "mp_rank_00_002");
+  EXPECT_CONTAINS(import_error({.path = folder_ / "megatron_stages"}),
+                  "has 2 folders of ranks, but the ranks from 0 on are 1");
+}
+
 TEST_F(ImportRunTest, KeepsFp32WeightsAsMasterWeightsOfLowPrecision) {
   ImportedRun full = import_run({.path = unpack("torchtitan"), .config = config()}, host_),
               half = import_run({.path = folder_ / "torchtitan", .config = config(), .dtype = DType::BF16}, host_);
