@@ -43,11 +43,13 @@ void add_megatron_state(const TorchFile& file, bool reads_config, OpenedRun& run
   if (inner) optimizer = inner;
   const PickleValue* state = optimizer ? optimizer->find("state") : nullptr;
   const PickleValue* step = state ? state->find("common_step") : nullptr;
+  // The distributed optimizer stores it by group; groups without parameters have none.
   const PickleValue* groups = optimizer ? optimizer->find("param_groups") : nullptr;
-  if (!step && groups && !groups->items.empty()) step = groups->items[0]->find("step");
+  for (std::size_t i = 0; !step && groups && i < groups->items.size(); ++i) step = groups->items[i]->find("step");
   if (!step) return;
   if (const auto tensor = file.tensor(*step, "step")) run.optimizer_steps = tensor->number();
   if (const auto number = integer_of(step)) run.optimizer_steps = static_cast<double>(*number);
+  if (step->is(PickleKind::Float)) run.optimizer_steps = step->number;
 }
 
 /// Returns the files that pytorch_model.bin.index.json names.

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/format/pickle_writer.h"
 #include "checkpoint/load/distributed_checkpoint.h"
 #include "checkpoint/load/reader.h"
 #include "checkpoint/save/writer.h"
@@ -15,6 +16,7 @@
 #include "tests/support/golden_folder.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/zip_file.h"
 
 namespace mcpp::import_run_test {
 namespace {
@@ -155,6 +157,30 @@ TEST_F(ImportRunTest, ContinuesMegatronCoreWithItsOwnArguments) {
   EXPECT_EQ(config_.model.num_query_groups, 2);
   EXPECT_EQ(config_.optimizer.adam_beta2, 0.95);
   EXPECT_EQ(config_.training.global_batch_size, 4);
+}
+
+TEST_F(ImportRunTest, ReadsUpdatesOfTheDistributedOptimizer) {
+  const ImportRequest request{.path = unpack("megatron_dist"), .config = config()};
+  const auto write_common = [&](const PickleWriter& groups) {
+    const std::string list = groups.finish();
+    PickleWriter common;
+    common.begin_dict().text("iteration").integer(5).text("optimizer").begin_dict().text("optimizer").begin_dict();
+    const std::string begin = common.text("param_groups").finish();
+    write_file_atomic(request.path / "common.pt", test::torch_file_of(begin.substr(2, begin.size() - 3) +
+                                                                      list.substr(2, list.size() - 3) + "uuu."));
+  };
+  for (const bool is_float : {false, true}) {
+    PickleWriter groups;  // the first group has no parameters
+    groups.begin_list().begin_dict().text("lr").number(0.1).end_dict().begin_dict().text("step");
+    is_float ? groups.number(3) : groups.integer(3);
+    write_common(groups.end_dict().end_list());
+    const ImportedRun run = import_run(request, host_);
+    EXPECT_EQ(run.optimizer_steps, 3);
+    EXPECT_EQ(run.progress.iteration, 5);
+    EXPECT_EQ(run.progress.skipped_iterations, 2);
+  }
+  write_common(PickleWriter().begin_list().none().end_list());
+  EXPECT_CONTAINS(import_error(request), "does not state the number of updates of the optimizer (step)");
 }
 
 TEST_F(ImportRunTest, ImportsAlsoTheLegacyWeightsOfMegatronCore) {
