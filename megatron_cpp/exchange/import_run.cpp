@@ -1,6 +1,7 @@
 #include "megatron_cpp/exchange/import_run.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "base/check.h"
@@ -211,16 +212,26 @@ DType type_of_weights(const TensorFiles& files, const std::vector<WeightRule>& r
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
 }
 
+/// Returns true if a tensor is the output matrix and equals the word embeddings.
+bool is_tied_copy(TensorFiles& files, const FileTensor& tensor, const WeightRule& embeddings, std::string_view output,
+                  Device& device) {
+  const std::string& name = embeddings.foreign[0].name;
+  if (tensor.name != str(output, ".weight") || files.at(name).shape != tensor.shape) return false;
+  const Tensor a = files.read_all(tensor.name, DType::F32, device), b = files.read_all(name, DType::F32, device);
+  return std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.bytes())) == 0;
+}
+
 /// Returns the tensors that are not weights of the model, except those of the optimizer. Throws if one of them is a
 /// weight.
-std::vector<std::string> unused_tensors(const TensorFiles& files, const std::vector<WeightRule>& rules) {
+std::vector<std::string> unused_tensors(TensorFiles& files, const std::vector<WeightRule>& rules,
+                                        std::string_view output, Device& device) {
   std::set<std::string, std::less<>> used;
-  std::string output;
   for (const WeightRule& rule : rules)
     for (const ForeignTensor& tensor : rule.foreign) used.insert(tensor.name);
   std::vector<std::string> unused;
   for (const FileTensor& tensor : files.tensors()) {
     if (used.contains(tensor.name) || tensor.name.starts_with("optimizer.")) continue;
+    if (is_buffer(tensor.name) || is_tied_copy(files, tensor, rules[0], output, device)) continue;
     const bool is_weight = tensor.name.ends_with(".weight") || tensor.name.ends_with(".bias");
     check_input(!is_weight || tensor.type == SafeType::Other, files.source(), ": the tensor ", tensor.name,
                 " has no counterpart in the model of the configuration");
@@ -290,12 +301,13 @@ TrainingProgress progress_of(const ImportRequest& request, const OpenedRun& open
   return progress;
 }
 
-WeightNames names_of(WeightFormat format, const ResolvedConfig& resolved) {
+WeightNames names_of(WeightFormat format, const ResolvedConfig& resolved, const TensorFiles& files) {
   const ModelConfig& model = resolved.config.model;
   if (format == WeightFormat::Torchtitan) return torchtitan_names();
   if (format == WeightFormat::Megatron) return megatron_names(model);
   const Family& family = resolved.family ? *resolved.family : exporting_family(model);
-  return weight_names(family, family.base);
+  const bool is_bare_model = family.family == HuggingfaceFamily::Gpt2 && files.find("wte.weight") != nullptr;
+  return weight_names(family, is_bare_model ? "" : family.base);
 }
 
 }  // namespace
@@ -307,11 +319,11 @@ ImportedRun import_run(const ImportRequest& request, Device& device) {
   run.format = detect_format(*opened.files);
   if (run.format == WeightFormat::Megatron) opened.files = std::make_unique<MegatronFiles>(std::move(opened.files));
   TensorFiles& files = *opened.files;
-  std::vector<WeightRule> rules =
-      weight_map(resolved.config.model, names_of(run.format, resolved), [&](const WeightRule& rule) {
-        for (const ForeignTensor& tensor : rule.foreign) check_tensor(files, tensor.name, tensor, is_vocabulary(rule));
-      });
-  run.unused = unused_tensors(files, rules);
+  const WeightNames names = names_of(run.format, resolved, files);
+  std::vector<WeightRule> rules = weight_map(resolved.config.model, names, [&](const WeightRule& rule) {
+    for (const ForeignTensor& tensor : rule.foreign) check_tensor(files, tensor.name, tensor, is_vocabulary(rule));
+  });
+  run.unused = unused_tensors(files, rules, names.output, device);
   run.has_optimizer = !request.weights_only && has_moments(files, rules);
   if (!resolved.states_precision) resolved.config.training.precision = precision_of(type_of_weights(files, rules));
   if (request.dtype) resolved.config.training.precision = precision_of(*request.dtype);

@@ -55,14 +55,6 @@ class ImportedWeights final : public ShardSource {
   std::vector<ShardSpec> specs_;
 };
 
-/// Returns true for the masks and RoPE tables that old versions of transformers stored.
-bool is_buffer(const std::string& name) {
-  for (const char* buffer :
-       {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"})
-    if (name.ends_with(buffer)) return true;
-  return false;
-}
-
 /// Throws unless the file has every tensor of the rule with the expected shape.
 void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, const std::string& folder) {
   for (const ForeignTensor& tensor : rule.foreign) {

@@ -359,6 +359,13 @@ Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign) {
   return ours;
 }
 
+bool is_buffer(const std::string& name) {
+  for (const char* buffer :
+       {".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"})
+    if (name.ends_with(buffer)) return true;
+  return false;
+}
+
 void check_finite(const Tensor& values, const std::string& what) {
   check_input(std::isfinite(ops::sum_of_squares(values)), what, " has NaN or infinite values as ",
               name_of(values.dtype()), ": the model is unusable");

@@ -87,6 +87,9 @@ inline std::vector<WeightRule> weight_map(const ModelConfig& model, const Family
 /// Returns our parameter, assembled from the tensors of rule.foreign in the same order. All must have one type.
 Tensor gather_rows(const WeightRule& rule, const std::vector<Tensor>& foreign);
 
+/// Returns true for the masks and RoPE tables that old versions of transformers stored.
+bool is_buffer(const std::string& name);
+
 /// Throws BadInput if a tensor has non-finite values, or values that its element type cannot represent. `what` names
 /// it.
 void check_finite(const Tensor& values, const std::string& what);

@@ -112,6 +112,39 @@ def check_continued_run(program, scratch):
     print("pretrain continues an imported run, in fp32 and in bf16")
 
 
+def check_huggingface_files(program, scratch):
+    """pytorch_model.bin, whole and in parts, gives the same checkpoint as safetensors, also with tied embeddings."""
+    try:
+        import transformers
+    except ImportError:
+        return
+    shape = {"vocab_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    models = {
+        "llama": transformers.LlamaForCausalLM(transformers.LlamaConfig(hidden_size=16, intermediate_size=24, **shape)),
+        "tied": transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(hidden_size=16, intermediate_size=24, tie_word_embeddings=True, **shape)),
+        "gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=32, n_layer=2, n_head=4, n_embd=16)),
+    }
+    for name, model in models.items():
+        model.save_pretrained(scratch / name / "safetensors")
+        run(program, "checkpoint", "import-hf", scratch / name / "safetensors", f"--save={scratch / name / 'expected'}")
+        state = model.state_dict()
+        for kind in ("whole", "parts"):
+            folder = scratch / name / kind
+            folder.mkdir()
+            (folder / "config.json").write_bytes((scratch / name / "safetensors" / "config.json").read_bytes())
+            if kind == "whole":
+                torch.save(state, folder / "pytorch_model.bin")
+            else:
+                files = {key: f"pytorch_model-{i % 2}.bin" for i, key in enumerate(state)}
+                for file in set(files.values()):
+                    torch.save({key: value for key, value in state.items() if files[key] == file}, folder / file)
+                (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+            run(program, "checkpoint", "import", folder, f"--save={folder / 'imported'}")
+            run(program, "checkpoint", "diff", folder / "imported", scratch / name / "expected")
+    print("pytorch_model.bin gives the same weights as safetensors:", ", ".join(models))
+
+
 def check_rejections(program, scratch):
     (scratch / "evil.pt").write_bytes(b"")
     class Evil:
@@ -137,6 +170,7 @@ def main():
         (scratch / "run.toml").write_text(CONFIG)
         check_round_trip(program, scratch)
         check_continued_run(program, scratch)
+        check_huggingface_files(program, scratch)
         check_rejections(program, scratch)
 
 
