@@ -81,7 +81,7 @@ OtlpTarget otlp_target(std::string endpoint, const std::string& run) {
     target.headers.push_back(name + ": " + value);
   if (const char* const name = std::getenv("OTEL_SERVICE_NAME"); name && *name) target.service = name;
   target.attributes = read_pairs("OTEL_RESOURCE_ATTRIBUTES");
-  if (!run.empty()) target.attributes.emplace_back("training.run", run);
+  if (!run.empty()) target.attributes.emplace_back("run.folder", run);
   return target;
 }
 
@@ -119,8 +119,8 @@ OtlpSink::OtlpSink(OtlpTarget target, StoredRef<Log> log, BackgroundDelivery::Li
 
 void OtlpSink::write_start(const RunStart& start) {
   resource_ = OrderedJson::array({attribute("service.name", target_.service), attribute("host.name", start.host),
-                                  attribute("training.device", start.device),
-                                  attribute("training.world_size", std::to_string(start.world_size))});
+                                  attribute("run.device", start.device),
+                                  attribute("run.world_size", std::to_string(start.world_size))});
   for (const auto& [key, value] : target_.attributes) resource_.push_back(attribute(key, value));
 }
 
@@ -134,27 +134,27 @@ void OtlpSink::send(const char* path, const char* list, const char* scoped_list,
 
 void OtlpSink::write_line(const IterationStats& line) {
   Points points;
-  points.add("training.iteration", "{iteration}", line.iteration);
-  points.add("training.consumed_samples", "{sample}", line.consumed_samples);
-  points.add("training.lm_loss", "1", line.lm_loss);
+  points.add("train.iteration", "{iteration}", line.iteration);
+  points.add("train.consumed_samples", "{sample}", line.consumed_samples);
+  points.add("train.lm_loss", "1", line.lm_loss);
   for (std::size_t i = 0; i < line.mtp_losses.size(); ++i)
-    points.add(str("training.mtp_", i + 1, "_loss"), "1", line.mtp_losses[i]);
-  points.add("training.grad_norm", "1", line.grad_norm);
-  points.add("training.learning_rate", "1", line.learning_rate);
-  points.add("training.loss_scale", "1", line.loss_scale);
-  points.add("training.global_batch_size", "{sample}", line.global_batch_size);
-  points.add("training.skipped_iterations", "{iteration}", line.skipped_iterations);
-  points.add("training.step_time", "ms", line.elapsed_ms);
-  points.add("training.throughput", "{token}/s", line.tokens_per_second);
-  points.add("training.tflops", "TFLOP/s", line.tflops);
-  if (line.mfu) points.add("training.mfu", "1", *line.mfu);
-  if (line.params_norm) points.add("training.params_norm", "1", *line.params_norm);
-  points.add("training.eta", "s", line.eta_seconds);
+    points.add(str("train.mtp_", i + 1, "_loss"), "1", line.mtp_losses[i]);
+  points.add("train.grad_norm", "1", line.grad_norm);
+  points.add("train.learning_rate", "1", line.learning_rate);
+  points.add("train.loss_scale", "1", line.loss_scale);
+  points.add("train.global_batch_size", "{sample}", line.global_batch_size);
+  points.add("train.skipped_iterations", "{iteration}", line.skipped_iterations);
+  points.add("train.step_time", "ms", line.elapsed_ms);
+  points.add("train.throughput", "{token}/s", line.tokens_per_second);
+  points.add("train.tflops", "TFLOP/s", line.tflops);
+  if (line.mfu) points.add("train.mfu", "1", *line.mfu);
+  if (line.params_norm) points.add("train.params_norm", "1", *line.params_norm);
+  points.add("train.eta", "s", line.eta_seconds);
   if (!line.ranks.empty()) {
     const RankStats mean = mean_of(line.ranks);
-    points.add("training.bubble", "1", mean.bubble);
-    points.add("training.exposed_communication", "1", mean.exposed_communication);
-    points.add("training.peak_memory", "By", mean.peak_memory_bytes);
+    points.add("train.bubble", "1", mean.bubble);
+    points.add("train.exposed_communication", "1", mean.exposed_communication);
+    points.add("train.peak_memory", "By", mean.peak_memory_bytes);
   }
   send_metrics(std::move(points));
 }

@@ -68,13 +68,13 @@ TEST(OtlpSinkTest, SendsLinesEvaluationsAndEvents) {
   EXPECT_EQ(requests[0].path, "/v1/metrics");
   EXPECT_CONTAINS(requests[0].headers, "content-type: application/json");
   const auto line = gauges_of(requests[0].body);
-  EXPECT_EQ(line.at("training.iteration"), 3);
-  EXPECT_EQ(line.at("training.consumed_samples"), 12);
-  EXPECT_EQ(line.at("training.lm_loss"), 2.5);
-  EXPECT_EQ(line.at("training.mfu"), 0.5);
-  EXPECT_FALSE(line.contains("training.grad_norm")) << "JSON has no infinity";
+  EXPECT_EQ(line.at("train.iteration"), 3);
+  EXPECT_EQ(line.at("train.consumed_samples"), 12);
+  EXPECT_EQ(line.at("train.lm_loss"), 2.5);
+  EXPECT_EQ(line.at("train.mfu"), 0.5);
+  EXPECT_FALSE(line.contains("train.grad_norm")) << "JSON has no infinity";
   EXPECT_CONTAINS(requests[0].body, R"({"key":"host.name","value":{"stringValue":"node7"}})");
-  EXPECT_CONTAINS(requests[0].body, R"({"key":"training.run","value":{"stringValue":"runs/a"}})");
+  EXPECT_CONTAINS(requests[0].body, R"({"key":"run.folder","value":{"stringValue":"runs/a"}})");
   EXPECT_EQ(gauges_of(requests[1].body).at("evaluation.lm_loss"), 1.5);
   EXPECT_CONTAINS(requests[1].body, R"({"key":"split","value":{"stringValue":"validation"}})");
   EXPECT_EQ(requests[2].path, "/v1/logs");
@@ -109,7 +109,7 @@ TEST(OtlpSinkTest, RetriesInOrderWhenCollectorFails) {
   }
   std::vector<double> iterations;
   for (const ReceivedRequest& request : server.requests())
-    iterations.push_back(gauges_of(request.body).at("training.iteration"));
+    iterations.push_back(gauges_of(request.body).at("train.iteration"));
   EXPECT_EQ(iterations, (std::vector<double>{1, 1, 1, 1, 2, 3}));
 }
 

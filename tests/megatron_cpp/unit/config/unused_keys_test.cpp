@@ -64,6 +64,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"training.eval_interval", "iterations with an evaluation; Megatron-LM users set it next to eval_iters = 0"},
     {"training.eval_iters", "length of an evaluation"},
     {"training.eval_on_start", "an evaluation before the first iteration"},
+    {"logging.alert_command", "command that runs at events"},
     {"training.nan_policy", "what follows a loss that is not finite"},
     {"training.spike_policy", "what follows a spike"},
     {"training.spike_window", "which step is a spike"},
