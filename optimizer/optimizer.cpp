@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "nn/offload/host_memory.h"
@@ -248,14 +249,22 @@ void Optimizer::copy_master_to_model() {
                 [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.weights, part.model); });
 }
 
+void Optimizer::wait_for_gathers() const {
+  std::set<const ParamAndGradBuffer*> waited;
+  for (const UpdateSegment& segment : segments_)
+    if (waited.insert(segment.buffer).second) segment.buffer->shard();
+}
+
 void Optimizer::start_ema() {
   if (!has_ema()) return;
+  wait_for_gathers();
   for_each_part(PassKind::Update,
                 [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { mcpp::start_ema(part); });
 }
 
 void Optimizer::swap_ema() {
   MCPP_CHECK(has_ema(), "no averaged weights are kept");
+  wait_for_gathers();
   for_each_part(PassKind::Update, [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { mcpp::swap_ema(part); });
 }
 

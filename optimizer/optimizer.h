@@ -100,6 +100,8 @@ class Optimizer {
                    std::vector<UpdateRun> runs);
   void count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   const UpdateRule& rule_of(OptimizerKind kind);
+  /// Waits until no communication of the last publish() uses the weights, so that a pass may change them.
+  void wait_for_gathers() const;
   bool has_master_copy() const { return is_low_precision(dtype_); }
   KeptWeights kept_weights() const { return {.has_master = has_master_copy(), .has_ema = has_ema()}; }
   std::vector<std::size_t> segments_of(PassKind kind) const;
