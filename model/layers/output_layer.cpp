@@ -7,12 +7,15 @@
 namespace mcpp {
 namespace {
 
+constexpr const char* kOutputName = "output_layer.weight";
+
 const char* weight_name(const ModelConfig& config) {
-  return config.untie_embeddings_and_output_weights ? "output_layer.weight" : "embedding.word_embeddings.weight";
+  return config.untie_embeddings_and_output_weights ? kOutputName : "embedding.word_embeddings.weight";
 }
 
-double weight_init_std(const ModelConfig& config) {
-  return config.untie_embeddings_and_output_weights ? config.init_method_std : config.embedding_init_std();
+/// Returns the standard deviation of initial values. A copy of the word embeddings has that of the embeddings.
+double init_std_of(const std::string& name, const ModelConfig& config) {
+  return name == kOutputName ? config.init_method_std : config.embedding_init_std();
 }
 
 }  // namespace
@@ -22,7 +25,7 @@ VocabMatrix::VocabMatrix(const std::string& name, StoredRef<ModelContext> contex
       weight_(
           name,
           split_box({context.get().config.padded_vocab_size(), context.get().config.hidden_size}, 0, context.get().tp),
-          Init::Normal, weight_init_std(context.get().config)) {}
+          Init::Normal, init_std_of(name, context.get().config)) {}
 
 void VocabMatrix::allocate_gradient() {
   const Tensor& value = shared_->value;

@@ -13,8 +13,8 @@ namespace mcpp {
 /// - the output matrix with untied embeddings: a separate parameter;
 /// - the word embeddings, with the embedding on the same rank: the weight of the embedding itself;
 /// - the word embeddings, with the embedding on a different rank: a copy of that weight with the same name, box and
-/// initial values. In
-///   the last two cases, the gradients of both stages are summed.
+///   initial values.
+/// In the last two cases, the gradients of both stages are summed.
 class VocabMatrix {
  public:
   /// `shared` is the weight of the word embeddings if this matrix must equal it and the embedding layer is on this

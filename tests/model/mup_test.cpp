@@ -112,6 +112,25 @@ TEST(MupTest, TiedCopiesHaveSameInitialValues) {
   });
 }
 
+/// So must the copy that multi-token prediction reads if the embeddings are not tied.
+TEST(MupTest, CopiesForPredictionHaveSameInitialValues) {
+  ModelConfig config = test::tiny_llama();
+  config.untie_embeddings_and_output_weights = true;
+  config.mtp_num_layers = 1;
+  config.embedding_init_method_std = 0.5;
+  MetaModelContext meta;
+  ModelContext context = meta.context(config);
+  context.final_norm_rank = 1;
+  GPTModel last(context, {.first_layer = 2, .end_layer = 2, .has_embedding = false, .has_output = true}, nullptr);
+  i64 copies = 0;
+  last.visit([&](const Param& param, int) {
+    const bool is_copy = param.name == "embedding.word_embeddings.weight";
+    copies += is_copy;
+    EXPECT_EQ(param.init_std == 0.5, is_copy) << param.name;
+  });
+  EXPECT_EQ(copies, 1);
+}
+
 TEST(MupTest, RejectsLayersWithoutRules) {
   const auto conflicts = [](ModelConfig config) {
     config.mup = {.is_used = true, .base_hidden_size = 8};
