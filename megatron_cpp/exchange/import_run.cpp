@@ -1,6 +1,7 @@
 #include "megatron_cpp/exchange/import_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -240,6 +241,11 @@ std::vector<std::string> unused_tensors(TensorFiles& files, const std::vector<We
   return unused;
 }
 
+/// Returns true for non-negative integers that a double represents exactly.
+bool is_count(double value) {
+  return value >= 0 && value < 0x1p53 && value == std::floor(value);
+}
+
 /// Returns the number of updates of the optimizer. Throws unless the state is complete and the same for all parameters.
 i64 check_optimizer(TensorFiles& files, const std::vector<WeightRule>& rules, std::optional<double> steps) {
   for (const WeightRule& rule : rules) {
@@ -252,8 +258,8 @@ i64 check_optimizer(TensorFiles& files, const std::vector<WeightRule>& rules, st
                   " updates, but other tensors ", steps.value_or(0), "; this program counts updates of all together");
     }
   }
-  check_input(steps && *steps >= 0 && *steps < 0x1p53 && *steps == static_cast<double>(static_cast<i64>(*steps)),
-              files.source(), ": does not state the number of updates of the optimizer (step)");
+  check_input(steps && is_count(*steps), files.source(),
+              ": does not state the number of updates of the optimizer (step)");
   return static_cast<i64>(*steps);
 }
 
@@ -272,23 +278,31 @@ void add_optimizer(ImportedShards& shards, DType dtype) {
     const bool has_master = std::ranges::all_of(rule.foreign, [&](const ForeignTensor& tensor) {
       return shards.files().find(state_name(tensor.name, kMasterState)) != nullptr;
     });
+    for (std::size_t i = 0; has_master && i < rule.foreign.size(); ++i)
+      check_tensor(shards.files(), state_name(rule.foreign[i].name, kMasterState), rule.foreign[i],
+                   is_vocabulary(rule));
     shards.add(rule, optimizer_tensor(kMasterState, rule.name), DType::F32, has_master ? kMasterState : "");
   }
 }
 
-/// Returns the first of the numbers that the files have.
-std::optional<i64> find_number(TensorFiles& files, std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names)
-    if (const auto number = files.number(name)) return static_cast<i64>(*number);
+/// Returns the value of the first of these names that the files have. Throws BadInput unless it is an integer.
+std::optional<i64> find_integer(TensorFiles& files, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    const std::optional<double> value = files.number(name);
+    if (!value) continue;
+    check_input(is_count(*value), files.source(), ": ", name, " is ", *value,
+                ", which is not a number of iterations; pass --iteration");
+    return static_cast<i64>(*value);
+  }
   return std::nullopt;
 }
 
 TrainingProgress progress_of(const ImportRequest& request, const OpenedRun& opened, TensorFiles& files,
                              const Config& config, i64 steps) {
-  const std::optional<i64> stored =
-      opened.iteration ? opened.iteration : find_number(files, {"train_state.step", "step", "iteration", "iter"});
+  std::optional<i64> iteration = request.iteration ? request.iteration : opened.iteration;
+  if (!iteration) iteration = find_integer(files, {"train_state.step", "step", "iteration", "iter"});
   TrainingProgress progress;
-  progress.iteration = request.iteration ? *request.iteration : stored.value_or(steps);
+  progress.iteration = iteration.value_or(steps);
   check_input(progress.iteration >= steps, files.source(), ": has ", progress.iteration, " iterations, but ", steps,
               " updates of the optimizer; pass --iteration");
   progress.skipped_iterations = progress.iteration - steps;
@@ -297,7 +311,11 @@ TrainingProgress progress_of(const ImportRequest& request, const OpenedRun& open
               ": iteration ", progress.iteration, " is too large");
   progress.consumed_samples = request.consumed_samples.value_or(opened.consumed_samples.value_or(samples));
   progress.trained_samples = progress.consumed_samples;
-  progress.consumed_tokens = progress.consumed_samples * config.model.seq_length;
+  check_input(
+      progress.consumed_samples >= 0 &&
+          !__builtin_mul_overflow(progress.consumed_samples, config.model.seq_length, &progress.consumed_tokens),
+      files.source(), ": ", progress.consumed_samples,
+      " consumed samples are negative or too many; pass --consumed_samples");
   return progress;
 }
 

@@ -188,6 +188,8 @@ Tensor MegatronRanks::read(std::string_view name, const Box& part, DType dtype, 
     if (origin.axis == 1) {
       copy_block(shard, 0, full, 0, rank * shard.dim(1), rows);
     } else if (origin.is_interleaved) {
+      check_input(rows % 2 == 0, ranks[tp]->source(), ": ", origin.name, " has ", rows,
+                  " rows, which are not as many gates as up projections");
       copy_block(shard, 0, full, rank * (rows / 2), 0, rows / 2);
       copy_block(shard, rows / 2, full, full.dim(0) / 2 + rank * (rows / 2), 0, rows / 2);
     } else {
