@@ -31,7 +31,7 @@ class Exporter {
       for (const char* state : {"exp_avg", "exp_avg_sq"})
         write({kOptimizer, str("state.", name, ".", state)}, tensor, state);
       write_scalar({kOptimizer, str("state.", name, ".step")}, static_cast<float>(steps));
-      write_group(str("param_groups.", name, "."), tensor.tensor.shape.size() > 1);
+      write_group(str("param_groups.", name, "."), *tensor.parts[0].rule);
     }
   }
 
@@ -68,16 +68,17 @@ class Exporter {
     return std::is_same_v<T, float> ? DType::F32 : std::is_same_v<T, i32> ? DType::I32 : DType::I64;
   }
 
-  /// Writes the settings of a parameter as torch.optim.AdamW names them.
-  void write_group(const std::string& prefix, bool has_decay) {
+  /// Writes the settings of our parameter as torch.optim.AdamW names them, including those of optimizer.param_group.
+  void write_group(const std::string& prefix, const WeightRule& rule) {
     const OptimizerConfig& optimizer = config_.optimizer;
+    const ParamGroup group = group_of(Param(rule.name, rule.shape, Init::Normal), optimizer);
     const auto write = [&](const char* key, const PickleWriter& value) {
       writer_.write({kOptimizer, prefix + key}, value);
     };
-    write("lr", PickleWriter().number(optimizer.lr));
-    write("betas", PickleWriter().begin_tuple().number(optimizer.adam_beta1).number(optimizer.adam_beta2).end_tuple());
-    write("eps", PickleWriter().number(optimizer.adam_eps));
-    write("weight_decay", PickleWriter().number(has_decay ? optimizer.weight_decay : 0));
+    write("lr", PickleWriter().number(optimizer.lr * group.lr_mult));
+    write("betas", PickleWriter().begin_tuple().number(group.adam_beta1).number(group.adam_beta2).end_tuple());
+    write("eps", PickleWriter().number(group.adam_eps));
+    write("weight_decay", PickleWriter().number(optimizer.weight_decay * group.wd_mult));
     for (const char* key : {"amsgrad", "maximize", "capturable", "differentiable"})
       write(key, PickleWriter().boolean(false));
     for (const char* key : {"foreach", "fused"}) write(key, PickleWriter().none());
@@ -96,6 +97,9 @@ class Exporter {
 void export_distributed(const Path& folder, const Config& config, CheckpointReader& checkpoint,
                         const ExportRequest& request) {
   MCPP_CHECK(request.format != WeightFormat::Megatron);
+  check_input(!config.model.mup.is_used, checkpoint.directory().string(),
+              ": model.use_mup: the format has no factors for logits and attention scores; a model with muP cannot be "
+              "exported");
   const Family* family = request.format == WeightFormat::Huggingface ? &exporting_family(config.model) : nullptr;
   const std::vector<WeightRule> rules =
       weight_map(config.model, family ? weight_names(*family, family->base) : torchtitan_names());
