@@ -1,8 +1,11 @@
 #include "megatron_cpp/monitor/otlp_sink.h"
 
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
@@ -25,6 +28,26 @@ OrderedJson attribute(const std::string& key, const std::string& value) {
   return {{"key", key}, {"value", {{"stringValue", value}}}};
 }
 
+std::optional<int> hex_digit(char c) {
+  const std::size_t digit =
+      std::string_view("0123456789abcdef").find(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
+  return digit == std::string_view::npos ? std::nullopt : std::optional(static_cast<int>(digit));
+}
+
+/// Returns the text without spaces at its ends, in which "%20" and the like are replaced by the character.
+std::string decoded(std::string_view text) {
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_code = text[i] == '%' && i + 2 < text.size();
+    const auto high = is_code ? hex_digit(text[i + 1]) : std::nullopt, low = high ? hex_digit(text[i + 2]) : high;
+    result += low ? static_cast<char>(16 * *high + *low) : text[i];
+    if (low) i += 2;
+  }
+  return result;
+}
+
 /// Returns the pairs of "key=value,key=value", the format of OpenTelemetry's variables.
 std::vector<std::pair<std::string, std::string>> read_pairs(const char* variable) {
   std::vector<std::pair<std::string, std::string>> pairs;
@@ -34,7 +57,8 @@ std::vector<std::pair<std::string, std::string>> read_pairs(const char* variable
     const std::size_t equals = item.find('=');
     check_input(equals != std::string::npos && equals > 0, "environment variable ", variable, ": \"", item,
                 "\" is not of the form key=value");
-    pairs.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+    const std::string_view pair = item;
+    pairs.emplace_back(decoded(pair.substr(0, equals)), decoded(pair.substr(equals + 1)));
   }
   return pairs;
 }

@@ -20,8 +20,8 @@ struct OtlpTarget {
 };
 
 /// Returns the target of an endpoint for the run in folder `run` ("" = none), with the headers, service name and
-/// attributes of the standard variables OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES.
-/// Throws BadInput if one is malformed.
+/// attributes of the standard variables OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES,
+/// whose values are percent-encoded. Throws BadInput if one is malformed.
 OtlpTarget otlp_target(std::string endpoint, const std::string& run);
 
 /// Sends log lines and evaluations as gauges, and events as log records, in the JSON encoding of OTLP 1

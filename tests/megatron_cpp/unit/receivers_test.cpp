@@ -84,11 +84,11 @@ TEST(OtlpSinkTest, SendsLinesEvaluationsAndEvents) {
 }
 
 TEST(OtlpSinkTest, ReadsStandardVariables) {
-  const ScopedVariable headers("OTEL_EXPORTER_OTLP_HEADERS", "x-token=a=b,other=c");
+  const ScopedVariable headers("OTEL_EXPORTER_OTLP_HEADERS", "x-token=a=b, authorization=Basic%20YTpi%3D,other=c%zz%2");
   const ScopedVariable service("OTEL_SERVICE_NAME", "pretraining");
   const ScopedVariable attributes("OTEL_RESOURCE_ATTRIBUTES", "team=llm");
   const OtlpTarget target = otlp_target("http://localhost:4318", "");
-  EXPECT_EQ(target.headers, (std::vector<std::string>{"x-token: a=b", "other: c"}));
+  EXPECT_EQ(target.headers, (std::vector<std::string>{"x-token: a=b", "authorization: Basic YTpi=", "other: c%zz%2"}));
   EXPECT_EQ(target.service, "pretraining");
   EXPECT_EQ(target.attributes, (std::vector<std::pair<std::string, std::string>>{{"team", "llm"}}));
 }
