@@ -69,6 +69,9 @@ constexpr auto kStageKeys = std::to_array<std::string_view>({"model.seq_length",
                                                              "data.eod_mask_loss",
                                                              "checkpoint.save_interval"});
 
+/// Max tokens of a stage. The sum of many stages is representable.
+constexpr i64 kMaxTokens = 9'000'000'000'000'000;
+
 /// Keys that a stage may set outside of its sections.
 struct StageKeys {
   std::string name;
@@ -196,6 +199,11 @@ class StageReader {
                        : str("train_tokens: ", keys_.train_tokens, " is less than one batch of ", tokens, " tokens"));
     }
     config_.stage->iterations = std::max<i64>(iterations, 1);
+    if (config_.stage->iterations > kMaxTokens / tokens) {
+      add_conflict(str(keys_.train_iters > 0 ? "train_iters" : "train_samples", ": ", iterations, " iterations of ",
+                       tokens, " tokens are more than the maximum of ", kMaxTokens, " tokens in a stage"));
+      config_.stage->iterations = 1;
+    }
     config_.stage->samples = config_.stage->iterations * batch;
   }
 
