@@ -239,6 +239,11 @@ class Builder {
       if (list.has_weights()) large_enough.weights.start.push_back(list.weights.start[i]);
       if (!list.weights.is_constant()) large_enough.weights.end.push_back(list.weights.end[i]);
     }
+    // The remaining weights may all be 0 at the start or at the end. Evaluations use the mean in any case.
+    const BlendWeights& left = large_enough.weights;
+    const auto is_zero = [](double weight) { return weight == 0; };
+    if (!left.is_constant() && (std::ranges::all_of(left.start, is_zero) || std::ranges::all_of(left.end, is_zero)))
+      large_enough.weights = left.mean();
     return large_enough;
   }
 
