@@ -1,4 +1,4 @@
-// URLs of servers that a run talks to.
+// URLs of HTTP servers.
 #pragma once
 #include <string_view>
 

@@ -34,6 +34,7 @@ class HttpClient {
   HttpClient(HttpClient&&) noexcept;
   HttpClient& operator=(HttpClient&&) noexcept;
 
+  /// Sends a request and waits for its response. Does not follow redirects.
   HttpResponse send(const HttpRequest& request);
 
  private:

@@ -99,7 +99,7 @@ const PickleValue* PickleValue::find(std::string_view key) const {
   return nullptr;
 }
 
-/// Stack machine that a pickle is a program for.
+/// Stack machine that runs the opcodes of a pickle.
 class Pickle::Machine {
  public:
   Machine(std::span<const std::byte> bytes, Pickle& pickle) : bytes_(bytes), pickle_(pickle) {}

@@ -37,8 +37,7 @@ constexpr ModuleNames kModules[]{
     {"numpy._core.numeric", "_frombuffer"},
     {"torch",
      "Size device Tensor float64 double float32 float float16 half bfloat16 int64 long int32 int int16 short int8 "
-     "uint8 "
-     "uint16 uint32 uint64 bool complex32 complex64 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz "
+     "uint8 uint16 uint32 uint64 bool complex32 complex64 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz "
      "float8_e5m2fnuz DoubleStorage FloatStorage HalfStorage BFloat16Storage LongStorage IntStorage ShortStorage "
      "CharStorage ByteStorage BoolStorage ComplexFloatStorage ComplexDoubleStorage"},
     {"torch.storage", "UntypedStorage TypedStorage"},

@@ -17,6 +17,7 @@ struct FileTensor {
   Shape shape;
 };
 
+/// Files of a checkpoint, of which tensors and parts of tensors are read by name. Not thread-safe.
 class TensorFiles {
  public:
   virtual ~TensorFiles() = default;

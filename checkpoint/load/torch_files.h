@@ -12,7 +12,7 @@ namespace mcpp {
 
 /// Tensors and numbers in nested dicts. Names are the keys on the path to a value, joined by dots, with these changes:
 ///  - Tensors of a dict named "model", "state_dict", "model_state_dict" or "module" at the top level have no such
-///  prefix.
+///    prefix.
 ///  - Dicts named "optimizer_state_dict" or "optim" are called "optimizer".
 ///  - The states of an optimizer that has one group of parameters, which torch.optim numbers, have the names of the
 ///    model's tensors: "optimizer.state.<tensor>.exp_avg".

@@ -32,8 +32,7 @@ struct ImportRunOptions {
     visit("save", self.save, "folder to write the checkpoint in");
     visit("config", self.config,
           "configuration of the run that continues (TOML), or config.json of a Hugging Face model; empty = config.json "
-          "in "
-          "the folder, or the arguments that Megatron-LM stored");
+          "in the folder, or the arguments that Megatron-LM stored");
     visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the configuration or in the files");
     visit("tokenizer_model", self.tokenizer_model, "tokenizer file to save with the checkpoint");
     visit("weights_only", self.weights_only, "leave out the state of the optimizer, for finetuning and evaluation");

@@ -37,6 +37,7 @@ class BackgroundDelivery {
   BackgroundDelivery(const BackgroundDelivery&) = delete;
   BackgroundDelivery& operator=(const BackgroundDelivery&) = delete;
 
+  /// Queues a message and returns immediately.
   void push(std::string message);
   /// Returns the number of messages that were dropped or rejected.
   std::size_t lost() const;

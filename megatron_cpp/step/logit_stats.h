@@ -21,6 +21,8 @@ struct LayerLogits {
 /// ratio^alpha.
 double qk_factor(const QkRows& rows, std::span<const double> ratios, double alpha);
 
+/// Recorder of the attention logits of a step on all layers of this rank, and of the scaling that QK-clip derives from
+/// them.
 class LogitStats {
  public:
   /// `models` are the chunks of this rank.

@@ -59,7 +59,7 @@ TEST(CoordinateCheckTest, ScalesWidthsInProportion) {
 }
 
 /// Adam changes hidden values in proportion to the width, and logits too, unless muP divides the learning rate.
-TEST(CoordinateCheckTest, TellsParametrizationsApart) {
+TEST(CoordinateCheckTest, DistinguishesParametrizations) {
   const CoordinateCheck mup = check({"--model.use_mup"}), standard = check({});
   ASSERT_EQ(mup.rows.size(), 3U);
   for (const CoordinateRow& row : mup.rows)
