@@ -318,11 +318,8 @@ ExitCode import_hf(Arguments args, Log& log) {
 
 /// Removes multi-token prediction, with a warning, from a model that can be exported only without it.
 void remove_unexportable_mtp(ModelConfig& model, const std::string& model_type, const Log& log) {
-  ModelConfig without = model;
-  without.remove_mtp();
-  if (model.mtp_num_layers == 0 || has_exporting_family(model, model_type) ||
-      !has_exporting_family(without, model_type))
-    return;
+  const ModelConfig without = exportable_model(model, model_type);
+  if (without.mtp_num_layers == model.mtp_num_layers) return;
   const std::string reason =
       model_type.empty() ? "no model type supports" : str("model type ", model_type, " does not support");
   log.warn(str("the layers of multi-token prediction are not exported, because ", reason, " them in this model"));

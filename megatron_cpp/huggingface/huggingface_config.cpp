@@ -381,6 +381,13 @@ bool has_exporting_family(const ModelConfig& model, std::string_view model_type)
   return find_exporting_family(model, model_type, reasons) != nullptr;
 }
 
+ModelConfig exportable_model(const ModelConfig& model, std::string_view model_type) {
+  if (model.mtp_num_layers == 0 || has_exporting_family(model, model_type)) return model;
+  ModelConfig without = model;
+  without.remove_mtp();
+  return has_exporting_family(without, model_type) ? without : model;
+}
+
 const Family& family_of_config(std::string_view text, const std::string& source) {
   const Json json = parse_config(text, source);
   const ConfigJson config(json, source);

@@ -29,6 +29,8 @@ OrderedJson stated_members(const SpecialTokens& tokens, const char* file);
 const Family& exporting_family(const ModelConfig& model, std::string_view model_type = "");
 /// Returns true if exporting_family() returns a family for these arguments.
 bool has_exporting_family(const ModelConfig& model, std::string_view model_type = "");
+/// Returns the model or, if a family can express it only so, the model without multi-token prediction.
+ModelConfig exportable_model(const ModelConfig& model, std::string_view model_type = "");
 
 /// Returns the family of a config.json with the contents `text`. `source` names the file in messages. Throws BadInput
 /// for an unknown type.

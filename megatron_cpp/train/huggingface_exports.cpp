@@ -10,15 +10,6 @@
 #include "megatron_cpp/resume/checkpointing.h"
 
 namespace mcpp {
-namespace {
-
-/// Returns the model without the layers of multi-token prediction if files can have it only so.
-ModelConfig exportable_model(ModelConfig model) {
-  if (model.mtp_num_layers > 0 && !has_exporting_family(model)) model.remove_mtp();
-  return model;
-}
-
-}  // namespace
 
 HuggingfaceExports::HuggingfaceExports(const Config& config, StoredRef<Log> log) : config_(config), log_(log) {
   exporting_family(exportable_model(config.model));  // throws if there is none
