@@ -26,7 +26,8 @@ class HuggingfaceExports {
   bool is_due(i64 iteration) const;
   /// Starts to export a checkpoint, after the previous export is complete.
   void start(const Path& checkpoint);
-  /// Waits for the export in flight. Call it before a save, which may remove the checkpoint that is being exported.
+  /// Waits for the export in flight. Call it before a save, which may remove the checkpoint that is being exported and
+  /// then fails the export.
   void finish();
 
  private:
