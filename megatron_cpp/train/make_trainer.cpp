@@ -46,16 +46,17 @@ void log_offloading(const TrainingState& state, const Log& log) {
   if (const ActivationStore* activations = state.activations()) log.info("activations: " + activations->describe());
 }
 
-/// Exports the checkpoints that the saver completes, if the configuration requires it. Returns null on ranks other than
-/// 0.
+/// Exports the checkpoints that the saver completes, if the configuration requires it, until a signal asks the run to
+/// stop. Returns null on ranks other than 0.
 std::unique_ptr<HuggingfaceExports> start_exports(const Config& config, CheckpointSaver& saver, Communicator& world,
-                                                  const Log& log) {
+                                                  const SignalWatch& signals, const Log& log) {
   if (config.checkpoint.export_hf_interval == 0) return nullptr;
   std::unique_ptr<HuggingfaceExports> exports;
   run_on_rank0(world, [&] { exports = std::make_unique<HuggingfaceExports>(config, std::cref(log)); });
   if (!exports) return nullptr;
-  saver.set_listener([exports = exports.get()](const Path& checkpoint) {
-    if (exports->is_due(*iteration_of(checkpoint.filename().string()))) exports->start(checkpoint);
+  saver.set_listener([exports = exports.get(), &signals](const Path& checkpoint) {
+    if (signals.received() == 0 && exports->is_due(*iteration_of(checkpoint.filename().string())))
+      exports->start(checkpoint);
   });
   return exports;
 }
@@ -83,7 +84,7 @@ StartedTraining make_trainer(const Config& config, Session& session, const Signa
   parts.end = config.training_end(progress.iteration, progress.consumed_samples);
   parts.saver =
       std::make_unique<CheckpointSaver>(run, std::cref(*parts.state), progress, parts.sources, parts.lock.get());
-  parts.exports = start_exports(config, *parts.saver, world, log);
+  parts.exports = start_exports(config, *parts.saver, world, signals, log);
 
   const SharedIndexRanks index_ranks(world, *session.node, [&] { return signals.received(); });
   parts.datasets =
