@@ -54,6 +54,9 @@ ExitCode branch_checkpoint(Arguments args, Log& log) {
   CheckpointReader reader(checkpoint);
   check_input(reader.manifest().coverage == Coverage::Full, checkpoint.string(),
               ": is a part of a local checkpoint (checkpoint.local_save); use one of checkpoint.save");
+  check_input(optimizer_steps_of(reader.state()).has_value(), checkpoint.string(),
+              ": has only weights, from which a run cannot continue; start one with checkpoint.load and "
+              "checkpoint.finetune");
   const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
   const std::string content = std::filesystem::exists(tokenizer) ? read_tokenizer_file(tokenizer) : "";
   const FolderLock lock(options.save, log);

@@ -52,6 +52,11 @@ void report(const ImportedRun& run, const std::string& path, const Log& log) {
                run.has_optimizer ? str("weights and AdamW after ", run.optimizer_steps, " updates, iteration ",
                                        run.progress.iteration, ", ", run.progress.consumed_samples, " samples")
                                  : std::string("weights only")));
+  if (run.padding_rows > 0)
+    log.info(str(path, ": the last ", run.padding_rows,
+                 " rows of the vocabulary are not imported, because "
+                 "model.vocab_size is ",
+                 run.config.model.vocab_size));
   if (run.unused.empty()) return;
   std::vector<std::string> shown(
       run.unused.begin(),
@@ -76,6 +81,7 @@ ExitCode import_checkpoint(Arguments args, Log& log) {
   CpuDevice device;
   const ImportedRun run = import_run({.path = options.path,
                                       .config = options.config,
+                                      .save = options.save,
                                       .dtype = dtype_option(options.precision),
                                       .weights_only = options.weights_only,
                                       .iteration = if_stated(options.iteration),

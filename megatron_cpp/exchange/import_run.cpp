@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "checkpoint/load/distributed_checkpoint.h"
 #include "checkpoint/load/torch_files.h"
+#include "data/tokenizer/tokenizer.h"
 #include "megatron_cpp/exchange/megatron_args.h"
 #include "megatron_cpp/exchange/megatron_files.h"
 #include "megatron_cpp/huggingface/huggingface_config.h"
@@ -19,7 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMoments[]{"exp_avg", "exp_avg_sq"};
+constexpr std::string_view kSecondMoment = "exp_avg_sq";
+constexpr std::string_view kMoments[]{"exp_avg", kSecondMoment};
 
 /// Files of a checkpoint and the configuration that they contain.
 struct OpenedRun {
@@ -131,7 +133,14 @@ ResolvedConfig resolve_config(const ImportRequest& request, OpenedRun& run) {
                 "config.json of a Hugging Face model");
     return {.config = *run.config, .family = nullptr};
   }
-  if (path.extension() != ".json") return {.config = load_config(path), .family = nullptr};
+  if (path.extension() != ".json") {
+    // The run continues in the folder of the new checkpoint, so that its file need not name one.
+    const std::vector<std::string> overrides{"--checkpoint.save=" + request.save.string()};
+    ResolvedConfig resolved{.config = load_config(path, overrides), .family = nullptr};
+    ModelConfig& model = resolved.config.model;
+    if (model.vocab_size == 0) model.vocab_size = Tokenizer(resolved.config.data.tokenizer_model).vocab_size();
+    return resolved;
+  }
   const std::string text = read_text_file(path);
   ResolvedConfig resolved;
   resolved.config.model = parse_huggingface_config(text, path.string(), 0);
@@ -139,6 +148,12 @@ ResolvedConfig resolve_config(const ImportRequest& request, OpenedRun& run) {
   resolved.family = &family_of_config(text, path.string());
   resolved.states_precision = false;
   return resolved;
+}
+
+/// Throws if a value is negative. `values` is fp32 on the CPU.
+void check_not_negative(const Tensor& values, const std::string& what) {
+  const std::span<const float> all(values.data<float>(), static_cast<std::size_t>(values.numel()));
+  check_input(std::ranges::all_of(all, [](float value) { return value >= 0; }), what, ": has negative values");
 }
 
 std::string state_name(const std::string& tensor, std::string_view state) {
@@ -175,6 +190,7 @@ class ImportedShards final : public ShardSource {
       const Box part{files_->at(name).shape, Shape(tensor.shape.size(), 0), tensor.shape};
       foreign.push_back(files_->read(name, part, specs_[index].dtype, device_));
       check_finite(foreign.back(), str(files_->source(), ": ", name));
+      if (state == kSecondMoment) check_not_negative(foreign.back(), str(files_->source(), ": ", name));
     }
     return gather_rows(*rule, foreign);
   }
@@ -202,6 +218,15 @@ void check_tensor(const TensorFiles& files, const std::string& name, const Forei
 
 bool is_vocabulary(const WeightRule& rule) {
   return rule.name == "embedding.word_embeddings.weight" || rule.name == "output_layer.weight";
+}
+
+/// Returns the number of rows of the vocabulary's tensors that are not those of tokens of the model.
+i64 padding_rows(const TensorFiles& files, const std::vector<WeightRule>& rules) {
+  i64 rows = 0;
+  for (const WeightRule& rule : rules)
+    for (const ForeignTensor& tensor : rule.foreign)
+      if (is_vocabulary(rule)) rows = std::max(rows, files.at(tensor.name).shape[0] - tensor.shape[0]);
+  return rows;
 }
 
 /// Returns the type of the weights if all have the same 16-bit type, otherwise fp32.
@@ -341,6 +366,7 @@ ImportedRun import_run(const ImportRequest& request, Device& device) {
   std::vector<WeightRule> rules = weight_map(resolved.config.model, names, [&](const WeightRule& rule) {
     for (const ForeignTensor& tensor : rule.foreign) check_tensor(files, tensor.name, tensor, is_vocabulary(rule));
   });
+  run.padding_rows = padding_rows(files, rules);
   run.unused = unused_tensors(files, rules, names.output, device);
   run.has_optimizer = !request.weights_only && has_moments(files, rules);
   if (!resolved.states_precision) resolved.config.training.precision = precision_of(type_of_weights(files, rules));

@@ -19,6 +19,7 @@ struct ImportRequest {
   /// Configuration of the run that continues (TOML), or config.json of a Hugging Face model. If empty: config.json of
   /// the folder, or the arguments that Megatron-LM stored.
   Path config = {};
+  Path save = {};                   ///< folder of the run that continues
   std::optional<DType> dtype = {};  ///< type of the weights; std::nullopt = as in the configuration or in the files
   bool weights_only = false;
   std::optional<i64> iteration = {};         ///< std::nullopt = as in the files
@@ -33,6 +34,7 @@ struct ImportedRun {
   bool has_optimizer = false;
   TrainingProgress progress = {};
   i64 optimizer_steps = 0;
+  i64 padding_rows = 0;                  ///< rows of the vocabulary beyond model.vocab_size, which were not imported
   std::vector<std::string> unused = {};  ///< tensors that were not imported, except those of the optimizer
 };
 

@@ -23,7 +23,7 @@
 namespace mcpp {
 namespace {
 
-constexpr double kTimeout = 30;  // seconds
+constexpr double kCommandTimeout = 30, kPostTimeout = 10;  // seconds
 
 /// Starts "sh -c command" in its own process group, with the default signal mask. Returns 0 if that fails.
 pid_t spawn_shell(const std::string& command, int input) {
@@ -91,7 +91,7 @@ AlertSink::AlertSink(const LoggingConfig& config, std::string run, StoredRef<Log
   using Result = BackgroundDelivery::Result;
   if (!config.alert_command.empty()) {
     const auto run_command = [command = config.alert_command](const std::string& message) {
-      const std::string problem = run_shell_command(command, message, kTimeout);
+      const std::string problem = run_shell_command(command, message, kCommandTimeout);
       return problem.empty() ? Result{} : Result{Outcome::Rejected, problem};
     };
     receivers_.push_back(std::make_unique<BackgroundDelivery>("logging.alert_command", run_command, log, limits));
@@ -103,7 +103,7 @@ AlertSink::AlertSink(const LoggingConfig& config, std::string run, StoredRef<Log
                                                   .url = url,
                                                   .headers = {"Content-Type: application/json"},
                                                   .body = message,
-                                                  .timeout_seconds = kTimeout});
+                                                  .timeout_seconds = kPostTimeout});
       if (response.is_success()) return Result{};
       return Result{response.is_retryable() ? Outcome::Retry : Outcome::Rejected, response.describe()};
     };

@@ -18,7 +18,7 @@ class AlertSink final : public MetricsSink {
  public:
   /// `run` is the folder of the run, or "".
   AlertSink(const LoggingConfig& config, std::string run, StoredRef<Log> log,
-            BackgroundDelivery::Limits limits = {.max_closing_seconds = 30});
+            BackgroundDelivery::Limits limits = {.max_closing_seconds = 10});
 
   void write_start(const RunStart& start) override { host_ = start.host; }
   void write_event(const RunEvent& event) override;

@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kMetricsPath = "/v1/metrics";
 constexpr const char* kLogsPath = "/v1/logs";
+constexpr double kRequestTimeout = 5;  // seconds; the end of the run waits for a request in flight
 
 /// Returns the nanoseconds since 1970. OTLP writes 64-bit integers as strings.
 std::string unix_nanoseconds() {
@@ -88,7 +89,8 @@ BackgroundDelivery::Result post(HttpClient& client, const OtlpTarget& target, co
   HttpRequest request{.method = "POST",
                       .url = target.endpoint + message.substr(0, end),
                       .headers = target.headers,
-                      .body = message.substr(end + 1)};
+                      .body = message.substr(end + 1),
+                      .timeout_seconds = kRequestTimeout};
   request.headers.push_back("Content-Type: application/json");
   const HttpResponse response = client.send(request);
   using Outcome = BackgroundDelivery::Outcome;

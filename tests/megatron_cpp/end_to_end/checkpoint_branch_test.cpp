@@ -78,6 +78,8 @@ TEST_F(CheckpointBranchTest, RefusesBadInput) {
   expect_refused(at("run"), at("run"), "contains checkpoints, which are never changed");
   expect_refused(at("nothing"), at("branch"), "contains no checkpoint");
   expect_refused(at("local/rank_00000-of-00001"), at("branch"), "is a part of a local checkpoint");
+  run_ok({"checkpoint", "average", at("run"), "--save=" + at("mean")});
+  expect_refused(at("mean"), at("branch"), "has only weights, from which a run cannot continue");
   const std::string file = at("run/iter_0000008/shard_00000-of-00001.h5");
   std::string bytes = read_text_file(file);
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);

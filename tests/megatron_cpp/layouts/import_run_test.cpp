@@ -268,6 +268,21 @@ TEST_F(ImportRunTest, RejectsConfigurationsThatDoNotFit) {
   EXPECT_CONTAINS(import_error({.path = folder_.path()}), "has none of .metadata");
 }
 
+TEST_F(ImportRunTest, CountsPaddingOfVocabulary) {
+  const Path path = unpack("torchtitan");
+  EXPECT_EQ(import_run({.path = path, .config = config()}, host_).padding_rows, 0);
+  write_config("vocab_size = 24", "vocab_size = 20");
+  EXPECT_EQ(import_run({.path = path, .config = config()}, host_).padding_rows, 4);
+}
+
+/// The run continues in the folder of the new checkpoint, which the file need not name.
+TEST_F(ImportRunTest, AcceptsConfigurationWithoutFolder) {
+  write_config("[optimizer]", "[checkpoint]\nsave_interval = 5\n[optimizer]");
+  const Path path = unpack("torchtitan");
+  EXPECT_EQ(import_run({.path = path, .config = config(), .save = folder_ / "run"}, host_).config.checkpoint.save,
+            (folder_ / "run").string());
+}
+
 TEST_F(ImportRunTest, ExportedRunEqualsTheImportedOne) {
   const Path original = unpack("torchtitan");
   CheckpointReader reader(import({.path = original, .config = config()}));
