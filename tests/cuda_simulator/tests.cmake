@@ -28,7 +28,7 @@ set(too_large *LongSequence*:*DeviceWaitTimer*)
 foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding GeluEpilogue Matmul Norm Optimizer Rope Step
         Transfer AsyncCopy AttentionBlocks AttentionParts AttentionSink AttentionTest
         ChunkStarts RowOps GroupedMatmul ExpertChoices Routing Fp8
-        CompressedMessage ParamRemainders Quantize LowRank GatedScan ShortConv GatedNorm)
+        CompressedMessage ParamRemainders Quantize LowRank GatedScan ShortConv GatedNorm ZLoss AttentionLogits)
   mcpp_simulate(tensor_tests cuda-sim ops.${suite} *${suite}*cuda*-${too_large})
 endforeach()
 mcpp_simulate(tensor_tests "${fast}" ops.fast
