@@ -19,13 +19,13 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targe
   base/io/file_system.cpp base/io/scratch_file.cpp base/io/transfer_queue.cpp nn/offload/stored_array.cpp
   tensor/host/pinned_buffer_pool.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/tensor_region.cpp comm/self.cpp
   parallel/layout_rules.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/stages.cpp
-  model/config/block_spec.cpp model/config/config.cpp model/config/moe.cpp model/config/recurrent.cpp model/config/rope_scaling.cpp optimizer/config.cpp
+  model/config/block_spec.cpp model/config/config.cpp model/config/moe.cpp model/config/mup.cpp model/config/recurrent.cpp model/config/rope_scaling.cpp optimizer/config.cpp
   data/dataset/blend.cpp data/tokenizer/sentencepiece_normalizer.cpp data/config.cpp data/dataset/dataset_info.cpp data/preprocess/document_reader.cpp data/preprocess/input_format.cpp data/dataset/index/index_cache.cpp
   data/dataset/index/indexed_dataset.cpp data/tokenizer/proto_reader.cpp
   data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/preprocess/input_stream.cpp data/preprocess/text_source.cpp data/tokenizer/tokenizer.cpp
   comm/object_collectives.cpp
   megatron_cpp/config/unused_keys.cpp megatron_cpp/huggingface/huggingface_config.cpp megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp
-  megatron_cpp/config/config_compare.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/config_keys.cpp megatron_cpp/huggingface/deepseek_keys.cpp megatron_cpp/huggingface/families.cpp megatron_cpp/huggingface/linear_attention_keys.cpp megatron_cpp/huggingface/llama_variants.cpp megatron_cpp/huggingface/nemotron_keys.cpp megatron_cpp/huggingface/prediction_keys.cpp
+  megatron_cpp/config/config_compare.cpp megatron_cpp/config/data_files.cpp megatron_cpp/config/stages.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/config_keys.cpp megatron_cpp/huggingface/deepseek_keys.cpp megatron_cpp/huggingface/families.cpp megatron_cpp/huggingface/linear_attention_keys.cpp megatron_cpp/huggingface/llama_variants.cpp megatron_cpp/huggingface/nemotron_keys.cpp megatron_cpp/huggingface/prediction_keys.cpp
   megatron_cpp/config/layout.cpp megatron_cpp/config/settings.cpp megatron_cpp/config/sections/conflicts.cpp)
 target_compile_options(mcpp_fuzz PUBLIC -fsanitize=${fuzz_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
 target_compile_options(mcpp_fuzz PRIVATE -fsanitize=fuzzer-no-link)

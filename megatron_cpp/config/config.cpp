@@ -216,10 +216,10 @@ void gelu_epilogue_conflicts(const Config& config, std::vector<std::string>& err
 void qk_clip_conflicts(const Config& config, std::vector<std::string>& errors) {
   if (!config.optimizer.qk_clip) return;
   const ModelConfig& model = config.model;
-  const char* limit = model.qk_layernorm             ? "qk_layernorm"
-                      : model.qk_l2_norm             ? "qk_l2_norm"
-                      : model.attn_logit_softcapping ? "attn_logit_softcapping"
-                                                     : nullptr;
+  const char* limit = model.qk_layernorm                 ? "qk_layernorm"
+                      : model.qk_l2_norm                 ? "qk_l2_norm"
+                      : model.attn_logit_softcapping > 0 ? "attn_logit_softcapping"
+                                                         : nullptr;
   if (limit)
     errors.push_back(str("optimizer.qk_clip: scales weights, but model.", limit,
                          " already limits the attention logits; remove one of them"));
