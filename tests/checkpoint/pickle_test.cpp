@@ -43,10 +43,11 @@ TEST(PickleTest, ReadsValuesOfAllKinds) {
 }
 
 TEST(PickleTest, RecordsObjectsWithoutCreatingThem) {
-  const Pickle pickle = parse(
+  const std::string pickle_bytes =
       "\x80\x04\x8c\x08"
       "argparse\x8c\x09Namespace\x93)\x81}(\x8c\5layer\x8c\3two\x8c\4size"
-      "K\3ub."s);
+      "K\3ub."s;
+  const Pickle pickle = parse(pickle_bytes);
   EXPECT_TRUE(pickle.root().is_object("argparse.Namespace"));
   ASSERT_NE(pickle.root().find("size"), nullptr);
   EXPECT_EQ(pickle.root().find("size")->integer, 3);
@@ -74,11 +75,12 @@ TEST(PickleTest, RejectsCallsOfValuesThatAreNotClasses) {
   EXPECT_CONTAINS(error_with("ctorch\nSize\n}b."), "restores the state of a class");
   EXPECT_CONTAINS(error_with("K\1}b."), "restores the state of an integer");
   EXPECT_CONTAINS(error_with("ccollections\nOrderedDict\n](K\1K\2e\x85R."), "creates a dict from a list");
-  const Pickle nested = parse(
+  const std::string nested_bytes =
       "\x80\x02"
       "ctorch\nSize\n)R"
       "ctorch\nSize\n)R"
-      "b."s);
+      "b."s;
+  const Pickle nested = parse(nested_bytes);
   EXPECT_TRUE(nested.root().state->is_object("torch.Size"));  // recorded, not restored
 }
 
