@@ -1,7 +1,6 @@
 #include "checkpoint/load/distributed_checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "checkpoint/format/shard.h"
@@ -210,16 +209,13 @@ Tensor DistributedCheckpoint::read(std::string_view name, const Box& part, DType
   at(name);  // throws if it is absent
   const Entry& entry = entries_.find(name)->second;
   const i64 size = entry.type->size;
-  const Region wanted = full_region(part);
   const std::vector<const Chunk*> chunks = chunks_in(name, entry, part);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(wanted.numel() * size)), contiguous;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(numel(part.shape) * size)), contiguous;
   for (const Chunk* chunk : chunks) {
     const TorchTensor values = read_chunk(name, entry, *chunk);
     contiguous.resize(static_cast<std::size_t>(values.numel() * size));
     values.copy(contiguous.data());
-    for_each_run(full_region(chunk->box), wanted, [&](i64 from, i64 to, i64 count) {
-      std::memcpy(bytes.data() + to * size, contiguous.data() + from * size, static_cast<std::size_t>(count * size));
-    });
+    copy_box(chunk->box, contiguous.data(), part, bytes.data(), size);
   }
   Tensor result = Tensor::empty(part.shape, dtype, device, MemoryClass::Other);
   convert_elements(bytes, entry.type->type, result, str(source(), ": ", name));

@@ -1,8 +1,10 @@
 #include "checkpoint/load/tensor_files.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
+#include "nn/tensor_region.h"
 
 namespace mcpp {
 
@@ -27,6 +29,13 @@ Tensor TensorFiles::read_all(std::string_view name, DType dtype, Device& device)
 
 Box full_box(const Shape& shape) {
   return {shape, Shape(shape.size(), 0), shape};
+}
+
+void copy_box(const Box& from_box, const std::byte* from, const Box& to_box, std::byte* to, i64 element_size) {
+  for_each_run(full_region(from_box), full_region(to_box), [&](i64 from_at, i64 to_at, i64 count) {
+    std::memcpy(to + to_at * element_size, from + from_at * element_size,
+                static_cast<std::size_t>(count * element_size));
+  });
 }
 
 }  // namespace mcpp

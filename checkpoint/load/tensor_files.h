@@ -44,4 +44,8 @@ class TensorFiles {
 /// Returns the box that covers a tensor of this shape.
 Box full_box(const Shape& shape);
 
+/// Copies the elements that both boxes of one tensor cover, of `element_size` bytes each. `from` and `to` are the
+/// contents of the boxes.
+void copy_box(const Box& from_box, const std::byte* from, const Box& to_box, std::byte* to, i64 element_size);
+
 }  // namespace mcpp

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/check.h"
-#include "nn/tensor_region.h"
 
 namespace mcpp {
 namespace {
@@ -140,10 +138,7 @@ Tensor TorchFiles::read(std::string_view name, const Box& part, DType dtype, Dev
   Tensor result = Tensor::empty(part.shape, dtype, device, MemoryClass::Other);
   const bool is_complete = part.shape == stored.shape;
   if (!is_complete) bytes.resize(static_cast<std::size_t>(result.numel() * size));
-  const auto copy = [&](i64 from, i64 to, i64 count) {
-    std::memcpy(bytes.data() + to * size, all.data() + from * size, static_cast<std::size_t>(count * size));
-  };
-  if (!is_complete) for_each_run(full_region(full_box(stored.shape)), full_region(part), copy);
+  if (!is_complete) copy_box(full_box(stored.shape), all.data(), part, bytes.data(), size);
   convert_elements(is_complete ? all : bytes, tensor.type, result, str(source_, ": ", name));
   return result;
 }

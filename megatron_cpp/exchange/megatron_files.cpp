@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "nn/tensor_region.h"
 
 namespace mcpp {
 namespace {
@@ -198,11 +197,8 @@ Tensor MegatronRanks::read(std::string_view name, const Box& part, DType dtype, 
   }
   if (part.shape == tensor.shape) return full;
   Tensor result = Tensor::empty(part.shape, dtype, device, MemoryClass::Other);
-  const i64 size = size_of(dtype);
-  for_each_run(full_region(full_box(tensor.shape)), full_region(part), [&](i64 from, i64 to, i64 count) {
-    std::memcpy(static_cast<std::byte*>(result.raw()) + to * size,
-                static_cast<const std::byte*>(full.raw()) + from * size, static_cast<std::size_t>(count * size));
-  });
+  copy_box(full_box(tensor.shape), static_cast<const std::byte*>(full.raw()), part,
+           static_cast<std::byte*>(result.raw()), size_of(dtype));
   return result;
 }
 

@@ -97,16 +97,8 @@ AlertSink::AlertSink(const LoggingConfig& config, std::string run, StoredRef<Log
     receivers_.push_back(std::make_unique<BackgroundDelivery>("logging.alert_command", run_command, log, limits));
   }
   if (!config.alert_webhook.empty()) {
-    const auto post = [url = resolve_webhook(config.alert_webhook),
-                       client = std::make_shared<HttpClient>()](const std::string& message) {
-      const HttpResponse response = client->send({.method = "POST",
-                                                  .url = url,
-                                                  .headers = {"Content-Type: application/json"},
-                                                  .body = message,
-                                                  .timeout_seconds = kPostTimeout});
-      if (response.is_success()) return Result{};
-      return Result{response.is_retryable() ? Outcome::Retry : Outcome::Rejected, response.describe()};
-    };
+    const auto post = [url = resolve_webhook(config.alert_webhook), client = std::make_shared<HttpClient>()](
+                          const std::string& message) { return post_json(*client, url, {}, message, kPostTimeout); };
     receivers_.push_back(std::make_unique<BackgroundDelivery>("logging.alert_webhook", post, log, limits));
   }
 }

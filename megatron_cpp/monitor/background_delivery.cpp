@@ -96,4 +96,17 @@ void BackgroundDelivery::report(const Result& result) {
   }
 }
 
+BackgroundDelivery::Result post_json(HttpClient& client, const std::string& url, std::vector<std::string> headers,
+                                     std::string body, double timeout_seconds) {
+  headers.push_back("Content-Type: application/json");
+  const HttpResponse response = client.send({.method = "POST",
+                                             .url = url,
+                                             .headers = std::move(headers),
+                                             .body = std::move(body),
+                                             .timeout_seconds = timeout_seconds});
+  using Outcome = BackgroundDelivery::Outcome;
+  if (response.is_success()) return {};
+  return {response.is_retryable() ? Outcome::Retry : Outcome::Rejected, response.describe()};
+}
+
 }  // namespace mcpp

@@ -6,7 +6,9 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "base/io/http_client.h"
 #include "base/log.h"
 #include "base/stored_ref.h"
 
@@ -63,5 +65,9 @@ class BackgroundDelivery {
   bool is_failing_ = false;  // the last delivery failed, and a warning has been logged
   std::thread thread_;       // last member: uses all of the above
 };
+
+/// Posts a JSON message. Messages that the receiver may accept later are to be retried.
+BackgroundDelivery::Result post_json(HttpClient& client, const std::string& url, std::vector<std::string> headers,
+                                     std::string body, double timeout_seconds);
 
 }  // namespace mcpp

@@ -86,16 +86,8 @@ std::pair<int, const char*> severity_of(const RunEvent& event) {
 /// Posts a message: the path, a newline, and the body.
 BackgroundDelivery::Result post(HttpClient& client, const OtlpTarget& target, const std::string& message) {
   const std::size_t end = message.find('\n');
-  HttpRequest request{.method = "POST",
-                      .url = target.endpoint + message.substr(0, end),
-                      .headers = target.headers,
-                      .body = message.substr(end + 1),
-                      .timeout_seconds = kRequestTimeout};
-  request.headers.push_back("Content-Type: application/json");
-  const HttpResponse response = client.send(request);
-  using Outcome = BackgroundDelivery::Outcome;
-  if (response.is_success()) return {};
-  return {response.is_retryable() ? Outcome::Retry : Outcome::Rejected, response.describe()};
+  return post_json(client, target.endpoint + message.substr(0, end), target.headers, message.substr(end + 1),
+                   kRequestTimeout);
 }
 
 }  // namespace

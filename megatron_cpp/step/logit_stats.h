@@ -29,6 +29,7 @@ class LogitStats {
   LogitStats(const ModelConfig& config, const OptimizerConfig& optimizer, std::span<GPTModel* const> models,
              Communicator& world, Device& device);
 
+  bool has_clip() const { return has_clip_; }
   /// Selects whether the logits of the next passes are recorded, and clears earlier ones. Must be identical on all
   /// ranks.
   void record(bool is_recording);

@@ -60,7 +60,6 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       partial_gradients_(buffers(), {*parallel_.tp, parallel_.embedding.get()}),
       routers_(context.config, models(), parallel_.world, device_),
       logits_(context.config, optimizer, models(), parallel_.world, device_),
-      has_qk_clip_(optimizer.qk_clip),
       totals_(Tensor::zeros({2 + 2 * context.config.mtp_num_layers + 1}, DType::F64, device_, MemoryClass::Other)),
       step_scalars_(Tensor::zeros({kMtpTotals + totals_.numel() - 2}, DType::F64, device_, MemoryClass::Other)),
       step_readback_(make_async_readback(device_, step_scalars_.numel())),
@@ -183,7 +182,7 @@ void TrainingState::set_exact_reduction(bool is_exact) {
 void TrainingState::backward(std::span<const MicroBatch> batches, double loss_grad_factor) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
   routers_.clear();
-  logits_.record(records_logits_ || has_qk_clip_);
+  logits_.record(records_logits_ || logits_.has_clip());
   tokens_ = tokens_of_global_batch(batches);
   grad_scale_ = is_outcome_pending_ ? loss_scale_.expected_factor(tokens_) : loss_scale_.factor(tokens_);
   {
@@ -246,7 +245,8 @@ void TrainingState::update(const StepOptions& options) {
 RowScales TrainingState::clip_logits() {
   logits_.max_over_ranks();
   RowScales scales;
-  if (has_qk_clip_ && std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor])) scales = logits_.clip();
+  if (logits_.has_clip() && std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor]))
+    scales = logits_.clip();
   layer_logits_ = logits_.layers();
   return scales;
 }

@@ -175,7 +175,7 @@ class TrainingState {
   PartialGradients partial_gradients_;
   RouterStats routers_;
   LogitStats logits_;
-  bool has_qk_clip_, records_logits_ = false;
+  bool records_logits_ = false;
   std::vector<LayerLogits> layer_logits_;  // of the last update()
   Tensor totals_;                          // fp64, see loss_totals()
   Tensor step_scalars_;  // fp64, of the last update: StepScalars, StopRequest, and whether any rank aborted

@@ -55,7 +55,7 @@ TEST(PickleTest, RecordsObjectsWithoutCreatingThem) {
 }
 
 TEST(PickleTest, RejectsUnknownClassesByName) {
-  // What pickle.dumps() writes for an object whose __reduce__ returns (os.system, ("id",)).
+  // pickle.dumps() writes these bytes for an object whose __reduce__ returns (os.system, ("id",)).
   EXPECT_CONTAINS(error_with("cposix\nsystem\nX\2\0\0\0id\x85R."s), "x.pkl: pickle byte 2: refers to posix.system");
   EXPECT_CONTAINS(error_with("cos\nsystem\nX\2\0\0\0id\x85R."s), "os.system, which is not a class of checkpoints");
   EXPECT_CONTAINS(error_with("cbuiltins\neval\nX\1\0\0\0"
