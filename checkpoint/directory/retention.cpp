@@ -110,7 +110,7 @@ std::vector<Path> find_outdated(const Path& folder, const Retention& retention) 
     if (newest.contains(directory)) return true;
     const i64 interval = retention.save_retain_interval;
     const bool retained = interval > 0 && iteration_in(directory) % interval == 0;
-    return retained || directory == *latest;
+    return retained || directory == *latest || directory == retention.in_use;
   });
   return all;
 }

@@ -19,6 +19,7 @@ struct Retention {
   /// named by `latest` belong to a different run: they are neither counted nor removed. If empty, all checkpoints
   /// count.
   std::string owner_name = {};
+  Path in_use = {};  ///< checkpoint that is being read and therefore kept; empty = none
 };
 
 /// Infix between the name of an entry that is being written or removed and the process tag.

@@ -136,18 +136,21 @@ void show(const Config& config, const DataShowOptions& options, const Dataset& d
   const Tokenizer* decoder = tokenizer ? &*tokenizer : nullptr;
   const bool is_in_stage = config.stage && options.split == "train";
   const i64 first_sample = is_in_stage ? config.stage->first_sample : 0;
-  if (options.sample >= 0) {
-    log.info(to_text(show_sample(dataset, options.sample - first_sample, decoder)));
-    return;
-  }
-  const i64 iteration = options.iteration - (is_in_stage ? config.stage->first_iteration : 0);
-  const std::vector<BatchSizeStep> sizes = config.batch_sizes();
-  const std::optional<i64> consumed = samples_before(sizes, iteration, dataset.size() - 1);
-  check_input(consumed.has_value(), "--iteration=", options.iteration, ": the ", options.split,
-              " data of this configuration has ", dataset.size(), " samples, which are ",
-              full_batches(sizes, dataset.size()).iterations, " iterations");
-  for (const SampleView& view : show_batch(dataset, *consumed, batch_size_at(sizes, *consumed), decoder))
+  const auto log_view = [&](SampleView view) {
+    view.sample += first_sample;  // counted over all stages, as --sample
     log.info(to_text(view));
+  };
+  check_input(options.sample < first_sample + dataset.size(), "--sample=", options.sample, ": the ", options.split,
+              " data of this configuration has ", first_sample + dataset.size(), " samples");
+  if (options.sample >= 0) return log_view(show_sample(dataset, options.sample - first_sample, decoder));
+  const i64 first_iteration = is_in_stage ? config.stage->first_iteration : 0;
+  const std::vector<BatchSizeStep> sizes = config.batch_sizes();
+  const std::optional<i64> consumed = samples_before(sizes, options.iteration - first_iteration, dataset.size() - 1);
+  check_input(consumed.has_value(), "--iteration=", options.iteration, ": the ", options.split,
+              " data of this configuration has ", first_sample + dataset.size(), " samples, which are ",
+              first_iteration + full_batches(sizes, dataset.size()).iterations, " iterations");
+  for (SampleView& view : show_batch(dataset, *consumed, batch_size_at(sizes, *consumed), decoder))
+    log_view(std::move(view));
 }
 
 ExitCode show_data(Arguments args, Log& log) {

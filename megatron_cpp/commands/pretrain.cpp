@@ -93,9 +93,12 @@ void check_start(const std::vector<PlannedRun>& stages, const World& world, cons
   }
 }
 
-/// Opens the datasets of all stages but the first before a run begins, so that none of them fails after days.
+/// Opens the datasets of all stages after the one in which the run starts, so that none of them fails after days.
 void check_later_stages(const std::vector<PlannedRun>& stages, const World& world, const Log& log) {
-  for (const PlannedRun& stage : std::span(stages).subspan(1)) {
+  std::vector<Config> configs;
+  for (const PlannedRun& stage : stages) configs.push_back(stage.config);
+  const std::size_t first = stage_at(configs, newest_own_iteration(configs[0].checkpoint, world.ranks, log));
+  for (const PlannedRun& stage : std::span(stages).subspan(first + 1)) {
     log.info(stage.config.stage->title());
     identify_datasets(stage.config, world.ranks);
     check_data(stage.config, world, log);
@@ -143,8 +146,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
     describe_and_check(stage.config, world_size, options.world_size > 0, world, log);
   if (options.world_size == 0) check_save_folders(*config, world.ranks);
   if (options.dry_run) return dry_run(stages, options, world, log);
-  if (stages.size() > 1 && newest_own_iteration(config->checkpoint, world.ranks, log) == 0)
-    check_later_stages(stages, world, log);
+  if (stages.size() > 1) check_later_stages(stages, world, log);
   const bool saves = !config->checkpoint.save.empty();
   std::atomic<bool> is_training = false;
   const SignalWatch signals(world.board, [&](int signal) {  // before any thread is started

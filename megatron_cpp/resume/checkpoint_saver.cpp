@@ -98,6 +98,7 @@ SaveTarget CheckpointSaver::target(bool is_local, SaveObserver observer) const {
                     .retention = {.keep_latest_k = checkpoint.keep_latest_k,
                                   .save_retain_interval = checkpoint.save_retain_interval,
                                   .keeps_rollback_targets = run_.config.can_roll_back()}};
+  if (in_use_) target.retention.in_use = in_use_();
   if (is_local) target = local_target(checkpoint, run_.world());
   target.lock = is_local ? local_lock_.get() : lock_;
   target.observer = std::move(observer);

@@ -28,6 +28,8 @@ class CheckpointSaver {
 
   /// Sets a function that is called, on all ranks, with each checkpoint of checkpoint.save when it is complete.
   void set_listener(std::function<void(const Path& checkpoint)> listener) { listener_ = std::move(listener); }
+  /// Sets a function that returns the checkpoint that is being read, which saves do not remove. Needed on rank 0 only.
+  void set_reader(std::function<Path()> in_use) { in_use_ = std::move(in_use); }
 
   /// Returns true if a save is due after this iteration.
   bool is_due(i64 iteration) const;
@@ -77,6 +79,7 @@ class CheckpointSaver {
   HostStaging staging_;
   InFlight in_flight_;
   std::function<void(const Path&)> listener_;
+  std::function<Path()> in_use_;
   Lineage lineage_;      ///< lineage of the checkpoints that this run saves
   i64 saved_iteration_;  ///< last iteration saved, or being saved, to checkpoint.save
 };

@@ -102,11 +102,14 @@ void check_fixed_in_stage(const Config& saved, const Config& now, const std::str
 void check_text_starts(const Config& config, const StageProgress& saved, const std::vector<std::vector<i64>>& starts) {
   if (!config.stage || saved.number == 0 || starts.empty()) return;
   const std::vector<i64>& now = starts.at(static_cast<std::size_t>(saved.number - 1));
+  check_input(saved.text_starts.size() == now.size(), config.checkpoint.save, ": stage ", saved.number, " began with ",
+              saved.text_starts.size(), " datasets, and its data_path has ", now.size(),
+              " now; set it back, or end this stage at the iteration of the checkpoint and add another stage");
   check_input(saved.text_starts == now, config.checkpoint.save, ": stage ", saved.number,
               " began to read its datasets at tokens ", numbers_text(saved.text_starts), ", and now begins at ",
               numbers_text(now),
-              " (-1: repeat_data), because data or sequence length of earlier stages, or repeat_data, changed; set "
-              "them back");
+              " (-1: repeat_data), because its datasets, repeat_data, or data or sequence length of earlier stages "
+              "changed; set them back");
 }
 
 void set_schedule_lengths(const SavedStage& stage, Config& saved, Config& now) {

@@ -1,5 +1,6 @@
 #include "megatron_cpp/train/huggingface_exports.h"
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 
@@ -18,7 +19,7 @@ HuggingfaceExports::HuggingfaceExports(const Config& config, StoredRef<Log> log)
 }
 
 HuggingfaceExports::~HuggingfaceExports() {
-  finish();
+  if (work_.valid()) work_.wait();
 }
 
 bool HuggingfaceExports::is_due(i64 iteration) const {
@@ -26,8 +27,22 @@ bool HuggingfaceExports::is_due(i64 iteration) const {
   return interval > 0 && iteration > 0 && iteration % interval == 0;
 }
 
+bool HuggingfaceExports::is_idle_within(double seconds) const {
+  return !work_.valid() || work_.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
+}
+
+Path HuggingfaceExports::in_use() const {
+  return is_idle_within(0) ? Path() : checkpoint_;
+}
+
 void HuggingfaceExports::start(const Path& checkpoint) {
-  finish();
+  if (!is_idle_within(config_.parallel.distributed_timeout_minutes * 60 / 2)) {
+    log_.warn(str(checkpoint.string(), " is not exported, because the export of ", checkpoint_.string(),
+                  " is still in flight; increase checkpoint.export_hf_interval, or use `megatron_cpp checkpoint "
+                  "export-hf`"));
+    return;
+  }
+  checkpoint_ = checkpoint;
   work_ = std::async(std::launch::async, [this, checkpoint] {
     try {
       run(checkpoint);
@@ -36,10 +51,6 @@ void HuggingfaceExports::start(const Path& checkpoint) {
                     "; `megatron_cpp checkpoint export-hf` repeats it"));
     }
   });
-}
-
-void HuggingfaceExports::finish() {
-  if (work_.valid()) work_.get();
 }
 
 void HuggingfaceExports::run(const Path& checkpoint) const {

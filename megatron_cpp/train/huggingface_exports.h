@@ -24,17 +24,20 @@ class HuggingfaceExports {
 
   /// Returns true if the checkpoint of this iteration is exported.
   bool is_due(i64 iteration) const;
-  /// Starts to export a checkpoint, after the previous export is complete.
+  /// Starts to export a checkpoint. If the previous export is in flight, waits for it, for at most half of
+  /// parallel.distributed_timeout_minutes, because other ranks wait, too; then logs a warning and exports nothing.
   void start(const Path& checkpoint);
-  /// Waits for the export in flight. Call it before a save, which may remove the checkpoint that is being exported and
-  /// then fails the export.
-  void finish();
+  /// Returns the checkpoint that is being exported, which must not be removed; empty if there is none.
+  Path in_use() const;
 
  private:
   void run(const Path& checkpoint) const;
+  /// Returns true if no export is in flight after at most `seconds`.
+  bool is_idle_within(double seconds) const;
 
   const Config& config_;
   const Log& log_;
+  Path checkpoint_;         ///< checkpoint of the newest export
   std::future<void> work_;  // last member: uses all of the above
 };
 

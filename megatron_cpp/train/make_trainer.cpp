@@ -58,17 +58,17 @@ std::unique_ptr<HuggingfaceExports> start_exports(const Config& config, Checkpoi
     if (signals.received() == 0 && exports->is_due(*iteration_of(checkpoint.filename().string())))
       exports->start(checkpoint);
   });
+  saver.set_reader([exports = exports.get()] { return exports->in_use(); });
   return exports;
 }
 
 }  // namespace
 
 StartedTraining make_trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log,
-                             const std::optional<PredictedStep>& predicted, bool is_continued) {
+                             const std::optional<PredictedStep>& predicted, const FolderLock* lock, bool is_continued) {
   Communicator& world = session.parallel.world;
   TrainerParts parts;
-  // First find errors that would otherwise end the run at its first save, log line or trace.
-  parts.lock = lock_save_folder(config, session, log);
+  // First find errors that would otherwise end the run at its first log line or trace.
   parts.logger = std::make_unique<TrainingLogger>(config, session, log, predicted);
   parts.trace = std::make_unique<TraceWindow>(std::cref(config.logging), config.profile_path(), session, log);
   parts.logger->find_peak();  // before the model, because measuring takes memory that the model needs
@@ -82,8 +82,7 @@ StartedTraining make_trainer(const Config& config, Session& session, const Signa
   const TrainingProgress& progress = parts.progress;
   if (!can_start(config, progress, is_continued)) return {.trainer = nullptr, .iteration = progress.iteration};
   parts.end = config.training_end(progress.iteration, progress.consumed_samples);
-  parts.saver =
-      std::make_unique<CheckpointSaver>(run, std::cref(*parts.state), progress, parts.sources, parts.lock.get());
+  parts.saver = std::make_unique<CheckpointSaver>(run, std::cref(*parts.state), progress, parts.sources, lock);
   parts.exports = start_exports(config, *parts.saver, world, signals, log);
 
   const SharedIndexRanks index_ranks(world, *session.node, [&] { return signals.received(); });

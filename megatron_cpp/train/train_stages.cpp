@@ -1,6 +1,8 @@
 #include "megatron_cpp/train/train_stages.h"
 
+#include "checkpoint/directory/lock.h"
 #include "megatron_cpp/config/stages.h"
+#include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
 
 namespace mcpp {
@@ -24,10 +26,13 @@ ExitCode train_stages(const std::vector<PlannedRun>& stages, const World& world,
   std::size_t stage =
       stages.size() > 1 ? stage_at(configs, newest_own_iteration(configs[0].checkpoint, world.ranks, log)) : 0;
   bool is_continued = false;
+  std::optional<std::unique_ptr<FolderLock>> lock;  // held between stages, too; null on ranks other than 0
   while (true) {
     const Config config = is_continued ? continued(configs[stage]) : configs[stage];
     Session session = initialize(config, world);
-    const StartedTraining started = make_trainer(config, session, signals, log, stages[stage].predicted, is_continued);
+    if (!lock) lock = lock_save_folder(config, session, log);
+    const StartedTraining started =
+        make_trainer(config, session, signals, log, stages[stage].predicted, lock->get(), is_continued);
     if (!started.trainer) {  // a different checkpoint than the newest one was loaded
       stage = stage_at(configs, started.iteration);
       continue;

@@ -216,11 +216,6 @@ void Trainer::save(SaveReason reason) {
   const TimedRange range(run_.session.profiler.get(), "save-checkpoint", Detail::Phase);
   sync_gemm_algos(run_.config.device, *run_.session.device, run_.world());
   check_before_save();
-  // The save may remove the checkpoint that is being exported. After a signal, the time may suffice only for the save.
-  if (run_.config.checkpoint.export_hf_interval > 0 && signal() == 0) {
-    saver_.finish();  // starts the export of its checkpoint
-    if (parts_.exports) parts_.exports->finish();
-  }
   const SaveObserver observer = faults_.observer(progress_.iteration);
   const bool is_unfinished = reason == SaveReason::Stop && progress_.iteration < parts_.end.iterations;
   const bool is_end_of_stage = !is_unfinished && !is_last_stage();  // every run with these stages saves there

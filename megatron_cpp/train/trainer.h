@@ -21,7 +21,6 @@ namespace mcpp {
 
 /// Parts of a training run. Each part may refer to the parts above it.
 struct TrainerParts {
-  std::unique_ptr<FolderLock> lock;  ///< lock of checkpoint.save; null on ranks other than 0
   std::unique_ptr<TrainingLogger> logger;
   std::unique_ptr<TraceWindow> trace;
   DataProvenance sources;
@@ -141,10 +140,10 @@ struct StartedTraining {
 };
 
 /// Builds all parts of a run from `config` and resumes from the newest checkpoint, if there is one. Rank 0 logs.
-/// `predicted` is the planner's prediction of a step, to be compared with the measured steps, if requested. If
-/// `is_continued`, the stage before that of `config` has just ended in this process. References must outlive the
-/// trainer. Collective.
+/// `predicted` is the planner's prediction of a step, to be compared with the measured steps, if requested. `lock`
+/// is the lock of checkpoint.save, on the rank that holds it. If `is_continued`, the stage before that of `config` has
+/// just ended in this process. References must outlive the trainer. Collective.
 StartedTraining make_trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log,
-                             const std::optional<PredictedStep>& predicted, bool is_continued = false);
+                             const std::optional<PredictedStep>& predicted, const FolderLock* lock, bool is_continued);
 
 }  // namespace mcpp
