@@ -116,33 +116,80 @@ TEST_F(StagesTest, EachStageUsesItsSettings) {
   EXPECT_CONTAINS(run_ok({"checkpoint", "show", at("run")}), str(kFirst * 8 * 32 + kSecond * 4 * 32 + kThird * 8 * 64));
 }
 
-/// Kills alternate between a random time and a point of a step or a save, also at the boundaries of stages.
-TEST_F(StagesTest, IsBitwiseIdenticalWhenKilledAtAnyTime) {
+constexpr int kKills = 30;
+constexpr std::array kKillPoints{"step",          "before_files",  "after_files", "before_manifest",
+                                 "before_rename", "before_latest", "before_prune"};
+
+/// Returns the arguments that kill `rank` at a random point of an iteration or of its save. Points of a save that only
+/// rank 0 reaches are drawn only for rank 0.
+std::vector<std::string> random_kill(std::mt19937& random, i64 iteration, unsigned rank) {
+  const std::size_t points = rank == 0 ? kKillPoints.size() : 3;
+  return {"--fault_injection.kind=kill", "--fault_injection.iterations=0",
+          str("--fault_injection.iteration=", iteration), str("--fault_injection.rank=", rank),
+          str("--fault_injection.point=", kKillPoints[random() % points])};
+}
+
+/// Half of the kills are at the end of a stage or at the first step of the next one.
+TEST_F(StagesTest, IsBitwiseIdenticalWhenKilledThirtyTimes) {
   const Strings keys{"--checkpoint.save_interval=3", "--checkpoint.keep_latest_k=2"};
   train("whole", keys);
-  constexpr std::array kPoints{"before_files", "after_files", "before_manifest", "before_rename", "before_latest",
-                               "before_prune", "step"};
   std::mt19937 random(7);
-  for (int round = 0; round < 3; ++round) {
+  for (int kills = 0, round = 0; kills < kKills; ++round) {
+    ASSERT_LT(round, kKills);
     const std::string save = str("killed", round);
-    i64 kills = 0;
     for (i64 iteration = 1 + static_cast<i64>(random() % 4); iteration <= kAll;
          iteration += 1 + static_cast<i64>(random() % 5)) {
-      // Every other kill is at the end of a stage or at the first step of the next one.
       i64 at = iteration;
       if (random() % 2 == 0) at = (iteration <= kFirst ? kFirst : kFirst + kSecond) + static_cast<i64>(random() % 2);
       Strings args = keys;
-      args.insert(args.end(), {"--fault_injection.kind=kill", "--fault_injection.iterations=0",
-                               str("--fault_injection.iteration=", at),
-                               str("--fault_injection.point=", kPoints[random() % kPoints.size()])});
+      for (const std::string& word : random_kill(random, at, 0)) args.push_back(word);
       kills += run(pretrain(save, args)).code == -SIGKILL;
     }
-    EXPECT_GT(kills, 0);
     train(save, keys);
     expect_same_checkpoint("whole", save);
     EXPECT_EQ(losses(save, kAll), losses("whole", kAll)) << save;
     EXPECT_EQ(records(save, "validation").size(), records("whole", "validation").size()) << save;
     EXPECT_EQ(records(save, [](const nlohmann::json& line) { return line.value("event", "") == "stage"; }).size(), 3u);
+  }
+}
+
+/// Every start has a random layout, on one or two ranks.
+TEST_F(StagesTest, LosesNothingWhenKilledThirtyTimesOnRandomLayouts) {
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "needs mpirun";
+  const std::vector<Strings> layouts{{},
+                                     {"--parallel.tensor_model_parallel_size=2"},
+                                     {"--parallel.tensor_model_parallel_size=2", "--parallel.sequence_parallel"},
+                                     {"--parallel.pipeline_model_parallel_size=2"},
+                                     {"--parallel.context_parallel_size=2"},
+                                     {"--parallel.zero_stage=1", "--training.micro_batch_size=2"},
+                                     {"--parallel.zero_stage=3", "--training.micro_batch_size=2"}};
+  const Strings keys{"--checkpoint.save_interval=1", "--checkpoint.keep_latest_k=3"};
+  train("whole", keys);
+  const std::vector<double> expected = losses("whole", kAll);
+  std::mt19937 random(11);
+  const auto start = [&](const std::string& save, i64 kill_iteration) {
+    const std::size_t layout = random() % layouts.size();
+    const unsigned ranks = layout == 0 ? 1 : 2;
+    Strings args = pretrain(save, keys);
+    args.insert(args.end(), layouts[layout].begin(), layouts[layout].end());
+    if (kill_iteration > 0)
+      for (const std::string& word : random_kill(random, kill_iteration, static_cast<unsigned>(random()) % ranks))
+        args.push_back(word);
+    return ranks == 1 ? run(args) : run_on(2, args);
+  };
+  for (int kills = 0, round = 0; kills < kKills; ++round) {
+    ASSERT_LT(round, kKills);
+    const std::string save = str("killed", round);
+    for (bool is_killed = true; is_killed && kills < kKills;) {
+      const i64 next = 1 + std::ssize(records(save, "train")) + static_cast<i64>(random() % 3);
+      is_killed = start(save, next).code != 0;
+      kills += is_killed;
+    }
+    const Outcome outcome = start(save, 0);
+    ASSERT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    const std::vector<double> found = losses(save, kAll);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-5) << save << " " << i;
   }
 }
 
@@ -262,7 +309,8 @@ TEST_F(StagesTest, DryRunAndDataShowDescribeStages) {
   };
   EXPECT_CONTAINS(show("--iteration=8"), "stages: 3");
   EXPECT_EQ(show("--iteration=8"), show("--iteration=8"));
-  EXPECT_CONTAINS(show("--sample=56"), "sample 0: ");  // the first sample of the second stage
+  EXPECT_CONTAINS(show("--sample=56"), "sample 56: ");  // the first sample of the second stage
+  EXPECT_CONTAINS(show("--iteration=8"), "sample 59: ");
   EXPECT_NE(show("--iteration=8"), show("--iteration=7"));
   EXPECT_CONTAINS(refusal({"data", "show", (root() / "run.toml").string(), "--checkpoint.save=unused", "--sample=0",
                            "--split=valid", "--stage=x"}),
