@@ -7,17 +7,12 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "checkpoint/format/zip_records.h"
 
 namespace mcpp {
 namespace {
 
-// Signatures and sizes of records, from the ZIP specification (APPNOTE.TXT).
-constexpr u32 kLocalSignature = 0x04034b50, kEntrySignature = 0x02014b50, kEndSignature = 0x06054b50,
-              kEnd64Signature = 0x06064b50, kLocatorSignature = 0x07064b50;
-constexpr u64 kLocalSize = 30, kEntrySize = 46, kEndSize = 22, kEnd64Size = 56, kLocatorSize = 20;
 constexpr u64 kMaxComment = 0xffff;
-constexpr u32 kIn64BitField = 0xffffffff;  // the value is in the ZIP64 field
-constexpr u16 kZip64Field = 1;
 constexpr u16 kEncrypted = 1;
 constexpr u64 kMaxEntries = 10'000'000;
 
@@ -34,7 +29,7 @@ class DirectoryParser {
     const Directory directory = find_directory();
     require(directory.offset <= bytes_.size() && directory.size <= bytes_.size() - directory.offset,
             "the list of entries is beyond the end");
-    require(directory.entries <= kMaxEntries && directory.entries <= directory.size / kEntrySize,
+    require(directory.entries <= kMaxEntries && directory.entries <= directory.size / zip::kEntrySize,
             "the list of entries is too short for ", directory.entries, " entries");
     std::vector<ZipEntry> entries;
     u64 at = directory.offset;
@@ -61,17 +56,17 @@ class DirectoryParser {
   }
 
   Directory find_directory() const {
-    require(bytes_.size() >= kEndSize, "it is too short");
-    const u64 last = bytes_.size() - kEndSize, first = last > kMaxComment ? last - kMaxComment : 0;
+    require(bytes_.size() >= zip::kEndSize, "it is too short");
+    const u64 last = bytes_.size() - zip::kEndSize, first = last > kMaxComment ? last - kMaxComment : 0;
     u64 at = last;
-    while (number<u32>(at) != kEndSignature || number<u16>(at + 20) != bytes_.size() - at - kEndSize) {
+    while (number<u32>(at) != zip::kEndSignature || number<u16>(at + 20) != bytes_.size() - at - zip::kEndSize) {
       require(at > first, "it has no end record; the file may be truncated");
       --at;
     }
     Directory directory{.offset = number<u32>(at + 16), .size = number<u32>(at + 12), .entries = number<u16>(at + 10)};
-    if (at < kLocatorSize || number<u32>(at - kLocatorSize) != kLocatorSignature) return directory;
-    const auto end64 = number<u64>(at - kLocatorSize + 8);
-    require(end64 <= bytes_.size() - kEnd64Size && number<u32>(end64) == kEnd64Signature,
+    if (at < zip::kLocatorSize || number<u32>(at - zip::kLocatorSize) != zip::kLocatorSignature) return directory;
+    const auto end64 = number<u64>(at - zip::kLocatorSize + 8);
+    require(end64 <= bytes_.size() - zip::kEnd64Size && number<u32>(end64) == zip::kEnd64Signature,
             "its ZIP64 end record is missing");
     return {.offset = number<u64>(end64 + 48), .size = number<u64>(end64 + 40), .entries = number<u64>(end64 + 32)};
   }
@@ -81,10 +76,10 @@ class DirectoryParser {
     while (field + 4 <= end) {
       const u64 size = number<u16>(field + 2), data = field + 4;
       require(data + size <= end, "an entry has a malformed extra field");
-      if (number<u16>(field) == kZip64Field) {
+      if (number<u16>(field) == zip::kZip64Field) {
         u64 at = data;
         for (u64* value : values) {
-          if (*value != kIn64BitField) continue;
+          if (*value != zip::kIn64BitField) continue;
           require(at + sizeof(u64) <= data + size, "an entry lacks a 64-bit size or offset");
           *value = number<u64>(at);
           at += sizeof(u64);
@@ -97,23 +92,25 @@ class DirectoryParser {
 
   /// Parses the entry at `at`, and moves `at` to the next one.
   ZipEntry parse_entry(u64& at, u64 end, u64 data_end) const {
-    require(at + kEntrySize <= end && number<u32>(at) == kEntrySignature, "the list of entries is malformed");
+    require(at + zip::kEntrySize <= end && number<u32>(at) == zip::kEntrySignature, "the list of entries is malformed");
     const u64 name_size = number<u16>(at + 28), extra_size = number<u16>(at + 30), comment_size = number<u16>(at + 32);
-    const u64 next = at + kEntrySize + name_size + extra_size + comment_size;
+    const u64 next = at + zip::kEntrySize + name_size + extra_size + comment_size;
     require(next <= end, "the list of entries is malformed");
-    ZipEntry entry{.name = text(at + kEntrySize, name_size), .bytes = {}, .checksum = number<u32>(at + 16)};
+    ZipEntry entry{.name = text(at + zip::kEntrySize, name_size), .bytes = {}, .checksum = number<u32>(at + 16)};
     require(number<u16>(at + 10) == 0, entry.name, " is compressed; torch.save does not compress");
     require((number<u16>(at + 8) & kEncrypted) == 0, entry.name, " is encrypted");
     u64 stored = number<u32>(at + 20), size = number<u32>(at + 24), local = number<u32>(at + 42);
-    read_zip64(at + kEntrySize + name_size, at + kEntrySize + name_size + extra_size,
+    read_zip64(at + zip::kEntrySize + name_size, at + zip::kEntrySize + name_size + extra_size,
                std::array<u64*, 3>{&size, &stored, &local});
     require(stored == size, entry.name, " has two different sizes");
-    require(local <= data_end && kLocalSize <= data_end - local && number<u32>(local) == kLocalSignature, entry.name,
-            " has an invalid offset");
-    const u64 local_name = number<u16>(local + 26), begin = local + kLocalSize + local_name + number<u16>(local + 28);
+    require(local <= data_end && zip::kLocalSize <= data_end - local && number<u32>(local) == zip::kLocalSignature,
+            entry.name, " has an invalid offset");
+    const u64 local_name = number<u16>(local + 26),
+              begin = local + zip::kLocalSize + local_name + number<u16>(local + 28);
     require(begin <= data_end && size <= data_end - begin, entry.name, " has ", size,
             " bytes, which reach beyond the end");
-    require(text(local + kLocalSize, local_name) == entry.name, entry.name, " has a different name before its data");
+    require(text(local + zip::kLocalSize, local_name) == entry.name, entry.name,
+            " has a different name before its data");
     entry.bytes = bytes_.subspan(begin, size);
     at = next;
     return entry;
@@ -165,7 +162,7 @@ bool is_zip_archive(std::span<const std::byte> bytes) {
   u32 signature = 0;
   if (bytes.size() < sizeof(signature)) return false;
   std::memcpy(&signature, bytes.data(), sizeof(signature));
-  return signature == kLocalSignature;
+  return signature == zip::kLocalSignature;
 }
 
 }  // namespace mcpp

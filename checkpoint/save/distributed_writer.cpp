@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/check.h"
+#include "checkpoint/format/zip_records.h"
 
 namespace mcpp {
 namespace {
@@ -65,8 +66,8 @@ class ZipBuilder {
         .checksum = static_cast<u32>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size())),
         .size = bytes.size(),
         .offset = position_};
-    std::string text =
-        number<u32>(0x04034b50) + common(entry, sizes_field(entry, false)) + entry.name + sizes_field(entry, false);
+    std::string text = number<u32>(zip::kLocalSignature) + common(entry, sizes_field(entry, false)) + entry.name +
+                       sizes_field(entry, false);
     position_ += text.size() + bytes.size();
     entries_.push_back(entry);
     return text;
@@ -76,16 +77,20 @@ class ZipBuilder {
     std::string directory;
     for (const Entry& entry : entries_) {
       const std::string field = sizes_field(entry, true);
-      directory += number<u32>(0x02014b50) + number<u16>(45) + common(entry, field) + number<u16>(0) + number<u16>(0) +
-                   number<u16>(0) + number<u32>(0) + number<u32>(0xffffffff) + entry.name + field;
+      directory += number<u32>(zip::kEntrySignature) + number<u16>(zip::kZip64Version) + common(entry, field) +
+                   number<u16>(0) + number<u16>(0) + number<u16>(0) + number<u32>(0) + number<u32>(zip::kIn64BitField) +
+                   entry.name + field;
     }
     const u64 count = entries_.size(), after = position_ + directory.size();
-    std::string text = directory + number<u32>(0x06064b50) + number<u64>(44) + number<u16>(45) + number<u16>(45) +
-                       number<u32>(0) + number<u32>(0) + number<u64>(count) + number<u64>(count) +
-                       number<u64>(directory.size()) + number<u64>(position_);
-    text += number<u32>(0x07064b50) + number<u32>(0) + number<u64>(after) + number<u32>(1);
-    return text + number<u32>(0x06054b50) + number<u32>(0) + number<u16>(0xffff) + number<u16>(0xffff) +
-           number<u32>(0xffffffff) + number<u32>(0xffffffff) + number<u16>(0);
+    // The size of this record excludes its signature and the size itself.
+    std::string text = directory + number<u32>(zip::kEnd64Signature) + number<u64>(zip::kEnd64Size - 12) +
+                       number<u16>(zip::kZip64Version) + number<u16>(zip::kZip64Version) + number<u32>(0) +
+                       number<u32>(0) + number<u64>(count) + number<u64>(count) + number<u64>(directory.size()) +
+                       number<u64>(position_);
+    text += number<u32>(zip::kLocatorSignature) + number<u32>(0) + number<u64>(after) + number<u32>(1);
+    return text + number<u32>(zip::kEndSignature) + number<u32>(0) + number<u16>(zip::kIn64BitCount) +
+           number<u16>(zip::kIn64BitCount) + number<u32>(zip::kIn64BitField) + number<u32>(zip::kIn64BitField) +
+           number<u16>(0);
   }
 
  private:
@@ -100,15 +105,15 @@ class ZipBuilder {
   }
   /// Returns the ZIP64 field with the sizes and, in the directory, the offset.
   static std::string sizes_field(const Entry& entry, bool has_offset) {
-    std::string text =
-        number<u16>(1) + number<u16>(has_offset ? 24 : 16) + number<u64>(entry.size) + number<u64>(entry.size);
+    std::string text = number<u16>(zip::kZip64Field) + number<u16>(has_offset ? 24 : 16) + number<u64>(entry.size) +
+                       number<u64>(entry.size);
     return has_offset ? text + number<u64>(entry.offset) : text;
   }
   /// Returns the members that both kinds of headers have, from the required version to the length of the fields.
   static std::string common(const Entry& entry, const std::string& field) {
-    return number<u16>(45) + number<u16>(0) + number<u16>(0) + number<u32>(0) + number<u32>(entry.checksum) +
-           number<u32>(0xffffffff) + number<u32>(0xffffffff) + number<u16>(static_cast<u16>(entry.name.size())) +
-           number<u16>(static_cast<u16>(field.size()));
+    return number<u16>(zip::kZip64Version) + number<u16>(0) + number<u16>(0) + number<u32>(0) +
+           number<u32>(entry.checksum) + number<u32>(zip::kIn64BitField) + number<u32>(zip::kIn64BitField) +
+           number<u16>(static_cast<u16>(entry.name.size())) + number<u16>(static_cast<u16>(field.size()));
   }
 
   std::vector<Entry> entries_;

@@ -103,23 +103,26 @@ class Builder {
       return path == other.path && range.begin == other.range.begin && range.end == other.range.end;
     }
   };
-  /// Texts in the order of first use, with the number of tokens read so far.
+  /// Texts in the order of first use, with their positions.
   class TextPositions {
    public:
-    i64& of(const Text& text) {
+    void begin_stage(bool repeats_data) {
+      for (auto& [text, position] : positions_) position.begin_stage(repeats_data);
+    }
+    StagePosition& of(const Text& text) {
       for (auto& [key, position] : positions_) {
         if (key == text) return position;
       }
-      return positions_.emplace_back(text, 0).second;
+      return positions_.emplace_back(text, StagePosition()).second;
     }
-    std::vector<i64> values() const {
-      std::vector<i64> values;
-      for (const auto& [text, position] : positions_) values.push_back(position);
-      return values;
+    std::vector<i64> furthest() const {
+      std::vector<i64> tokens;
+      for (const auto& [text, position] : positions_) tokens.push_back(position.furthest());
+      return tokens;
     }
 
    private:
-    std::vector<std::pair<Text, i64>> positions_;
+    std::vector<std::pair<Text, StagePosition>> positions_;
   };
   struct StageBlend {
     BlendList list;
@@ -144,29 +147,26 @@ class Builder {
           {std::filesystem::weakly_canonical(bin_path(prefix)), split_range(prefix, kTrain, uses_all_text)});
       positions_.of(blend.parts.back());
     }
-    stage_starts_.push_back(positions_.values());
+    stage_starts_.push_back(positions_.furthest());
     if (stage.repeat_data) stage_starts_.back().push_back(-1);
-    TextPositions repeated;
-    TextPositions& positions = stage.repeat_data ? repeated : positions_;
-    set_sizes(blend, positions);
+    positions_.begin_stage(stage.repeat_data);
+    set_sizes(blend);
     const std::vector<i64> samples = samples_by_part(blend, stage.samples);
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      i64& position = positions.of(blend.parts[i]);
-      blend.tokens.push_back({.first_token = position, .samples = samples[i]});
-      position += samples[i] * stage.seq_length;
-      i64& furthest = positions_.of(blend.parts[i]);
-      furthest = std::max(furthest, position);
+      StagePosition& position = positions_.of(blend.parts[i]);
+      blend.tokens.push_back({.first_token = position.next(), .samples = samples[i]});
+      position.advance(samples[i] * stage.seq_length);
       if (!blend.list.has_weights() && samples.size() > 1) check_read_once(blend, i, key);
     }
     return blend;
   }
 
   /// Sets the sizes. Without weights, each dataset contributes in proportion to its unread text.
-  void set_sizes(StageBlend& blend, TextPositions& positions) {
+  void set_sizes(StageBlend& blend) {
     blend.sizes = blend.list.weights;
     if (blend.parts.size() == 1) blend.sizes = std::vector<double>{1};
     for (std::size_t i = blend.sizes.start.size(); i < blend.parts.size(); ++i) {
-      const i64 unread = tokens_of(blend, i) - positions.of(blend.parts[i]);
+      const i64 unread = tokens_of(blend, i) - positions_.of(blend.parts[i]).next();
       check_input(unread > blend.seq_length, blend.list.prefixes[i], ": has ", std::max<i64>(unread, 0),
                   " tokens that earlier stages have not read, and one sample needs ", blend.seq_length + 1,
                   "; set a weight for each prefix to allow repetition, or remove the dataset from this stage");

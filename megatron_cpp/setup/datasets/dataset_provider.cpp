@@ -77,10 +77,12 @@ Tensor sequence_first(const std::vector<i32>& values, i64 batch, i64 seq, Device
 
 /// Returns the token of the mock text at which a stage begins to read.
 i64 mock_start(const Stage& stage) {
-  i64 furthest = 0, start = 0;
+  StagePosition position;
+  i64 start = 0;
   for (const StageText& text : stage.texts) {
-    start = text.repeat_data ? 0 : furthest;
-    furthest = std::max(furthest, start + text.samples * text.seq_length);
+    position.begin_stage(text.repeat_data);
+    start = position.next();
+    position.advance(text.samples * text.seq_length);
   }
   return start;
 }
