@@ -245,10 +245,6 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   }
   if (!t.eval_tasks.empty() && config.data.tokenizer_model.empty())
     errors.push_back("training.eval_tasks: needs data.tokenizer_model");
-  if (!t.eval_tasks.empty() && config.parallel.chunks > 1)
-    errors.push_back(
-        "training.eval_tasks: needs one stage per pipeline rank, not parallel.num_virtual_stages_per_pipeline_rank; "
-        "score checkpoints with `evaluate --tasks`");
   if (!config.logging.sample_prompt.empty() && config.data.tokenizer_model.empty())
     errors.push_back("logging.sample_prompt: needs data.tokenizer_model");
   if (config.optimizer.main_grads_dtype != GradDType::Fp32 && config.parallel.zero_stage < 2) {

@@ -95,6 +95,10 @@ std::vector<std::string> layout_problems(const Config& config, int world_size) {
   for (const BatchSizeStep& step : config.batch_sizes())
     for (std::string& problem : layout_conflicts(model, layout, world_size, step.batch_size))
       problems.insert(std::move(problem));
+  if (!config.training.eval_tasks.empty() && layout.chunks > 1)
+    problems.insert(str("num_virtual_stages_per_pipeline_rank = ", layout.chunks,
+                        ": training.eval_tasks needs one stage per pipeline rank; score checkpoints with `evaluate "
+                        "--tasks` instead"));
   return {problems.begin(), problems.end()};
 }
 

@@ -24,8 +24,6 @@ Evaluator::Evaluator(const RunContext& run, StoredRef<Datasets> datasets, Traini
     : run_(run), datasets_(datasets), state_(state), progress_(progress) {
   const Config& config = run.config;
   if (!config.training.eval_tasks.empty()) {
-    check_input(state.chunks().size() == 1, "training.eval_tasks: needs one stage per pipeline rank, not ",
-                state.chunks().size());
     tasks_.emplace(
         config.training.eval_tasks,
         [&] { return task_encoder(Tokenizer(config.data.tokenizer_model), special_tokens); }, config.model.seq_length,
