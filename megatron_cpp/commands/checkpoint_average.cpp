@@ -137,6 +137,17 @@ Config config_of(const CheckpointReader& reader) {
   return parse_stored_config(reader.state().config, reader.directory().string() + "/config");
 }
 
+/// Throws BadInput unless both checkpoints have the weights of the same model.
+void check_same_model(const CheckpointReader& checkpoint, const CheckpointReader& newest) {
+  std::vector<std::string> lines;
+  for (const Difference& difference : architecture_differences(config_of(checkpoint).model, config_of(newest).model))
+    lines.push_back(str("\n  ", difference.key, ": ", difference.before, ", but ", difference.now, " in ",
+                        newest.directory().string()));
+  check_input(lines.empty(), "--load: ", checkpoint.directory().string(),
+              " has the weights of a different model:", join(lines, ""),
+              "\nOnly checkpoints of one model have an average");
+}
+
 }  // namespace
 
 ExitCode average_checkpoints(Arguments args, Log& log) {
@@ -160,8 +171,7 @@ ExitCode average_checkpoints(Arguments args, Log& log) {
   const CheckpointReader& newest = **std::ranges::max_element(
       readers, {}, [](const std::unique_ptr<CheckpointReader>& reader) { return reader->state().iteration; });
   const Config config = config_of(newest);
-  for (const auto& reader : readers)
-    check_same_architecture(config_of(*reader), config, reader->directory().string(), log);
+  for (const auto& reader : readers) check_same_model(*reader, newest);
   AveragedWeights weights(terms, options.sum_precision == SumPrecision::Fp64 ? DType::F64 : DType::F32, kMasterState);
   const Path tokenizer = find_valid_tokenizer(options.tokenizer_model, newest, config, log);
   const std::string content = tokenizer.empty() ? "" : read_tokenizer_file(tokenizer);

@@ -246,17 +246,22 @@ void check_same_run(const Config& saved, const Config& now, const std::string& c
   refuse_token_positions(saved, now, checkpoint);
 }
 
+std::vector<Difference> architecture_differences(const ModelConfig& before, const ModelConfig& now) {
+  Config a, b;
+  a.model = architecture(before);
+  b.model = architecture(now);
+  return differences(a, b);
+}
+
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log) {
-  Config before, after;
-  before.model = architecture(saved.model);
-  after.model = architecture(now.model);
-  const i64 layers = before.model.mtp_num_layers;
-  if (layers > 0 && after.model.mtp_num_layers == 0) {
-    before.model.remove_mtp();
+  ModelConfig model = saved.model;
+  const i64 layers = model.mtp_num_layers;
+  if (layers > 0 && now.model.mtp_num_layers == 0) {
+    model.remove_mtp();
     log.warn(str(checkpoint, ": its ", layers, " layers of multi-token prediction are left out; to train them, set ",
                  "--model.mtp_num_layers=", layers));
   }
-  refuse_unless_accepted(differences(before, after), now.checkpoint.allow_changed_keys,
+  refuse_unless_accepted(architecture_differences(model, now.model), now.checkpoint.allow_changed_keys,
                          str(checkpoint, ": has the weights of a different model:"),
                          str("; `megatron_cpp checkpoint show --toml ", checkpoint, "` prints what to set"), log);
 }

@@ -24,9 +24,12 @@ std::vector<Difference> differences(const Config& before, const Config& now);
 /// `checkpoint` is the location of `saved` for the message.
 void check_same_run(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
+/// Returns the differences between two models in the keys that determine their weights and what they compute with them.
+/// Dropout, initialization and, if position embeddings are not trained, the context length may differ.
+std::vector<Difference> architecture_differences(const ModelConfig& before, const ModelConfig& now);
+
 /// Throws BadInput if the weights of the checkpoint do not fit the model of `now`. Use it for runs that load only
-/// weights. Dropout, initialization and, if position embeddings are not trained, the context length may differ. `now`
-/// may lack the multi-token prediction of the checkpoint, which logs a warning.
+/// weights. `now` may lack the multi-token prediction of the checkpoint, which logs a warning.
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
 /// Returns a warning for each schedule (learning rate, weight decay) whose remaining part changes because the length of

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "megatron_cpp/resume/checkpointing.h"
 #include "optimizer/weight_average.h"
 
 namespace mcpp {
@@ -19,8 +20,12 @@ bool remove_unsaved_ema(std::vector<NamedShard>& shards, const CheckpointReader&
 }
 
 void check_has_weights(const CheckpointReader& reader, WeightSource source) {
+  const bool is_trained = optimizer_steps_of(reader.state()).has_value();
   check_input(source == WeightSource::Model || has_ema(reader.manifest()), "--weights: ", reader.directory().string(),
-              " has no averaged weights, because it was trained without optimizer.ema_decay; use --weights=model");
+              " has no averaged weights, because it ",
+              is_trained ? "was trained without optimizer.ema_decay"
+                         : "has only the weights of a model, as `checkpoint average` and imports save them",
+              "; use --weights=model");
 }
 
 std::string weight_tensor(const Manifest& manifest, WeightSource source, std::string_view param_name) {

@@ -77,6 +77,9 @@ TEST_F(CheckpointAverageTest, IsLoadedByEveryCommand) {
   const Outcome resumed = run(pretrain("resumed", {"--checkpoint.load=" + at("mean")}));
   EXPECT_EQ(resumed.code, 2);
   EXPECT_CONTAINS(resumed.err, "has only weights");
+  const Outcome averaged = run({"generate", "--load=" + at("mean"), "--weights=ema"});
+  EXPECT_EQ(averaged.code, 2);
+  EXPECT_CONTAINS(averaged.err, "has no averaged weights, because it has only the weights of a model");
 }
 
 TEST_F(CheckpointAverageTest, LeavesOutCheckpointsThatUserRejected) {
@@ -102,7 +105,8 @@ TEST_F(CheckpointAverageTest, RefusesBadInput) {
   EXPECT_EQ(own.code, 2);
   EXPECT_CONTAINS(own.err, "contains checkpoints, which are never changed");
   train("wide", {"--model.hidden_size=64", "--training.train_iters=4"});
-  expect_refused({c, at("wide")}, "hidden_size");
+  expect_refused({c, at("wide")}, " has the weights of a different model:\n  model.hidden_size: 64, but 32 in " + c +
+                                      "\nOnly checkpoints of one model have an average");
   std::string bytes = read_text_file(b + "/shard_00000-of-00001.h5");
   for (std::size_t i = bytes.size() / 4; i < bytes.size(); i += 64) bytes[i] = static_cast<char>(bytes[i] ^ 0x40);
   write_file_atomic(b + "/shard_00000-of-00001.h5", bytes);
