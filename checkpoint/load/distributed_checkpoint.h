@@ -23,6 +23,7 @@ class DistributedCheckpoint final : public TensorFiles {
 
   const std::vector<FileTensor>& tensors() const override { return tensors_; }
   Tensor read(std::string_view name, const Box& part, DType dtype, Device& device) override;
+  bool contains(std::string_view name) const override { return entries_.contains(name) || objects_.contains(name); }
   std::optional<double> number(std::string_view name) override;
   std::string source() const override { return folder_.string(); }
 

@@ -27,6 +27,8 @@ class TensorFiles {
   /// Reads the elements of tensor `name` that `part` covers, converted with rounding to nearest if necessary. The
   /// result has the shape of the part. Throws BadInput for damaged files, and for elements that are not in the files.
   virtual Tensor read(std::string_view name, const Box& part, DType dtype, Device& device) = 0;
+  /// Returns true if a tensor or another value is stored under this name.
+  virtual bool contains(std::string_view name) const = 0;
   /// Returns a number that is stored under this name, in a tensor of one element or on its own; std::nullopt if there
   /// is none.
   virtual std::optional<double> number(std::string_view name) = 0;

@@ -79,10 +79,13 @@ void TorchFiles::add_dict(const TorchFile& file, const PickleValue& dict, const 
 void TorchFiles::add_value(const TorchFile& file, const PickleValue& value, std::string name, int depth) {
   name = plain_name(std::move(name));
   if (value.is(PickleKind::Dict)) return add_dict(file, value, name, depth);
-  if (value.is(PickleKind::Integer)) numbers_[name] = static_cast<double>(value.integer);
-  if (value.is(PickleKind::Float)) numbers_[name] = value.number;
   std::optional<TorchTensor> tensor = file.tensor(value, name);
-  if (!tensor) return;
+  if (!tensor) {
+    others_[name] = value.is(PickleKind::Integer) ? std::optional(static_cast<double>(value.integer))
+                    : value.is(PickleKind::Float) ? std::optional(value.number)
+                                                  : std::nullopt;
+    return;
+  }
   tensors_.push_back({name, tensor->type->type, tensor->shape});
   const bool is_new = values_.emplace(name, std::move(*tensor)).second;
   check_input(is_new, file.source(), ": the tensor ", name, " is stored twice");
@@ -143,10 +146,14 @@ Tensor TorchFiles::read(std::string_view name, const Box& part, DType dtype, Dev
   return result;
 }
 
+bool TorchFiles::contains(std::string_view name) const {
+  return values_.contains(name) || others_.contains(name);
+}
+
 std::optional<double> TorchFiles::number(std::string_view name) {
   if (const auto tensor = values_.find(name); tensor != values_.end()) return tensor->second.number();
-  const auto number = numbers_.find(name);
-  return number == numbers_.end() ? std::nullopt : std::optional(number->second);
+  const auto other = others_.find(name);
+  return other == others_.end() ? std::nullopt : other->second;
 }
 
 }  // namespace mcpp

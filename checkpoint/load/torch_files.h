@@ -26,6 +26,7 @@ class TorchFiles final : public TensorFiles {
 
   const std::vector<FileTensor>& tensors() const override { return tensors_; }
   Tensor read(std::string_view name, const Box& part, DType dtype, Device& device) override;
+  bool contains(std::string_view name) const override;
   std::optional<double> number(std::string_view name) override;
   std::string source() const override { return source_; }
 
@@ -45,8 +46,8 @@ class TorchFiles final : public TensorFiles {
   std::vector<TorchFile> files_;
   std::vector<FileTensor> tensors_;
   std::map<std::string, TorchTensor, std::less<>> values_;
-  std::map<std::string, double, std::less<>> numbers_;
-  std::set<const PickleValue*> visited_;  // dicts
+  std::map<std::string, std::optional<double>, std::less<>> others_;  // other values; std::nullopt: not numbers
+  std::set<const PickleValue*> visited_;                              // dicts
 };
 
 }  // namespace mcpp

@@ -13,6 +13,8 @@
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/commands/checkpoint_average.h"
 #include "megatron_cpp/commands/checkpoint_branch.h"
+#include "megatron_cpp/commands/checkpoint_export.h"
+#include "megatron_cpp/commands/checkpoint_import.h"
 #include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/commands/new_checkpoint.h"
 #include "megatron_cpp/huggingface/huggingface.h"

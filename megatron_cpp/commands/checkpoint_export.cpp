@@ -1,4 +1,5 @@
-// Command megatron_cpp checkpoint export-dcp.
+#include "megatron_cpp/commands/checkpoint_export.h"
+
 #include "checkpoint/directory/folder.h"
 #include "megatron_cpp/commands/new_checkpoint.h"
 #include "megatron_cpp/exchange/export_run.h"
@@ -23,6 +24,7 @@ struct ExportDcpOptions {
   std::string load;
   std::string folder;
   ExportedNames names = ExportedNames::Torchtitan;
+  WeightSource weights = WeightSource::Model;
   bool weights_only = false;
 
   template <class Self, class Visitor>
@@ -30,6 +32,7 @@ struct ExportDcpOptions {
     visit("load", self.load, "a checkpoint, or a folder of checkpoints whose newest intact one is used");
     visit("folder", self.folder, "folder to write .metadata and __0_0.distcp in");
     visit("names", self.names, "names of the weights: those of torchtitan's Llama, or of the Hugging Face model type");
+    visit("weights", self.weights, kWeightsHelp);
     visit("weights_only", self.weights_only, "leave out the state of the optimizer");
   }
 };
@@ -53,6 +56,7 @@ ExitCode export_dcp(Arguments args, Log& log) {
   const bool is_torchtitan = options.names == ExportedNames::Torchtitan;
   export_distributed(options.folder, config, reader,
                      {.format = is_torchtitan ? WeightFormat::Torchtitan : WeightFormat::Huggingface,
+                      .weights = options.weights,
                       .weights_only = options.weights_only});
   log.info(str("wrote ", options.folder));
   return ExitCode::Done;

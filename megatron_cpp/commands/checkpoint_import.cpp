@@ -1,4 +1,5 @@
-// Command megatron_cpp checkpoint import.
+#include "megatron_cpp/commands/checkpoint_import.h"
+
 #include <algorithm>
 
 #include "base/checksum.h"

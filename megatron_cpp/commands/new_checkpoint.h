@@ -1,4 +1,4 @@
-// Exchange of checkpoints with other programs, and parts of the commands that write a checkpoint to a new folder.
+// Parts of the commands that write a checkpoint to a new folder.
 #pragma once
 #include <optional>
 #include <string>
@@ -7,15 +7,9 @@
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/format/shard.h"
 #include "checkpoint/load/reader.h"
-#include "megatron_cpp/commands/commands.h"
 #include "megatron_cpp/config/config.h"
 
 namespace mcpp {
-
-/// Runs `checkpoint import`.
-ExitCode import_checkpoint(Arguments args, Log& log);
-/// Runs `checkpoint export-dcp`.
-ExitCode export_dcp(Arguments args, Log& log);
 
 /// Returns the element type that --precision names; std::nullopt if it is empty. Throws BadInput for other names.
 std::optional<DType> dtype_option(const std::string& precision);

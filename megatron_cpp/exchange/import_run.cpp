@@ -31,17 +31,38 @@ struct OpenedRun {
   std::optional<double> optimizer_steps = {};
 };
 
-std::optional<i64> integer_of(const PickleValue* value) {
-  return value && value->is(PickleKind::Integer) ? std::optional(value->integer) : std::nullopt;
+/// Returns true for non-negative integers that a double represents exactly.
+bool is_count(double value) {
+  return value >= 0 && value < 0x1p53 && value == std::floor(value);
 }
 
-/// Adds what Megatron-LM stores besides tensors. `reads_config` is false if another configuration is used.
-void add_megatron_state(const TorchFile& file, bool reads_config, OpenedRun& run) {
+/// Converts a value with the key `name` of the files. Throws BadInput, naming the option that replaces it, unless it is
+/// a count.
+i64 to_count(std::optional<double> value, std::string_view source, std::string_view name, std::string_view option) {
+  const std::string problem = value ? str("is ", *value, ", not a count") : "is not a number";
+  check_input(value && is_count(*value), source, ": ", name, " ", problem, "; pass ", option);
+  return static_cast<i64>(*value);
+}
+
+/// Returns the number that a value of a file is; std::nullopt if it is something else.
+std::optional<double> number_of(const TorchFile& file, const PickleValue& value, std::string_view name) {
+  if (const auto tensor = file.tensor(value, name)) return tensor->number();
+  if (value.is(PickleKind::Integer)) return static_cast<double>(value.integer);
+  return value.is(PickleKind::Float) ? std::optional(value.number) : std::nullopt;
+}
+
+/// Adds what Megatron-LM stores besides tensors and what the request does not replace.
+void add_megatron_state(const TorchFile& file, const ImportRequest& request, OpenedRun& run) {
   const PickleValue& root = file.root();
-  run.iteration = integer_of(root.find("iteration"));
+  const PickleValue* iteration = root.find("iteration");
+  if (iteration && !request.iteration && !request.weights_only)
+    run.iteration = to_count(number_of(file, *iteration, "iteration"), file.source(), "iteration", "--iteration");
   const PickleValue* arguments = root.find("args");
-  if (arguments) run.consumed_samples = integer_of(arguments->find("consumed_train_samples"));
-  if (arguments && reads_config) run.config = config_of_megatron_args(*arguments, file.source());
+  const PickleValue* samples = arguments ? arguments->find("consumed_train_samples") : nullptr;
+  if (samples && !request.consumed_samples && !request.weights_only)
+    run.consumed_samples = to_count(number_of(file, *samples, "consumed_train_samples"), file.source(),
+                                    "args.consumed_train_samples", "--consumed_samples");
+  if (arguments && request.config.empty()) run.config = config_of_megatron_args(*arguments, file.source());
   const PickleValue* optimizer = root.find("optimizer");
   const PickleValue* inner = optimizer ? optimizer->find("optimizer") : nullptr;
   if (inner) optimizer = inner;
@@ -50,10 +71,7 @@ void add_megatron_state(const TorchFile& file, bool reads_config, OpenedRun& run
   // The distributed optimizer stores it by group; groups without parameters have none.
   const PickleValue* groups = optimizer ? optimizer->find("param_groups") : nullptr;
   for (std::size_t i = 0; !step && groups && i < groups->items.size(); ++i) step = groups->items[i]->find("step");
-  if (!step) return;
-  if (const auto tensor = file.tensor(*step, "step")) run.optimizer_steps = tensor->number();
-  if (const auto number = integer_of(step)) run.optimizer_steps = static_cast<double>(*number);
-  if (step->is(PickleKind::Float)) run.optimizer_steps = step->number;
+  if (step) run.optimizer_steps = number_of(file, *step, "step");
 }
 
 /// Returns the files that pytorch_model.bin.index.json names.
@@ -99,10 +117,10 @@ OpenedRun open_run(const ImportRequest& request) {
     const Path common = folder / "common.pt";
     if (!fs::exists(common)) return run;
     const MappedFile content(common);
-    add_megatron_state(TorchFile(content.bytes(), common.string()), request.config.empty(), run);
+    add_megatron_state(TorchFile(content.bytes(), common.string()), request, run);
   } else if (MegatronRanks::is_in(folder)) {
     auto ranks = std::make_unique<MegatronRanks>(folder);
-    add_megatron_state(ranks->first_file(), request.config.empty(), run);
+    add_megatron_state(ranks->first_file(), request, run);
     run.files = std::move(ranks);
   } else if (fs::exists(folder / "pytorch_model.bin")) {
     run.files = std::make_unique<TorchFiles>(std::vector{folder / "pytorch_model.bin"}, request.weights_only);
@@ -266,11 +284,6 @@ std::vector<std::string> unused_tensors(TensorFiles& files, const std::vector<We
   return unused;
 }
 
-/// Returns true for non-negative integers that a double represents exactly.
-bool is_count(double value) {
-  return value >= 0 && value < 0x1p53 && value == std::floor(value);
-}
-
 /// Returns the number of updates of the optimizer. Throws unless the state is complete and the same for all parameters.
 i64 check_optimizer(TensorFiles& files, const std::vector<WeightRule>& rules, std::optional<double> steps) {
   for (const WeightRule& rule : rules) {
@@ -310,22 +323,17 @@ void add_optimizer(ImportedShards& shards, DType dtype) {
   }
 }
 
-/// Returns the value of the first of these names that the files have. Throws BadInput unless it is an integer.
-std::optional<i64> find_integer(TensorFiles& files, std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names) {
-    const std::optional<double> value = files.number(name);
-    if (!value) continue;
-    check_input(is_count(*value), files.source(), ": ", name, " is ", *value,
-                ", which is not a number of iterations; pass --iteration");
-    return static_cast<i64>(*value);
-  }
+/// Returns the iteration that the files state; std::nullopt if they state none.
+std::optional<i64> find_iteration(TensorFiles& files) {
+  for (const std::string_view name : {"train_state.step", "step", "iteration", "iter"})
+    if (files.contains(name)) return to_count(files.number(name), files.source(), name, "--iteration");
   return std::nullopt;
 }
 
 TrainingProgress progress_of(const ImportRequest& request, const OpenedRun& opened, TensorFiles& files,
                              const Config& config, i64 steps) {
   std::optional<i64> iteration = request.iteration ? request.iteration : opened.iteration;
-  if (!iteration) iteration = find_integer(files, {"train_state.step", "step", "iteration", "iter"});
+  if (!iteration) iteration = find_iteration(files);
   TrainingProgress progress;
   progress.iteration = iteration.value_or(steps);
   check_input(progress.iteration >= steps, files.source(), ": has ", progress.iteration, " iterations, but ", steps,

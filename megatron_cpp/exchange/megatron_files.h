@@ -22,6 +22,7 @@ class MegatronFiles final : public TensorFiles {
 
   const std::vector<FileTensor>& tensors() const override { return tensors_; }
   Tensor read(std::string_view name, const Box& part, DType dtype, Device& device) override;
+  bool contains(std::string_view name) const override { return files_->contains(name); }
   std::optional<double> number(std::string_view name) override { return files_->number(name); }
   std::string source() const override { return files_->source(); }
 
@@ -51,6 +52,7 @@ class MegatronRanks final : public TensorFiles {
 
   const std::vector<FileTensor>& tensors() const override { return tensors_; }
   Tensor read(std::string_view name, const Box& part, DType dtype, Device& device) override;
+  bool contains(std::string_view name) const override { return stages_[0][0]->contains(name); }
   std::optional<double> number(std::string_view name) override;
   std::string source() const override { return folder_.string(); }
 

@@ -328,7 +328,9 @@ std::vector<std::pair<std::string, std::string>> key_texts(const ModelConfig& mo
   return texts;
 }
 
-/// Returns the configuration keys that a family cannot express: those that a round trip through config.json changes.
+}  // namespace
+
+// These are the keys that a round trip through config.json changes.
 std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family) {
   const bool has_pattern = family.traits.has_layer_pattern;
   if (has_pattern == model.hybrid_layer_pattern.empty()) return {"model.hybrid_layer_pattern"};
@@ -353,6 +355,8 @@ std::vector<std::string> unsupported_keys(ModelConfig model, const Family& famil
     names.emplace_back("model.mtp_hybrid_layer_pattern");
   return names;
 }
+
+namespace {
 
 /// Returns the first family of `model_type`, or of any model type if it is empty, that can express the model. Returns
 /// nullptr if there is none. Appends to `reasons` the keys that each rejected family cannot express.

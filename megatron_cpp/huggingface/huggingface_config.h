@@ -24,6 +24,8 @@ SpecialTokens read_stated_tokens(const Path& folder, const Tokenizer* tokenizer,
 /// stated.
 OrderedJson stated_members(const SpecialTokens& tokens, const char* file);
 
+/// Returns the configuration keys whose values a family cannot express.
+std::vector<std::string> unsupported_keys(ModelConfig model, const Family& family);
 /// Returns the family of `model_type` or, if it is empty, the first family that can express `model`. Throws BadInput,
 /// naming the keys that prevent the export, if there is none.
 const Family& exporting_family(const ModelConfig& model, std::string_view model_type = "");

@@ -331,11 +331,24 @@ SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& 
   return {};
 }
 
+TrainingProgress saved_counters(const CheckpointReader& reader) {
+  const RunState& run = reader.state();
+  extra_number(run, kOptimizerSteps, reader.directory());
+  return {.iteration = run.iteration,
+          .consumed_samples = run.consumed_samples,
+          .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
+          .consumed_tokens = run.consumed_tokens,
+          .skipped_iterations = run.skipped_iterations,
+          .consecutive_skips = extra_count(run, kConsecutiveSkips),
+          .rollbacks = extra_count(run, kRollbacks),
+          .stage = read_stage(run, reader.directory().string())};
+}
+
 TrainingProgress saved_progress(const Config& config, const DatasetIdentities& datasets, const CheckpointReader& reader,
                                 const Log& log) {
   const RunState& run = reader.state();
   const std::string source = reader.directory().string();
-  extra_number(run, kOptimizerSteps, reader.directory());
+  TrainingProgress progress = saved_counters(reader);
   if (check_same_stage(config, run, source)) {
     const Config saved =
         with_moved_datasets(parse_stored_config(run.config, source + "/config"), config, datasets, run);
@@ -344,22 +357,13 @@ TrainingProgress saved_progress(const Config& config, const DatasetIdentities& d
     check_same_tokenizer(config, run, source, log);
     check_same_datasets(config, datasets, run, source, log);
   }
-  SpikeHistory spikes;
   // With the policy off, no values are added, so the values in the checkpoint would be outdated when the policy is
   // turned on again.
   if (config.training.spike_policy != SpikePolicy::Off)
-    spikes = {.losses = extra_values(run, kRecentLosses), .grad_norms = extra_values(run, kRecentGradNorms)};
-  return {.iteration = run.iteration,
-          .consumed_samples = run.consumed_samples,
-          .trained_samples = extra_number(run, kTrainedSamples, reader.directory()),
-          .consumed_tokens = run.consumed_tokens,
-          .skipped_iterations = run.skipped_iterations,
-          .consecutive_skips = extra_count(run, kConsecutiveSkips),
-          .rollbacks = extra_count(run, kRollbacks),
-          .spikes = std::move(spikes),
-          .stage = read_stage(run, source),
-          .lineage = lineage_of(reader.directory()),
-          .special_tokens = load_special_tokens(config, reader, log)};
+    progress.spikes = {.losses = extra_values(run, kRecentLosses), .grad_norms = extra_values(run, kRecentGradNorms)};
+  progress.lineage = lineage_of(reader.directory());
+  progress.special_tokens = load_special_tokens(config, reader, log);
+  return progress;
 }
 
 void check_weights(const Config& config, const CheckpointReader& reader, const Log& log) {

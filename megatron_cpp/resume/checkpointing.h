@@ -102,6 +102,9 @@ std::optional<i64> optimizer_steps_of(const RunState& run);
 /// Returns the special tokens stored in a checkpoint; none if the run has a different tokenizer than the checkpoint.
 SpecialTokens load_special_tokens(const Config& config, const CheckpointReader& reader, const Log& log);
 
+/// Returns the counters of the progress that a checkpoint stores, and its stage. Throws BadInput if it has only
+/// weights.
+TrainingProgress saved_counters(const CheckpointReader& reader);
 /// Inverse of run_state(): returns the progress stored in a checkpoint. Throws BadInput if the checkpoint belongs to a
 /// different run, was trained on different text, or contains only weights. A checkpoint of a different stage is not
 /// compared: TrainingProgress::stage has its number.

@@ -10,11 +10,11 @@
 #include "megatron_cpp/monitor/trace.h"
 #include "megatron_cpp/monitor/training_logger.h"
 #include "megatron_cpp/resume/checkpoint_saver.h"
+#include "megatron_cpp/resume/training_schedule.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/train/evaluator.h"
 #include "megatron_cpp/train/fault_injection.h"
 #include "megatron_cpp/train/huggingface_exports.h"
-#include "megatron_cpp/train/schedule.h"
 #include "megatron_cpp/train/signals.h"
 
 namespace mcpp {

@@ -45,6 +45,11 @@ TEST_F(ForeignFilesTest, DistributedCheckpointEqualsStateDict) {
   EXPECT_EQ(sharded.number("optimizer.param_groups.norm.weight.eps"), 1e-8);
   EXPECT_EQ(sharded.number("norm.weight"), std::nullopt);
   EXPECT_EQ(file.number("step"), 3);
+  for (const char* name : {"step", "optimizer.state.norm.weight.step", "norm.weight"}) EXPECT_TRUE(file.contains(name));
+  for (const char* name : {"train_state.step", "optimizer.param_groups.norm.weight.eps", "norm.weight"})
+    EXPECT_TRUE(sharded.contains(name));
+  EXPECT_FALSE(file.contains("iteration"));
+  EXPECT_FALSE(sharded.contains("step"));
   EXPECT_EQ(file.number("optimizer.state.norm.weight.step"), 3);
 }
 

@@ -64,6 +64,7 @@ def load_in_torch(folder):
     """Loads an exported checkpoint. Returns the model, its optimizer and the number of finished steps."""
     model = golden.Transformer()
     optimizer = golden.optimizer_of(model)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)  # adds initial_lr, which the checkpoint must have
     flat = StateDictOptions(flatten_optimizer_state_dict=True)
     state = {**model.state_dict(), "optimizer": get_optimizer_state_dict(model, optimizer, options=flat),
              "train_state": {"step": torch.tensor(0, dtype=torch.int32)}}
@@ -87,6 +88,7 @@ def check_round_trip(program, scratch):
     run(program, "checkpoint", "export-dcp", scratch / "imported", scratch / "exported")
     model, optimizer, step = load_in_torch(scratch / "exported")
     assert step == golden.BEFORE, step
+    assert {(group["lr"], group["initial_lr"]) for group in optimizer.param_groups} == {(golden.LR, golden.LR)}
     losses = losses_of(model, optimizer, torch.tensor(expected["tokens"]))
     assert all(abs(a - b) < 1e-6 for a, b in zip(losses, expected["losses"], strict=True)), (losses, expected["losses"])
     print("an exported run continues in PyTorch like the original:", losses)

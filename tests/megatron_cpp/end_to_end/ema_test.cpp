@@ -91,6 +91,13 @@ TEST_F(EmaTest, CommandsUseAveragedWeights) {
   run_ok({"checkpoint", "export-hf", at("run"), at("hf"), "--weights=ema"});
   run_ok({"checkpoint", "import-hf", at("hf"), "--save=" + at("imported")});
   EXPECT_EQ(loss_of("imported"), average);
+  const Strings export_dcp{"checkpoint", "export-dcp", at("run"), at("dcp"), "--names=huggingface", "--weights=ema"};
+  const Outcome with_optimizer = run(export_dcp);
+  EXPECT_EQ(with_optimizer.code, 2);
+  EXPECT_CONTAINS(with_optimizer.err, "--weights: the state of AdamW does not belong to averaged weights");
+  run_ok(plus(export_dcp, "--weights_only"));
+  run_ok({"checkpoint", "import", at("dcp"), "--config=" + at("hf/config.json"), "--save=" + at("from_dcp")});
+  EXPECT_EQ(run({"checkpoint", "diff", at("from_dcp"), at("imported")}).code, 0);
   const Strings generate{"generate", "--load=" + at("run"), "--prompt=the", "--max_new_tokens=16", "--top_k=1"};
   EXPECT_EQ(run_ok(plus(generate, "--weights=ema")),
             run_ok({"generate", "--load=" + at("imported"), "--prompt=the", "--max_new_tokens=16", "--top_k=1"}));

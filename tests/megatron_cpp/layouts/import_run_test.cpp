@@ -9,6 +9,7 @@
 #include "checkpoint/format/pickle_writer.h"
 #include "checkpoint/load/distributed_checkpoint.h"
 #include "checkpoint/load/reader.h"
+#include "checkpoint/save/distributed_writer.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/exchange/export_run.h"
 #include "megatron_cpp/step/training_shards.h"
@@ -183,6 +184,56 @@ TEST_F(ImportRunTest, ReadsUpdatesOfTheDistributedOptimizer) {
   EXPECT_CONTAINS(import_error(request), "does not state the number of updates of the optimizer (step)");
 }
 
+TEST_F(ImportRunTest, RejectsUnusableProgressOfMegatron) {
+  const ImportRequest request{.path = unpack("megatron_dist"), .config = config()};
+  const auto write_common = [&](const PickleWriter& iteration, const PickleWriter& samples) {
+    const auto opcodes = [](const PickleWriter& value) {
+      const std::string text = value.finish();
+      return text.substr(2, text.size() - 3);
+    };
+    PickleWriter args, optimizer;
+    args.text("args").begin_dict().text("consumed_train_samples");
+    optimizer.text("optimizer").begin_dict().text("param_groups").begin_list();
+    optimizer.begin_dict().text("step").integer(3).end_dict().end_list().end_dict();
+    write_file_atomic(request.path / "common.pt",
+                      test::torch_file_of(opcodes(PickleWriter().begin_dict().text("iteration")) + opcodes(iteration) +
+                                          opcodes(args) + opcodes(samples) + "u" + opcodes(optimizer) + "u."));
+  };
+  const auto number = [](double value) { return PickleWriter().number(value); };
+  write_common(number(5), number(7));
+  EXPECT_EQ(import_run(request, host_).progress.iteration, 5);
+  EXPECT_EQ(import_run(request, host_).progress.consumed_samples, 7);
+  write_common(PickleWriter().text("three"), number(7));
+  EXPECT_CONTAINS(import_error(request), "common.pt: iteration is not a number; pass --iteration");
+  ImportRequest replaced = request;
+  replaced.iteration = 4;
+  EXPECT_EQ(import_run(replaced, host_).progress.iteration, 4);
+  write_common(number(2.5), number(7));
+  EXPECT_CONTAINS(import_error(request), "common.pt: iteration is 2.5, not a count");
+  write_common(PickleWriter().integer(-1), number(7));
+  EXPECT_CONTAINS(import_error(request), "common.pt: iteration is -1, not a count");
+  write_common(number(5), PickleWriter().none());
+  EXPECT_CONTAINS(import_error(request),
+                  "common.pt: args.consumed_train_samples is not a number; pass --consumed_samples");
+  replaced.consumed_samples = 9;
+  EXPECT_EQ(import_run(replaced, host_).progress.consumed_samples, 9);
+  replaced = request;
+  replaced.weights_only = true;
+  EXPECT_EQ(import_error(replaced), "");
+}
+
+TEST_F(ImportRunTest, RejectsUnusableIterationOfPyTorch) {
+  DistributedCheckpoint original(unpack("torchtitan"));
+  DistributedWriter writer(folder_ / "edited");
+  for (const FileTensor& tensor : original.tensors())
+    if (tensor.type != SafeType::Other) writer.write({tensor.name}, original.read_all(tensor.name, DType::F32, host_));
+  writer.write({"train_state.step"}, PickleWriter().text("three"));
+  writer.finish();
+  const ImportRequest request{.path = folder_ / "edited", .config = config()};
+  EXPECT_CONTAINS(import_error(request), "edited: train_state.step is not a number; pass --iteration");
+  EXPECT_EQ(import_error({.path = request.path, .config = config(), .iteration = 3}), "");
+}
+
 TEST_F(ImportRunTest, ImportsAlsoTheLegacyWeightsOfMegatronCore) {
   const Path folder = unpack("megatron_legacy");
   ImportedRun legacy = import_run({.path = folder}, host_),
@@ -310,6 +361,22 @@ TEST_F(ImportRunTest, ExportedRunEqualsTheImportedOne) {
                   "already has a distributed checkpoint");
 }
 
+/// After 3 of 100 iterations of a linear decay to 0, and of a linear ramp of the weight decay from 0.1 to 0.3.
+TEST_F(ImportRunTest, ExportsRatesOfTheNextStep) {
+  write_config("lr_decay_style = \"constant\"\nweight_decay = 0.1",
+               "lr_decay_style = \"linear\"\nstart_weight_decay = 0.1\nend_weight_decay = 0.3\n"
+               "weight_decay_incr_style = \"linear\"");
+  CheckpointReader reader(import({.path = unpack("torchtitan"), .config = config()}));
+  export_distributed(folder_ / "exported", config_, reader, {});
+  DistributedCheckpoint exported(folder_ / "exported");
+  const auto value = [&](const char* key) {
+    return exported.number(str("optimizer.param_groups.layers.1.attention.wk.weight.", key)).value();
+  };
+  EXPECT_NEAR(value("lr"), 0.01 * 97 / 100, 1e-12);
+  EXPECT_EQ(value("initial_lr"), 0.01);
+  EXPECT_NEAR(value("weight_decay"), 0.1 + 0.2 * 3 / 100, 1e-12);
+}
+
 TEST_F(ImportRunTest, ImportsExportsWithHuggingfaceNames) {
   CheckpointReader reader(import({.path = unpack("megatron_dist")}));
   export_distributed(folder_ / "exported", config_, reader, {.format = WeightFormat::Huggingface});
@@ -326,11 +393,48 @@ TEST_F(ImportRunTest, ImportsExportsWithHuggingfaceNames) {
 
 TEST_F(ImportRunTest, RejectsExportsWithoutNames) {
   CheckpointReader reader(import({.path = unpack("torchtitan"), .config = config()}));
-  Config learned = config_;
-  learned.model.position_embedding_type = PositionEmbedding::LearnedAbsolute;
-  EXPECT_CONTAINS(error_of([&] { export_distributed(folder_ / "exported", learned, reader, {}); }),
-                  "embedding.position_embeddings.weight has no counterpart in this format");
+  Config sinks = config_;
+  sinks.model.softmax_type = SoftmaxType::Learnable;
+  EXPECT_CONTAINS(
+      error_of([&] { export_distributed(folder_ / "exported", sinks, reader, {.format = WeightFormat::Huggingface}); }),
+      "no Hugging Face model type can express this model");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "exported"));
+}
+
+/// Models whose weights have names in torchtitan, but that its Llama computes differently.
+TEST_F(ImportRunTest, RejectsExportsThatTorchtitanComputesDifferently) {
+  CheckpointReader reader(import({.path = unpack("torchtitan"), .config = config()}));
+  const auto expect_refused = [&](const std::string& key, const std::function<void(ModelConfig&)>& change) {
+    Config changed = config_;
+    change(changed.model);
+    const std::string error = error_of([&] { export_distributed(folder_ / "exported", changed, reader, {}); });
+    EXPECT_CONTAINS(error, "torchtitan's Llama requires different values of " + key);
+    EXPECT_CONTAINS(error, "--names=huggingface");
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "exported")) << key;
+  };
+  using M = ModelConfig;
+  expect_refused("model.window_size", [](M& m) { m.window_size = {8, 0}; });
+  expect_refused("model.activation_func", [](M& m) { m.activation_func = ActivationFunction::GeGLU; });
+  expect_refused("model.normalization", [](M& m) { m.normalization = Normalization::LayerNorm; });
+  expect_refused("model.rotary_percent", [](M& m) { m.rotary_percent = 0.5; });
+  expect_refused("model.attn_logit_softcapping", [](M& m) { m.attn_logit_softcapping = 30; });
+  expect_refused("model.add_bias_linear", [](M& m) { m.add_bias_linear = true; });
+  expect_refused("model.add_mlp_bias", [](M& m) { m.add_mlp_bias = true; });
+  expect_refused("model.untie_embeddings", [](M& m) { m.untie_embeddings_and_output_weights = false; });
+  expect_refused("model.kv_channels", [](M& m) { m.kv_channels = 8; });
+  expect_refused("model.rope_scaling_type",
+                 [](M& m) { m.rope_scaling = {.type = RopeScalingType::Linear, .factor = 2}; });
+}
+
+TEST_F(ImportRunTest, ExportsAveragedWeightsOnlyWithoutOptimizer) {
+  CheckpointReader reader(import({.path = unpack("torchtitan"), .config = config()}));
+  const auto error = [&](bool weights_only) {
+    return error_of([&] {
+      export_distributed(folder_ / "exported", config_, reader,
+                         {.weights = WeightSource::Ema, .weights_only = weights_only});
+    });
+  };
+  EXPECT_CONTAINS(error(true), "has no averaged weights, because it was trained without optimizer.ema_decay");
 }
 
 }  // namespace

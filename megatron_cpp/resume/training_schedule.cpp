@@ -1,4 +1,4 @@
-#include "megatron_cpp/train/schedule.h"
+#include "megatron_cpp/resume/training_schedule.h"
 
 #include <algorithm>
 
