@@ -3,11 +3,15 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "base/types.h"
 #include "comm/communicator.h"
 
 namespace mcpp {
+
+/// Returns the version of NCCL, such as "2.28.9". Defined only in CUDA builds (kWithCuda).
+std::string nccl_version();
 
 /// Creates a group of the ranks of `host`, for tensors of `device` and, through `host`, for tensors in host memory.
 /// Collective over `host`, which also carries NCCL's ids. Groups created by split() use NCCL as well. Defined only in

@@ -21,6 +21,9 @@ struct CudaOptions {
 /// Creates the device. Defined only if the program is built with CUDA (kWithCuda). Throws BadInput with the driver's
 /// message if the GPU does not exist or is older than the kernels' target architecture.
 std::unique_ptr<Device> make_cuda_device(const CudaOptions& options);
+/// Return the versions of the libraries in use, such as "13.0" and "9.13.1".
+std::string cuda_version();
+std::string cudnn_version();
 /// Returns the number of GPUs visible to this process; 0 without a driver.
 int cuda_device_count();
 /// Returns the PCI address of a GPU, "0000:3B:00.0", or "" if unknown.

@@ -328,6 +328,12 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
+std::string nccl_version() {
+  int version = 0;
+  check_nccl(ncclGetVersion(&version), "ncclGetVersion");
+  return str(version / 10000, ".", version % 10000 / 100, ".", version % 100);
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Device& device) {
   MCPP_CHECK(device.type() == DeviceType::Cuda, "NCCL requires a GPU");
   return std::make_unique<NcclCommunicator>(std::move(host), static_cast<CudaDevice&>(device));

@@ -314,6 +314,16 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  check_mpi(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
+  std::string name(text.data(), static_cast<std::size_t>(length));
+  name.resize(std::min(name.size(), name.find_first_of(",\n")));  // details of the build follow
+  std::ranges::replace(name, '\t', ' ');
+  return name;
+}
+
 MpiSession::MpiSession(const Launcher& launcher) {
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -19,6 +20,9 @@ struct NodeInfo {
   int node() const { return ranks.front(); }
   bool has_core_per_rank() const { return cores >= static_cast<int>(ranks.size()); }
 };
+
+/// Returns the name and the version of the MPI library, such as "Open MPI v4.1.4". Needs no MpiSession.
+std::string mpi_version();
 
 /// Queries MPI for the node of this rank. Collective over the world.
 NodeInfo query_node_info();

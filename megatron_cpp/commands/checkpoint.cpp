@@ -22,7 +22,7 @@
 #include "megatron_cpp/resume/checkpointing.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
-#include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {

@@ -19,7 +19,7 @@
 #include "megatron_cpp/commands/new_checkpoint.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/resume/special_tokens.h"
-#include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/version.h"
 #include "optimizer/optimizer.h"
 
 namespace mcpp {

@@ -10,7 +10,7 @@
 #include "megatron_cpp/commands/new_checkpoint.h"
 #include "megatron_cpp/exchange/import_run.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
-#include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {

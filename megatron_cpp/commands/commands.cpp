@@ -9,6 +9,7 @@
 #include "megatron_cpp/commands/plan/plan_options.h"
 #include "megatron_cpp/config/arguments.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {

@@ -10,6 +10,7 @@
 #include "megatron_cpp/monitor/jsonl_sink.h"
 #include "megatron_cpp/monitor/otlp_sink.h"
 #include "megatron_cpp/monitor/tensorboard_sink.h"
+#include "megatron_cpp/setup/version.h"
 #include "model/flops.h"
 
 namespace mcpp {

@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "megatron_cpp/report/run_history.h"
-#include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {

@@ -20,6 +20,7 @@
 #include "megatron_cpp/resume/local_checkpoint.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/version.h"
 
 namespace mcpp {
 namespace {

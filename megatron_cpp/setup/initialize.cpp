@@ -1,7 +1,5 @@
 #include "megatron_cpp/setup/initialize.h"
 
-#include <H5public.h>
-#include <dnnl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,27 +22,13 @@
 #include "comm/staged.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/run_summary.h"
+#include "megatron_cpp/setup/version.h"
 #include "tensor/cuda_device.h"
 #include "tensor/isa.h"
 #include "tensor/on_device.h"
 #include "tensor/ops/low_precision/fp8.h"
 
 namespace mcpp {
-
-// CMake defines MCPP_VERSION, MCPP_BUILD_TYPE and MCPP_SENTENCEPIECE_VERSION; that library does not report its version.
-std::string version_text() {
-  unsigned major = 0, minor = 0, release = 0;
-  MCPP_CHECK(H5get_libversion(&major, &minor, &release) >= 0);
-  const dnnl_version_t* dnnl = dnnl_version();
-#ifdef __clang__
-  const char* compiler = "clang ";
-#else
-  const char* compiler = "gcc ";
-#endif
-  return str("megatron_cpp ", MCPP_VERSION, "\ncompiler      ", compiler, __VERSION__, "\nbuild type    ",
-             MCPP_BUILD_TYPE, "\noneDNN        ", dnnl->major, ".", dnnl->minor, ".", dnnl->patch, "\nHDF5          ",
-             major, ".", minor, ".", release, "\nsentencepiece ", MCPP_SENTENCEPIECE_VERSION);
-}
 
 void connect_groups(const ParallelState& parallel, Device& device) {
   for (const auto& [name, group, use] : parallel.groups()) {

@@ -16,9 +16,6 @@
 
 namespace mcpp {
 
-/// Returns the version of the program, compiler, build type, and the versions of the libraries in use.
-std::string version_text();
-
 /// Ranks that a command runs on.
 struct World {
   Communicator& ranks;

@@ -129,6 +129,12 @@ void synchronize(Device& device) {
   static_cast<CudaDevice&>(device).synchronize();
 }
 
+std::string cuda_version() {
+  int version = 0;
+  check_cuda(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
+  return str(version / 1000, ".", version % 1000 / 10);
+}
+
 int cuda_device_count() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;

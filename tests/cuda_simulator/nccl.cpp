@@ -371,6 +371,10 @@ extern "C" {
 const char* ncclGetErrorString(ncclResult_t) {
   return "an error of the simulated NCCL";
 }
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const Lock lock(simulator_mutex());
   static std::uint64_t next = 1;

@@ -136,6 +136,10 @@ const char* cudaGetErrorName(cudaError_t) {
   return "simulated";
 }
 
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = settings().gpus;
   return *count > 0 ? cudaSuccess : remember_error(cudaErrorNoDevice);

@@ -8,6 +8,7 @@
 #include "tensor/cuda/attention/cudnn_graph.h"
 #include "tensor/cuda/attention/cudnn_layout.h"
 #include "tensor/cuda/device.h"
+#include "tensor/cuda_device.h"
 
 namespace mcpp {
 
@@ -20,6 +21,11 @@ struct CudnnAttention {
     cudnnDestroy(handle);
   }
 };
+
+std::string cudnn_version() {
+  const std::size_t version = cudnnGetVersion();
+  return str(version / 10000, ".", version % 10000 / 100, ".", version % 100);
+}
 
 CudnnAttention* make_cudnn(const CudaDevice& device) {
   auto state = std::make_unique<CudnnAttention>();

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "tests/support/build.h"
 #include "tests/support/scratch_folder.h"
 
 namespace mcpp {
@@ -47,9 +48,12 @@ TEST(CommandsTest, HelpNamesEveryCommand) {
 
 TEST(CommandsTest, VersionNamesLibraries) {
   const std::string out = run({"--version"}).out;
-  for (const char* name : {"megatron_cpp ", "compiler ", "build type ", "oneDNN ", "HDF5 ", "sentencepiece "}) {
+  for (const char* name :
+       {"megatron_cpp ", "\ncompiler ", "\nbuild type ", "\nMPI ", "\noneDNN ", "\nHDF5 ", "\nsentencepiece "}) {
     EXPECT_THAT(out, HasSubstr(name));
   }
+  for (const char* name : {"\nCUDA ", "\ncuDNN ", "\nNCCL "})
+    EXPECT_EQ(out.find(name) != out.npos, test::built_with_cuda()) << name;
 }
 
 TEST(CommandsTest, SuggestsCommandForUnknownCommand) {
