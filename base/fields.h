@@ -8,13 +8,14 @@
 //   }
 //
 // where Self is the struct or const struct. Members are bool, i64, double, std::string, an enum, or a std::vector,
-// OneOrList or PerLayer of those, or a std::vector of structs with fields. A visitor is any object callable as
-// visit(name, member, help, constraint = {}).
+// OneOrList or PerLayer of those, or a std::vector of structs with fields. Members of the latter may be std::optional,
+// which a setting fills in. A visitor is any object callable as visit(name, member, help, constraint = {}).
 #pragma once
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -107,5 +108,9 @@ template <class T>
 struct is_vector : std::false_type {};
 template <class T>
 struct is_vector<std::vector<T>> : std::true_type {};
+template <class T>
+struct is_optional : std::false_type {};
+template <class T>
+struct is_optional<std::optional<T>> : std::true_type {};
 
 }  // namespace mcpp

@@ -1,6 +1,7 @@
 // Optimizer configuration: update rule, learning rate, weight decay. Keys have the names of Megatron-LM.
 #pragma once
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,28 +49,28 @@ struct EnumNames<WeightDecayIncrStyle> {
 struct ParamGroupConfig {
   OneOrList<std::string> match;
   double lr_mult = 1;
-  double wd_mult = -1;
-  double adam_beta1 = -1;
-  double adam_beta2 = -1;
-  double adam_eps = 0;
+  std::optional<double> wd_mult = {};
+  std::optional<double> adam_beta1 = {};
+  std::optional<double> adam_beta2 = {};
+  std::optional<double> adam_eps = {};
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
     visit("match", self.match, "names of tensors in checkpoints; * stands for any characters, ? for one");
     visit("lr_mult", self.lr_mult, "factor of the learning rate; 0 = the weights do not change", at_least(0));
     visit("wd_mult", self.wd_mult,
-          "factor of the weight decay; -1 = 0 for biases and one-dimensional parameters, else 1", at_least(-1));
-    visit("adam_beta1", self.adam_beta1, "decay rate of the first moment; -1 = optimizer.adam_beta1",
-          between_excluding_max(-1, 1));
-    visit("adam_beta2", self.adam_beta2, "decay rate of the second moment; -1 = optimizer.adam_beta2",
-          between_excluding_max(-1, 1));
-    visit("adam_eps", self.adam_eps, "term added to the square root of the second moment; 0 = optimizer.adam_eps",
-          at_least(0));
+          "factor of the weight decay; unset = 0 for biases and one-dimensional parameters, else 1", at_least(0));
+    visit("adam_beta1", self.adam_beta1, "decay rate of the first moment; unset = optimizer.adam_beta1",
+          between_excluding_max(0, 1));
+    visit("adam_beta2", self.adam_beta2, "decay rate of the second moment; unset = optimizer.adam_beta2",
+          between_excluding_max(0, 1));
+    visit("adam_eps", self.adam_eps, "term added to the square root of the second moment; unset = optimizer.adam_eps",
+          greater_than(0));
   }
 
   /// Returns true if a pattern matches the name.
   bool matches(std::string_view name) const;
-  bool sets_adam() const { return adam_beta1 >= 0 || adam_beta2 >= 0 || adam_eps > 0; }
+  bool sets_adam() const { return adam_beta1 || adam_beta2 || adam_eps; }
   bool operator==(const ParamGroupConfig&) const = default;
 };
 

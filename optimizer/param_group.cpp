@@ -32,10 +32,10 @@ ParamGroup group_of(const Param& param, const OptimizerConfig& config) {
                    .adam_eps = config.adam_eps};
   if (const ParamGroupConfig* own = config.find_param_group(param.name)) {
     group.lr_mult = own->lr_mult;
-    if (own->wd_mult >= 0) group.wd_mult = own->wd_mult;
-    if (own->adam_beta1 >= 0) group.adam_beta1 = own->adam_beta1;
-    if (own->adam_beta2 >= 0) group.adam_beta2 = own->adam_beta2;
-    if (own->adam_eps > 0) group.adam_eps = own->adam_eps;
+    group.wd_mult = own->wd_mult.value_or(group.wd_mult);
+    group.adam_beta1 = own->adam_beta1.value_or(group.adam_beta1);
+    group.adam_beta2 = own->adam_beta2.value_or(group.adam_beta2);
+    group.adam_eps = own->adam_eps.value_or(group.adam_eps);
   }
   const double divisor = lr_divisor(param, group.rule, config);
   group.lr_mult /= divisor;

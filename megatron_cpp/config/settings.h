@@ -166,7 +166,9 @@ void list_fields(T& object, std::string_view section, std::vector<Field>& fields
 template <class T>
 FieldType field_type() {
   using Kind = FieldType::Kind;
-  if constexpr (is_vector<T>::value || is_one_or_list<T>::value) {
+  if constexpr (is_optional<T>::value) {
+    return field_type<typename T::value_type>();
+  } else if constexpr (is_vector<T>::value || is_one_or_list<T>::value) {
     FieldType type = field_type<typename T::value_type>();
     type.is_list = true;
     type.is_one_or_list = is_one_or_list<T>::value;
@@ -195,7 +197,9 @@ FieldType field_type() {
 /// Stores a converted value in its member.
 template <class T>
 void store_value(const Value& value, T& member) {
-  if constexpr (is_one_or_list<T>::value) {
+  if constexpr (is_optional<T>::value) {
+    store_value(value, member.emplace());
+  } else if constexpr (is_one_or_list<T>::value) {
     std::vector<typename T::value_type> values;
     store_value(value, values);
     member = T(std::move(values));
@@ -215,10 +219,12 @@ void store_value(const Value& value, T& member) {
   }
 }
 
-/// Returns the member's value in TOML. A table has only the keys that differ from their defaults.
+/// Returns the member's value in TOML, or "" if it is unset. A table has only the keys that differ from their defaults.
 template <class T>
 std::string toml_text(const T& member) {
-  if constexpr (is_one_or_list<T>::value) {
+  if constexpr (is_optional<T>::value) {
+    return member ? toml_text(*member) : "";
+  } else if constexpr (is_one_or_list<T>::value) {
     return member.is_list() ? toml_text(member.values()) : toml_text(member.first());
   } else if constexpr (is_vector<T>::value) {
     std::string text;

@@ -103,10 +103,10 @@ std::string describe_param_groups(const Config& config) {
     text += str("  ", join(group.match.values(), ", "), ": ", members[i].tensors,
                 members[i].tensors == 1 ? " tensor, " : " tensors, ",
                 human_count(static_cast<double>(members[i].elements)), " parameters, learning rate x ", group.lr_mult);
-    if (group.wd_mult >= 0) text += str(", weight decay x ", group.wd_mult);
-    if (group.adam_beta1 >= 0) text += str(", adam_beta1 ", group.adam_beta1);
-    if (group.adam_beta2 >= 0) text += str(", adam_beta2 ", group.adam_beta2);
-    if (group.adam_eps > 0) text += str(", adam_eps ", group.adam_eps);
+    if (group.wd_mult) text += str(", weight decay x ", *group.wd_mult);
+    if (group.adam_beta1) text += str(", adam_beta1 ", *group.adam_beta1);
+    if (group.adam_beta2) text += str(", adam_beta2 ", *group.adam_beta2);
+    if (group.adam_eps) text += str(", adam_eps ", *group.adam_eps);
     text += "\n";
   }
   return text;

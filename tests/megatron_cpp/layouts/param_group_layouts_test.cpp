@@ -39,7 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Optimizers, ParamGroupLayoutsTest,
 TEST_P(ParamGroupLayoutsTest, AreBitwiseIdenticalToReference) {
   RunTask task = make_task(GetParam());
   if (GetParam() == OptimizerKind::Sgd)
-    for (ParamGroupConfig& group : task.optimizer.param_group) group.adam_beta2 = -1, group.adam_eps = 0;
+    for (ParamGroupConfig& group : task.optimizer.param_group) group.adam_beta2.reset(), group.adam_eps.reset();
   const RunResult one_rank = run_layout(task, {});
   expect_same_bits(run_layout(task, {"pp2", {.pp = 2}}), one_rank);
   expect_same_bits(run_layout(task, {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}}), one_rank);

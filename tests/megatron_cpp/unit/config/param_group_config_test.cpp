@@ -42,6 +42,9 @@ TEST(ParamGroupConfigTest, PrintsWhatItReads) {
   EXPECT_THAT(printed, HasSubstr(R"(param_group = [{match = "embedding.*", lr_mult = 0.1, wd_mult = 0.0}, )"
                                  R"({match = ["a\"", "b"], adam_beta1 = 0.0}])"));
   EXPECT_EQ(parse_config(printed, "printed.toml", {}).optimizer.param_group, c.optimizer.param_group);
+  // A setting that equals the key it would inherit is still a setting.
+  EXPECT_THAT(print_config(parse(table("match = \"*\"\nwd_mult = 1\nadam_beta1 = 0.9"))),
+              HasSubstr(R"(param_group = [{match = "*", wd_mult = 1.0, adam_beta1 = 0.9}])"));
   EXPECT_THAT(print_config(parse("")), HasSubstr("param_group = []\n"));
 }
 
@@ -59,7 +62,13 @@ TEST(ParamGroupConfigTest, RejectsInvalidTables) {
   EXPECT_THAT(error_of(table("match = \"*\"") + table("match = \"*\"\nlr_mult = -1")),
               HasSubstr("optimizer.param_group: element 2 lr_mult: must be at least 0, not -1"));
   EXPECT_THAT(error_of(table("match = \"*\"\nadam_beta1 = 1.0")),
-              HasSubstr("adam_beta1: must be at least -1 and below 1"));
+              HasSubstr("adam_beta1: must be at least 0 and below 1"));
+  // Unset keys are left out, not negative.
+  EXPECT_THAT(error_of(table("match = \"*\"\nadam_beta1 = -0.5")),
+              HasSubstr("optimizer.param_group: adam_beta1: must be at least 0 and below 1, not -0.5"));
+  EXPECT_THAT(error_of(table("match = \"*\"\nadam_beta2 = -1")), HasSubstr("adam_beta2: must be at least 0"));
+  EXPECT_THAT(error_of(table("match = \"*\"\nwd_mult = -1")), HasSubstr("wd_mult: must be at least 0, not -1"));
+  EXPECT_THAT(error_of(table("match = \"*\"\nadam_eps = 0")), HasSubstr("adam_eps: must be greater than 0, not 0"));
   EXPECT_THAT(error_of(table("match = 3")), HasSubstr("match: must be"));
   EXPECT_THAT(error_of(table("lr_mult = 2")), HasSubstr("table 1: match: is missing"));
   EXPECT_THAT(error_of(table("match = []")), HasSubstr("match: must have a value"));
