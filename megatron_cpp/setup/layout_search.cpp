@@ -55,6 +55,8 @@ Workload make_workload(const Config& config) {
           .segment_elements = config.optimizer.offload_segment_size,
           .base = base,
           .can_round_gradients = config.optimizer.can_round_gradients(),
+          .records_logits = config.optimizer.qk_clip,
+          .ema_interval = config.optimizer.ema_decay > 0 ? config.optimizer.ema_interval : 0,
           .document_tokens = config.data.reset_attention_mask ? document_tokens(config.data) : 0};
 }
 

@@ -11,12 +11,18 @@
 namespace mcpp {
 namespace {
 
+/// Returns the time per weight to update its average, which reads both and writes the average.
+double ema_seconds(const Hardware& hardware, const Workload& work) {
+  constexpr double kBytes = 3 * 4;
+  return work.ema_interval > 0 ? hardware.traffic_seconds(kBytes) / static_cast<double>(work.ema_interval) : 0;
+}
+
 KernelTimes estimate_kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work) {
   const double wide = 4, element = static_cast<double>(size_of(work.dtype));
   const double sweep = hardware.traffic_seconds(element);
   const auto seconds = [&](const MemoryPasses& s) { return PassSeconds{s.forward * sweep, s.backward * sweep}; };
   // The norm reads gradients; the update reads them, reads and writes states and master weights, and writes weights.
-  const double states = work.states.matrix_states + work.states.master(work.dtype);
+  const double states = work.states.matrix_states + work.states.master(work.dtype) - (work.ema_interval > 0 ? 1 : 0);
   return {.norm = seconds(program.norm),
           .residual = seconds(program.residual),
           .heads = seconds(program.heads),
@@ -27,7 +33,7 @@ KernelTimes estimate_kernel_times(const Hardware& hardware, const KernelTraits& 
           .embedding = {2 * sweep, 3 * sweep},
           .loss = program.loss * sweep,
           .copy = 2 * sweep,
-          .update = hardware.traffic_seconds(wide * (2 + 2 * states) + element)};
+          .update = hardware.traffic_seconds(wide * (2 + 2 * states) + element) + ema_seconds(hardware, work)};
 }
 
 KernelTimes measured_kernel_times(const Hardware& hardware, const MeasuredRates& rates, const Workload& work) {
@@ -46,7 +52,7 @@ KernelTimes measured_kernel_times(const Hardware& hardware, const MeasuredRates&
           .embedding = {1e-9 * rates.embedding_forward, 1e-9 * rates.embedding_backward},
           .loss = 1e-9 * rates.loss,
           .copy = 2 * hardware.traffic_seconds(static_cast<double>(size_of(work.dtype))),
-          .update = 1e-9 * rates.update};
+          .update = 1e-9 * rates.update + ema_seconds(hardware, work)};
 }
 
 }  // namespace

@@ -77,6 +77,7 @@ class TraceTime {
     if (op.kind == OpKind::Quantize)
       backward.elementwise += rank_.traffic_seconds(program_.requantize * op.elements, 0);
     if (op.kind != OpKind::Attention) return;
+    if (work_.records_logits) time_.forward.attention += logits_seconds(op.attention);
     const double heads = op.attention.elements() * op.attention.share;
     time_.forward.elementwise += rank_.seconds(kernels_.heads.forward * heads, 0);
     backward.elementwise += rank_.seconds(kernels_.heads.backward * heads, 0);
@@ -167,6 +168,12 @@ class TraceTime {
     return rank_.seconds(
         flops / attention_rate(shape, op.is_backward) + scores * (op.is_backward ? dropped.backward : dropped.forward),
         op.is_backward ? 2 : 1);
+  }
+
+  /// Returns the time to compute the scores a second time, for their maximum of each head.
+  double logits_seconds(const AttentionShape& shape) const {
+    const double flops = 2 * real(shape.key_dim) * attended_pairs(work_, shape);
+    return rank_.seconds(flops / attention_rate(shape, false), 2);
   }
 
   /// Returns the time of two GEMMs in forward or four in backward over all keys, and of passes over the scores.

@@ -21,6 +21,8 @@ struct Workload {
   /// other members.
   Layout base = {};
   bool can_round_gradients = true;  ///< the optimizer accepts gradients in bf16
+  bool records_logits = false;      ///< every step records the largest attention logits, for QK-clip
+  i64 ema_interval = 0;             ///< updates between two updates of averaged weights; 0: none are kept
   /// Expert load imbalance: ratio of the tokens routed to the experts of the busiest rank to an even share.
   double expert_imbalance = 1.1;
   /// Mean length, in tokens, of the documents to which attention is restricted; 0: each sample is one document.

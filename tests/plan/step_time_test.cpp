@@ -147,6 +147,39 @@ TEST(StepTimeTest, FullRecomputationAddsOneForward) {
   EXPECT_NEAR(seconds(hardware, work, full) - seconds(hardware, work, none), 8 * 16 * forward, 1e-9);
 }
 
+// One of the two GEMMs of attention in forward is computed a second time.
+TEST(StepTimeTest, RecordingLogitsForClipAddsHalfOfForwardAttention) {
+  const Hardware hardware = hardware_with(1e12);
+  const Workload plain = work_of(8);
+  Workload clipped = plain;
+  clipped.records_logits = true;
+  const KernelTraits program;
+  for (const Layout& layout : {Layout{}, Layout{.tp = 2, .cp = 2}}) {
+    const auto layer = [&](const Workload& work) {
+      return layer_time({hardware, program, work, layout}, block_spec(work.model, 0));
+    };
+    const UnitTime without = layer(plain), with = layer(clipped);
+    EXPECT_NEAR(with.forward.attention / without.forward.attention, 1.5, 1e-9) << layout.describe();
+    EXPECT_DOUBLE_EQ(with.total().total() - with.forward.attention,
+                     without.total().total() - without.forward.attention);
+  }
+}
+
+// An average reads and writes 12 bytes per weight at each of its updates.
+TEST(StepTimeTest, AveragedWeightsAddTheirTraffic) {
+  const Hardware hardware = hardware_with(1e12);
+  const KernelTraits program;
+  const auto update = [&](i64 interval) {
+    Workload work = work_of(8);
+    work.ema_interval = interval;
+    if (interval > 0) work.states.matrix_states += 1, work.states.other_states += 1;
+    return kernel_times(hardware, program, work).update;
+  };
+  const double average = 12 / (1e9 * hardware.device.memory_attained);
+  EXPECT_NEAR((update(1) - update(0)) / average, 1, 1e-9);
+  EXPECT_NEAR((update(10) - update(0)) / average, 0.1, 1e-9);
+}
+
 TEST(StepTimeTest, HardwareUtilizationCountsRecomputation) {
   const Hardware hardware = hardware_with(50);
   const Workload work = work_of(8);
