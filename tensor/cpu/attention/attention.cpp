@@ -75,7 +75,7 @@ void max_attention_logits(AttentionProblem<T> p, CpuDevice& device, R* largest) 
   });
   for (std::size_t i = 0; i < of_items.size(); ++i) {
     R& to = largest[static_cast<i64>(i) % p.heads];
-    if (of_items[i] > std::numeric_limits<R>::lowest()) to = std::max(to, factor * of_items[i]);
+    to = std::max(to, factor * of_items[i]);
   }
 }
 

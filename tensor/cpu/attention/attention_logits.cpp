@@ -44,7 +44,7 @@ R largest_of_block(const AttentionProblem<T>& p, const Engine& engine, i64 b, i6
   copy_rows(p.q, b, head, first_query, count, p.key_width().padded, x.rows);
   engine.right_t(x.rows, p.key_width(), x.q_right_t);
   alignas(64) R largest[kTile];
-  std::fill_n(largest, kTile, std::numeric_limits<R>::lowest());
+  std::fill_n(largest, kTile, -std::numeric_limits<R>::infinity());
   const i64 end = p.end_of_keys(first_query + count - 1);
   for (i64 j = p.first_key(b, first_query) / kTile; j * kTile < end; ++j) {
     const TileOrigin at{b, first_query, j * kTile};
@@ -69,7 +69,7 @@ void logits_item(const AttentionProblem<T>& p, i64 item, std::byte* memory, R* l
     const i64 first = j * kTile, count = std::min(kTile, p.keys - first);
     copy_rows(p.k, b, kv_head, first, count, p.key_width().padded, x.k_rows + j * block_elements(p));
   }
-  std::fill_n(largest + kv_head * p.group(), p.group(), std::numeric_limits<R>::lowest());
+  std::fill_n(largest + kv_head * p.group(), p.group(), -std::numeric_limits<R>::infinity());
   for (i64 i = part; i < p.group() * p.query_blocks(); i += p.parts) {
     const i64 head = kv_head * p.group() + i / p.query_blocks();
     const R of_block = largest_of_block(p, engine, b, head, i % p.query_blocks() * kTile, x);
