@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.."
 read -r -d '' layers <<'END' || true
 base
 base/program base/io
+base/object_store
 tensor
 tensor/host
 tensor/ops

@@ -1,0 +1,41 @@
+// Random access to an object through the cache of the node.
+#pragma once
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/object_store/node_cache.h"
+
+namespace mcpp {
+
+/// Object that is read in blocks, each of which is downloaded once per node. Reads that continue the previous one
+/// download increasingly many blocks ahead. Thread-safe.
+class CachedObject {
+ public:
+  static constexpr i64 kBlockBytes = i64{1} << 20;
+
+  /// Throws BadInput if the object does not exist.
+  CachedObject(const S3Path& path, const S3Settings& server, const NodeCacheSettings& cache);
+
+  const S3Object& object() const { return object_; }
+  /// Fills `to` from byte `offset`. Throws like S3Client::read(), among others if the object was replaced. A full disk
+  /// of the cache is no error: then blocks are downloaded again.
+  void read(i64 offset, std::span<std::byte> to);
+
+ private:
+  void read_in_block(i64 block, i64 offset, std::span<std::byte> to);
+  void download(i64 block, i64 offset, std::span<std::byte> to);
+  i64 bytes_of(i64 block) const;
+  Path entry(i64 block) const;
+
+  std::mutex mutex_;
+  S3Path path_;
+  S3Transfer transfer_;
+  NodeCache cache_;
+  S3Object object_;
+  std::vector<bool> is_verified_;  // by block: its entry was verified by this process
+  i64 next_block_ = -1;            // block after the last one downloaded
+  i64 run_ = 1;                    // blocks of the next download, if it continues the last one
+};
+
+}  // namespace mcpp

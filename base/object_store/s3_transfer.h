@@ -1,0 +1,44 @@
+// Transfers of large objects over several connections.
+#pragma once
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/file.h"
+#include "base/object_store/s3_client.h"
+#include "base/thread_pool.h"
+
+namespace mcpp {
+
+/// Transfers objects in parts over several connections, which stay open. Not thread-safe.
+class S3Transfer {
+ public:
+  static constexpr i64 kPartBytes = i64{8} << 20;
+  static constexpr int kConnections = 4;
+
+  /// `part_bytes`: size of the parts of an upload or download; larger files are uploaded in larger parts, since S3
+  /// limits their number.
+  explicit S3Transfer(const S3Settings& settings, i64 part_bytes = kPartBytes, int connections = kConnections);
+
+  /// Uploads a file. The object appears completely or not at all. Throws like S3Client.
+  void upload(const Path& file, const S3Path& to);
+
+  /// Receives bytes of an object. Threads call it concurrently for different parts.
+  using PartWriter = std::function<void(i64 offset, std::span<const std::byte> bytes)>;
+  /// Downloads bytes [begin, end) of an object and passes each part to `write`. Throws BadInput if the object has
+  /// changed since `object` was returned, and the errors of `write`.
+  void download(const S3Path& path, const S3Object& object, i64 begin, i64 end, const PartWriter& write);
+
+  /// Returns a client for requests between transfers.
+  S3Client& client() { return clients_.front(); }
+
+ private:
+  void upload_parts(std::span<const std::byte> content, const S3Path& to);
+  void run_parts(i64 count, const std::function<void(S3Client&, i64 part)>& f);
+
+  i64 part_bytes_;
+  std::vector<S3Client> clients_;  // one per thread
+  ThreadPool threads_;             // last member: uses the clients
+};
+
+}  // namespace mcpp
