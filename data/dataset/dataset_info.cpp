@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "data/dataset/index/indexed_dataset.h"
 
 namespace mcpp {
@@ -55,8 +57,10 @@ void write_dataset_info(const Path& prefix, const DatasetInfo& info) {
 std::optional<DatasetInfo> read_dataset_info(const Path& prefix) {
   const Path path = info_path(prefix);
   std::error_code unknown;  // a dangling link exists, so that reading it fails instead of being skipped
-  if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return std::nullopt;
-  return info_from_json(read_text_file(path), path);
+  const bool exists = is_s3_path(path) ? stored_file_exists(path)
+                                       : std::filesystem::exists(std::filesystem::symlink_status(path, unknown));
+  if (!exists) return std::nullopt;
+  return info_from_json(read_stored_text(path), path);
 }
 
 double mean_document_tokens(std::span<const std::string> prefixes, std::span<const double> weights) {
@@ -76,15 +80,16 @@ namespace {
 
 constexpr std::size_t kBlocks = 256, kBlockBytes = std::size_t{1} << 14;
 
-std::string sampled_checksum(std::span<const std::byte> bytes) {
-  if (bytes.size() <= kBlocks * kBlockBytes) return checksum_hex(bytes);
+std::string sampled_checksum(const TokenFile& file) {
+  std::vector<std::byte> buffer;
+  if (file.size() <= kBlocks * kBlockBytes) return checksum_hex(file.read(0, file.size(), buffer));
   std::vector<std::byte> sample;
   sample.reserve(kBlocks * kBlockBytes);
-  const std::size_t last = bytes.size() - kBlockBytes;
+  const std::size_t last = file.size() - kBlockBytes;
   for (std::size_t i = 0; i < kBlocks; ++i) {
     // Quotient and remainder are scaled separately so that the product cannot overflow.
     const std::size_t steps = kBlocks - 1, begin = last / steps * i + last % steps * i / steps;
-    const auto block = bytes.subspan(begin, kBlockBytes);
+    const auto block = file.read(begin, kBlockBytes, buffer);
     sample.insert(sample.end(), block.begin(), block.end());
   }
   return checksum_hex(sample);
@@ -93,11 +98,12 @@ std::string sampled_checksum(std::span<const std::byte> bytes) {
 }  // namespace
 
 std::string dataset_identity(const Path& prefix) {
-  const MappedFile idx(idx_path(prefix)), bin(bin_path(prefix));
-  const IndexHeader header = read_index_header(idx);
-  const u64 tokens = bin.bytes().size() / static_cast<u64>(token_bytes(header.type));
+  const Path idx_copy = local_copy(idx_path(prefix));
+  const TokenFile idx(idx_copy), bin(bin_path(prefix));
+  const IndexHeader header = read_index_header(MappedFile(idx_copy));
+  const u64 tokens = bin.size() / static_cast<u64>(token_bytes(header.type));
   return str(header.sequences, " sequences, ", header.document_entries - 1, " documents, ", tokens, " tokens, .idx ",
-             sampled_checksum(idx.bytes()), ", .bin ", sampled_checksum(bin.bytes()));
+             sampled_checksum(idx), ", .bin ", sampled_checksum(bin));
 }
 
 }  // namespace mcpp

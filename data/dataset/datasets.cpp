@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 #include "base/number_format.h"
+#include "base/object_store/node_cache.h"
+#include "base/object_store/s3_path.h"
 #include "base/strings.h"
 #include "data/dataset/blend.h"
 #include "data/dataset/gpt_dataset.h"
@@ -266,6 +268,7 @@ class Builder {
 
   Path cache_folder(const std::string& prefix) const {
     if (!config_.data_cache_path.empty()) return config_.data_cache_path;
+    if (is_s3_path(prefix)) return read_node_cache_settings().folder / "indices";
     return Path(prefix).parent_path() / "cache";
   }
 
@@ -343,7 +346,7 @@ void check_held_out(const DataConfig& config) {
   const BlendList train = parse_blend_list(config.train_data_path, "data.train_data_path");
   const auto same_file = [](const std::string& a, const std::string& b) {
     std::error_code error;
-    return std::filesystem::equivalent(bin_path(a), bin_path(b), error) && !error;
+    return a == b || (std::filesystem::equivalent(bin_path(a), bin_path(b), error) && !error);
   };
   const auto check = [&](const std::vector<std::string>& entries, std::string_view key) {
     if (entries.empty()) return;

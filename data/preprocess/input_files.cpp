@@ -6,6 +6,9 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/glob.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "base/program/progress.h"
 #include "base/strings.h"
 
@@ -22,6 +25,26 @@ std::vector<std::string> match_pattern(const std::string& pattern) {
   return names;
 }
 
+/// Returns the objects that match a pattern with * and ?, by ascending name. A * does not match a slash.
+std::vector<std::string> match_objects(const std::string& pattern) {
+  const std::size_t slash = pattern.rfind('/', pattern.find_first_of("*?"));
+  const auto depth = std::ranges::count(pattern, '/');
+  std::vector<std::string> names;
+  for (const Path& object : objects_in(pattern.substr(0, slash)))
+    if (matches_glob(object.string(), pattern) && std::ranges::count(object.string(), '/') == depth)
+      names.push_back(object.string());
+  check_input(!names.empty(), pattern, ": no object matches this pattern");
+  return names;
+}
+
+/// Returns the objects that `name`, an s3:// path or pattern, stands for.
+std::vector<std::string> expand_objects(const std::string& name) {
+  const bool has_wildcard = name.find_first_of("*?") != std::string::npos;
+  if (stored_file_exists(name)) return {name};
+  check_input(has_wildcard, name, ": does not exist in the object store");
+  return match_objects(name);
+}
+
 bool is_pattern(const std::string& name) {
   std::error_code unknown;
   return name.find_first_of("*?[") != std::string::npos &&
@@ -33,6 +56,11 @@ bool is_pattern(const std::string& name) {
 std::vector<std::string> expand_patterns(const std::vector<std::string>& inputs) {
   std::vector<std::string> files;
   for (const std::string& input : inputs) {
+    if (is_s3_path(input)) {
+      const std::vector<std::string> objects = expand_objects(input);
+      files.insert(files.end(), objects.begin(), objects.end());
+      continue;
+    }
     const std::vector<std::string> matches = is_pattern(input) ? match_pattern(input) : std::vector{input};
     for (const std::string& file : matches) check_path_exists(file);
     files.insert(files.end(), matches.begin(), matches.end());
@@ -43,10 +71,13 @@ std::vector<std::string> expand_patterns(const std::vector<std::string>& inputs)
 InputFiles::InputFiles(const std::vector<std::string>& inputs, DocumentFormat format, std::size_t chunk_bytes)
     : paths_(expand_patterns(inputs)), format_(std::move(format)), chunk_bytes_(chunk_bytes) {
   for (const std::string& path : paths_) are_json_lines_.push_back(is_json_lines(path, format_.input_format));
-  const bool all_have_sizes =
-      std::ranges::all_of(paths_, [](const Path& path) { return std::filesystem::is_regular_file(path); });
-  if (!all_have_sizes) return;
-  for (const std::string& path : paths_) total_bytes_ += std::filesystem::file_size(path);
+  u64 total = 0;
+  for (const std::string& path : paths_) {
+    const std::optional<i64> bytes = stored_file_bytes(path);
+    if (!bytes) return;
+    total += static_cast<u64>(*bytes);
+  }
+  total_bytes_ = total;
 }
 
 std::optional<InputFiles::Chunk> InputFiles::next() {

@@ -9,8 +9,8 @@
 namespace mcpp {
 
 /// Returns `inputs` with every pattern (*, ?, [a-z] as in a shell) replaced by the matching files, sorted by name. The
-/// exact name of an existing file is not treated as a pattern. Throws BadInput for missing files and for patterns
-/// without a match.
+/// exact name of an existing file is not treated as a pattern. Patterns of objects (s3://) may contain * and ?. Throws
+/// BadInput for missing files and for patterns without a match.
 std::vector<std::string> expand_patterns(const std::vector<std::string>& inputs);
 
 /// Reads the chunks of all files in order.

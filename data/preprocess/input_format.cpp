@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/object_store/stored_file.h"
 #include "base/strings.h"
 #include "data/preprocess/input_stream.h"
 #include "data/preprocess/text_source.h"
@@ -205,7 +206,7 @@ bool looks_like_json_lines(std::string_view head) {
 bool is_json_lines(const Path& path, InputFormat format) {
   if (format != InputFormat::Auto) return format == InputFormat::JsonLines;
   if (has_json_name(path)) return true;
-  if (!std::filesystem::is_regular_file(path)) return false;
+  if (!stored_file_exists(path)) return false;
   InputStream stream(path);
   const std::string head = read_head(stream);
   const bool has_text_name = path.filename().string().find(".txt") != std::string::npos;

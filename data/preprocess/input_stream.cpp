@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/object_store/stored_file.h"
 #include "base/system_error.h"
 
 namespace mcpp {
@@ -128,8 +129,9 @@ void wait_for_writer(int descriptor, const Path& path) {
 }  // namespace
 
 InputStream::InputStream(const Path& path) : path_(path) {
-  check_path_exists(path);
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const Path file = local_copy(path);
+  check_path_exists(file);
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   MCPP_CHECK_SYSTEM(descriptor >= 0, "cannot open ", path.string());
   descriptor_ = descriptor;
   try {

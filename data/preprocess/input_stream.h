@@ -43,8 +43,8 @@ std::unique_ptr<Decompressor> make_decompressor(std::span<const unsigned char> b
 
 class InputStream {
  public:
-  /// Opens the file. Throws BadInput if that fails: missing file, dangling link, directory, device, or a pipe without a
-  /// writer for ten seconds.
+  /// Opens the file; an object (s3://) is copied to the cache of the node first. Throws BadInput if that fails: missing
+  /// file, dangling link, directory, device, or a pipe without a writer for ten seconds.
   explicit InputStream(const Path& path);
   ~InputStream();
   InputStream(const InputStream&) = delete;

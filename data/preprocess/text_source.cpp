@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/object_store/stored_file.h"
 #include "base/utf8.h"
 
 namespace mcpp {
@@ -70,7 +71,7 @@ TextSource::TextSource(const Path& path, const TextRange& range)
       line_(range.first_line),
       begins_document_(range.begins_document),
       begins_line_(range.begins_line) {
-  if (file_.is_regular_file()) size_on_disk_ = static_cast<i64>(std::filesystem::file_size(path));
+  if (file_.is_regular_file()) size_on_disk_ = stored_file_bytes(path).value_or(0);
   if (range.begin > 0) read_text_before();
 }
 

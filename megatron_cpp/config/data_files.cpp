@@ -6,12 +6,13 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/object_store/stored_file.h"
 
 namespace mcpp {
 namespace {
 
 std::vector<std::string> words_of(const std::string& file) {
-  std::istringstream text(read_text_file(file));
+  std::istringstream text(read_stored_text(file));
   std::vector<std::string> words;
   for (std::string word; text >> word;) words.push_back(word);
   check_input(!words.empty(), file, ": is empty; list dataset prefixes, each optionally preceded by its weight");
@@ -30,7 +31,7 @@ std::vector<std::string> elements_of(const OrderedJson& list, const std::string&
 }
 
 void read_splits(const std::string& file, DataConfig& data) {
-  const OrderedJson splits = OrderedJson::parse(read_text_file(file), nullptr, /*allow_exceptions=*/false);
+  const OrderedJson splits = OrderedJson::parse(read_stored_text(file), nullptr, /*allow_exceptions=*/false);
   check_input(splits.is_object() && splits.contains("train"), file,
               ": must be a JSON object with a member \"train\" and, optionally, \"valid\" and \"test\"");
   data.data_path.clear();

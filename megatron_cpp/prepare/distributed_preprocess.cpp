@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "base/object_store/stored_file.h"
 #include "base/strings.h"
 #include "comm/object_collectives.h"
 #include "data/preprocess/distributed/part_assembler.h"
@@ -290,8 +291,7 @@ class DistributedPreprocess {
     check_preprocess_options(options_);
     const std::vector<std::string> files = expand_patterns(options_.input);
     u64 bytes = 0;
-    for (const std::string& file : files)
-      if (std::filesystem::is_regular_file(file)) bytes += std::filesystem::file_size(file);
+    for (const std::string& file : files) bytes += static_cast<u64>(stored_file_bytes(file).value_or(0));
     return as_text(make_work_units(files, options_.format(), choose_unit_bytes(bytes)));
   }
 

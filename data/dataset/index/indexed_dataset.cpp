@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 
 namespace mcpp {
 namespace {
@@ -26,8 +28,8 @@ void check_present(const Path& prefix) {
   for (const Path& path : {idx_path(prefix), bin_path(prefix)}) {
     std::error_code unknown;
     if (std::filesystem::is_symlink(path, unknown)) check_path_exists(path);
-    check_input(std::filesystem::exists(path, unknown), "dataset ", prefix.string(), ": there is no file ",
-                path.string(),
+    const bool exists = is_s3_path(path) ? stored_file_exists(path) : std::filesystem::exists(path, unknown);
+    check_input(exists, "dataset ", prefix.string(), ": there is no file ", path.string(),
                 is_file_name ? "; specify the prefix without .bin or .idx"
                              : "; a dataset is the common prefix of a .bin and an .idx file made by preprocess");
   }
@@ -92,8 +94,20 @@ IndexHeader read_index_header(const MappedFile& idx) {
 
 IndexedDataset::IndexedDataset(const Path& prefix) : prefix_(prefix) {
   check_present(prefix);
-  bin_ = MappedFile(bin_path(prefix));
-  idx_ = MappedFile(idx_path(prefix));
+  if (!is_s3_path(prefix)) {
+    open();
+    return;
+  }
+  try {
+    open();
+  } catch (const Error& error) {  // may name only the local copy
+    fail(error.code(), "dataset ", prefix.string(), ": ", error.what());
+  }
+}
+
+void IndexedDataset::open() {
+  bin_ = TokenFile(bin_path(prefix_));
+  idx_ = MappedFile(local_copy(idx_path(prefix_)));
   check_header();
   check_sequences();
   check_documents();
@@ -115,7 +129,7 @@ void IndexedDataset::check_sequences() {
   const std::string name = idx_.path().string();
   const i64 width = token_bytes(type_);
   i64 expected = 0;  // cannot overflow: checked against the size of the .bin below
-  const auto available = static_cast<i64>(bin_.bytes().size());
+  const auto available = static_cast<i64>(bin_.size());
   for (i64 i = 0; i < sequences_; ++i) {
     const i64 tokens = load<i32>(kIndexHeaderBytes + 4 * i);
     check_input(tokens >= 0, name, ": damaged: sequence ", i, " has the negative length ", tokens);
@@ -169,7 +183,9 @@ i64 IndexedDataset::document_of(i64 sequence) const {
 
 template <class T>
 void IndexedDataset::read_as(i64 sequence, i64 offset, std::span<i32> out) const {
-  const std::byte* from = bin_.bytes().data() + byte_offset_of(sequence) + offset * static_cast<i64>(sizeof(T));
+  std::vector<std::byte> buffer;
+  const auto first = static_cast<u64>(byte_offset_of(sequence) + offset * static_cast<i64>(sizeof(T)));
+  const std::byte* from = bin_.read(first, out.size() * sizeof(T), buffer).data();
   for (std::size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, from + i * sizeof(T), sizeof(T));

@@ -4,13 +4,15 @@
 //   offset  0  "MMIDIDX\0\0", u64 version = 1, u8 dtype code, u64 S = sequences, u64 D = documents + 1
 //          34  i32[S] tokens per sequence, i64[S] byte offsets into .bin, i64[D] first sequence of each document
 //
-// A document is one sequence unless it was split into sentences. Both files are memory-mapped.
+// A document is one sequence unless it was split into sentences. Both files are memory-mapped. Of a dataset in an
+// object store, <prefix>.idx is copied to the cache of the node, and <prefix>.bin is read in blocks through that cache.
 #pragma once
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "base/file.h"
+#include "data/dataset/index/token_file.h"
 
 namespace mcpp {
 
@@ -32,7 +34,7 @@ Path idx_path(const Path& prefix);  ///< <prefix>.idx
 
 class IndexedDataset {
  public:
-  /// Maps both files and checks every index entry against the size of the .bin. Throws BadInput, naming the file and
+  /// Opens both files and checks every index entry against the size of the .bin. Throws BadInput, naming the file and
   /// the entry, if a file is missing or damaged.
   explicit IndexedDataset(const Path& prefix);
 
@@ -46,11 +48,12 @@ class IndexedDataset {
   i64 document_of(i64 sequence) const;     ///< document that contains the sequence
   void read(i64 sequence, i64 offset, std::span<i32> out) const;  ///< reads tokens [offset, offset + out.size())
 
-  u64 bin_bytes() const { return bin_.bytes().size(); }
+  u64 bin_bytes() const { return bin_.size(); }
   /// Returns the XXH3-128 checksum of the entire .idx file.
   std::string index_checksum() const { return checksum_hex(idx_.bytes()); }
 
  private:
+  void open();
   void check_header();
   void check_sequences();
   void check_documents() const;
@@ -61,7 +64,8 @@ class IndexedDataset {
   void read_as(i64 sequence, i64 offset, std::span<i32> out) const;
 
   Path prefix_;
-  MappedFile bin_, idx_;
+  TokenFile bin_;
+  MappedFile idx_;
   TokenType type_{};
   i64 sequences_ = 0, documents_ = 0, tokens_ = 0;
 };

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/object_store/stored_file.h"
 #include "base/strings.h"
 #include "data/preprocess/indexed_writer.h"
 
@@ -74,7 +75,7 @@ PreprocessOutput merge_datasets(const std::vector<std::string>& inputs, const st
   AtomicFile bin(bin_path(prefix));
   for (const std::string& input : inputs) {
     log.progress(str("joining ", input));
-    const MappedFile tokens(bin_path(input));
+    const MappedFile tokens(local_copy(bin_path(input)));
     bin.write(tokens.bytes());
   }
   const std::optional<DatasetInfo> info = merge_infos(inputs);

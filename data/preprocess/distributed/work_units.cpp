@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/file.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "data/preprocess/indexed_writer.h"
 
 namespace mcpp {
@@ -60,8 +62,9 @@ void chain_identities(std::vector<WorkUnit>& units) {
   }
 }
 
-/// Returns the size and modification time of a file, or "" if it does not exist.
+/// Returns the size and modification time of a file, or the size and ETag of an object; "" if it does not exist.
 std::string get_file_stamp(const Path& path) {
+  if (is_s3_path(path)) return object_stamp(path);
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return "";
   return str(info.st_size, " bytes, changed at ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
@@ -83,13 +86,13 @@ std::vector<WorkUnit> make_work_units(const std::vector<std::string>& files, con
                                       i64 unit_bytes) {
   std::vector<WorkUnit> units;
   for (const Path path : files) {
-    check_path_exists(path);
+    if (!is_s3_path(path)) check_path_exists(path);
     const InputStream stream(path);
     check_input(stream.is_regular_file(), path.string(),
                 ": is a pipe, which ranks cannot share and a restart cannot resume; use one process, or a file");
     const std::string file_stamp = get_file_stamp(path);
     check_input(!file_stamp.empty(), "cannot read the attributes of ", path.string());
-    const auto size = static_cast<i64>(std::filesystem::file_size(path));
+    const i64 size = stored_file_bytes(path).value();
     const bool is_json = is_json_lines(path, format.input_format);
     const auto add = [&](const TextRange& range, i64 bytes) {
       units.push_back({.path = path,
@@ -103,7 +106,7 @@ std::vector<WorkUnit> make_work_units(const std::vector<std::string>& files, con
       add(stream.compression_name() ? TextRange() : TextRange{.end = size}, size);
       continue;
     }
-    const MappedFile file(path);
+    const MappedFile file(local_copy(path));
     for (const TextRange& range : split_into_ranges(text_of(file), split_mode_for(is_json, format), unit_bytes))
       add(range, range.end - range.begin);
   }
@@ -121,7 +124,7 @@ void check_file_unchanged(const WorkUnit& unit) {
 }
 
 TextRange add_line_number(const Path& path, TextRange range) {
-  const MappedFile file(path);
+  const MappedFile file(local_copy(path));
   const std::string_view before = text_of(file).substr(0, static_cast<std::size_t>(range.begin));
   range.first_line = 1 + std::count(before.begin(), before.end(), '\n');
   return range;

@@ -1,0 +1,30 @@
+// Tokens of a dataset: the .bin file, or an object of an object store.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/file.h"
+#include "base/object_store/cached_object.h"
+
+namespace mcpp {
+
+/// File with random access. Files are memory-mapped; objects (s3://) are read in blocks through the cache of the node.
+/// Thread-safe.
+class TokenFile {
+ public:
+  TokenFile() = default;
+  explicit TokenFile(const Path& path);  ///< BadInput if it cannot be opened
+
+  u64 size() const { return object_ ? static_cast<u64>(object_->object().bytes) : mapped_.bytes().size(); }
+  const Path& path() const { return path_; }
+  /// Returns `bytes` bytes from `offset` on. They are in `buffer` if the file is an object.
+  std::span<const std::byte> read(u64 offset, u64 bytes, std::vector<std::byte>& buffer) const;
+
+ private:
+  Path path_;
+  MappedFile mapped_;
+  std::unique_ptr<CachedObject> object_;
+};
+
+}  // namespace mcpp
