@@ -34,7 +34,7 @@ parallel/layout
 parallel/tp parallel/dp parallel/cp parallel/ep
 parallel
 optimizer/states
-model/config optimizer data checkpoint data/tokenizer/bpe data/dataset/index
+model/config optimizer data checkpoint data/tokenizer/bpe data/dataset/index data/jinja
 model/layers data/tokenizer data/dataset checkpoint/format
 model/layers/moe data/preprocess checkpoint/directory
 model data/preprocess/training data/preprocess/distributed checkpoint/load checkpoint/save

@@ -1,0 +1,37 @@
+// Functions, filters, tests and methods that templates can use.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "data/jinja/value.h"
+
+namespace mcpp::jinja {
+
+/// Max elements of range(), and max characters of a text that a template makes.
+inline constexpr i64 kMaxRange = 100'000;
+inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
+
+/// Applies `value | name(arguments)`. Throws BadInput for an unknown filter and for unsuitable arguments.
+Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments);
+
+/// Returns `value is name(arguments)`. Throws BadInput for an unknown test and for unsuitable arguments.
+bool apply_test(const std::string& name, const Value& value, const Arguments& arguments);
+
+/// Calls a method of a text, list or dictionary. Returns std::nullopt if there is no such method.
+std::optional<Value> call_method(const Value& object, const std::string& name, const Arguments& arguments);
+
+/// Returns the functions range, namespace, dict and raise_exception.
+Dict global_functions();
+
+/// Returns object[key]: an element, a member or a character; an undefined value if there is none.
+Value subscript(const Value& object, const Value& key);
+/// Returns object[begin:end:step]; bounds may be None.
+Value slice(const Value& object, const Value& begin, const Value& end, const Value& step);
+/// Returns the member of a dictionary; an undefined value if there is none. Throws BadInput if `object` is undefined.
+Value attribute(const Value& object, const std::string& name);
+
+/// Returns a op b, where `op` is one of + - * / // % ** ~.
+Value arithmetic(const std::string& op, const Value& a, const Value& b);
+
+}  // namespace mcpp::jinja

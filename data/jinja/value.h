@@ -1,0 +1,127 @@
+// Values of templates in the language Jinja, with the semantics of Python.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "base/types.h"
+
+namespace mcpp::jinja {
+
+class Value;
+using List = std::vector<Value>;
+
+/// Value that does not exist; `name` describes it in messages. It is printed as an empty text.
+struct Undefined {
+  std::string name;
+};
+
+/// Arguments of a call.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+
+  /// Returns the argument at `index`, or the one called `name`; nullptr if it was not passed.
+  const Value* find(std::size_t index, std::string_view name) const;
+  /// Returns the argument like find(). Throws BadInput if it was not passed.
+  const Value& at(std::size_t index, std::string_view name) const;
+  /// Throws BadInput if there are more than `count` arguments.
+  void check_at_most(std::size_t count, std::string_view function) const;
+};
+
+using Function = std::function<Value(const Arguments&)>;
+
+/// Members in insertion order.
+struct Dict {
+  std::vector<std::pair<std::string, Value>> members;
+  bool is_namespace = false;  ///< made by namespace(): its members can be set
+
+  const Value* find(std::string_view key) const;
+  void set(std::string_view key, Value value);
+};
+
+/// Immutable value, except for namespaces. Cheap to copy. Lists and dictionaries may be nested up to kMaxDepth levels;
+/// constructors throw BadInput for deeper ones.
+class Value {
+ public:
+  static constexpr i64 kMaxDepth = 100;
+
+  Value() : data_(nullptr) {}
+  Value(Undefined undefined) : data_(std::move(undefined)) {}  // NOLINT(google-explicit-constructor)
+  explicit Value(bool value) : data_(value) {}
+  explicit Value(i64 value) : data_(value) {}
+  explicit Value(double value) : data_(value) {}
+  Value(std::string text);                               // NOLINT(google-explicit-constructor)
+  Value(const char* text) : Value(std::string(text)) {}  // NOLINT(google-explicit-constructor)
+  Value(List items);                                     // NOLINT(google-explicit-constructor)
+  Value(Dict members);                                   // NOLINT(google-explicit-constructor)
+  explicit Value(Function function);
+  /// Returns a list that is printed as a tuple.
+  static Value tuple(List items);
+  /// Converts JSON.
+  static Value of_json(const OrderedJson& json, i64 depth = 0);
+
+  bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
+  bool is_none() const { return std::holds_alternative<std::nullptr_t>(data_); }
+  bool is_bool() const { return std::holds_alternative<bool>(data_); }
+  bool is_integer() const { return std::holds_alternative<i64>(data_); }
+  bool is_float() const { return std::holds_alternative<double>(data_); }
+  bool is_number() const { return is_bool() || is_integer() || is_float(); }
+  bool is_text() const { return std::holds_alternative<Text>(data_); }
+  bool is_list() const { return std::holds_alternative<Items>(data_); }
+  bool is_dict() const { return std::holds_alternative<Members>(data_); }
+  bool is_function() const { return std::holds_alternative<Callable>(data_); }
+
+  // Throw BadInput for a value of a different type.
+  i64 integer() const;  ///< also of true and false
+  double number() const;
+  const std::string& text() const;
+  const List& list() const;
+  Dict& dict() const;
+  const Function& function() const;
+
+  bool is_true() const;
+  /// Returns the text that Python's str() returns; "" if undefined.
+  std::string str() const;
+  /// Returns the text that Python's repr() returns.
+  std::string repr() const;
+  /// Returns the name of the type in Python.
+  std::string type_name() const;
+  /// Returns the elements of a list, the keys of a dictionary or the characters of a text; nothing if undefined. Throws
+  /// BadInput for other values.
+  List elements() const;
+  /// Returns the number of elements().
+  i64 length() const;
+
+ private:
+  using Text = std::shared_ptr<const std::string>;
+  using Items = std::shared_ptr<const List>;
+  using Members = std::shared_ptr<Dict>;
+  using Callable = std::shared_ptr<const Function>;
+
+  /// Throws BadInput that this value is not `wanted`.
+  [[noreturn]] void fail_type(std::string_view wanted) const;
+
+  std::variant<Undefined, std::nullptr_t, bool, i64, double, Text, Items, Members, Callable> data_;
+  i64 depth_ = 0;  // levels of lists and dictionaries
+  bool is_tuple_ = false;
+};
+
+bool operator==(const Value& a, const Value& b);
+/// Returns true if a < b. Throws BadInput unless both are numbers, texts or lists.
+bool is_less(const Value& a, const Value& b);
+/// Returns true if `value` is an element, key or part of `container`.
+bool contains(const Value& container, const Value& value);
+/// Returns the JSON of a value as Python's json.dumps(ensure_ascii=False) writes it. `indent` < 0 writes one line.
+std::string to_json(const Value& value, i64 indent, bool sorts_keys);
+
+/// Returns the characters of valid UTF-8.
+std::vector<std::string_view> characters(std::string_view text);
+i64 count_characters(std::string_view text);
+
+}  // namespace mcpp::jinja
