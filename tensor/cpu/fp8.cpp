@@ -62,7 +62,90 @@ HWY_INLINE hn::Vec<D> nearest_fp8(D d, hn::Vec<D> x, Fp8Format format) {
   return hn::IfThenElse(is_number, signed_result, hn::NaN(d));
 }
 
+/// Factor of each lane before rounding, and its inverse.
+template <class D>
+struct Factors {
+  hn::Vec<D> scale, unscale;
+};
+
+/// Vectorized form of fp8_scale(). `magnitudes` are bits of fp32 values without signs.
+template <class D>
+HWY_INLINE Factors<D> factors_of(D d, hn::Vec<hn::RebindToSigned<D>> magnitudes, Fp8Format format) {
+  const hn::RebindToSigned<D> bits;
+  const auto all = [=](i32 x) HWY_ATTR { return hn::Set(bits, x); };
+  const auto exponent = hn::ShiftRight<23>(magnitudes), fraction = hn::And(magnitudes, all(0x7FFFFF));
+  const auto is_above = hn::VecFromMask(bits, hn::Gt(fraction, all(0x600000)));  // -1 if true
+  const auto largest = all(fp8_max_exponent(format) + 127);
+  const auto power = hn::Min(hn::Add(hn::Sub(largest, exponent), is_above), all(kMaxFp8ScaleExponent));
+  const auto scale = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(power, all(127))));
+  const auto unscale = hn::BitCast(d, hn::ShiftLeft<23>(hn::Sub(all(127), power)));
+  const auto is_finite = hn::RebindMask(d, hn::Lt(exponent, all(255)));
+  return {hn::IfThenElse(is_finite, scale, hn::NaN(d)), unscale};
+}
+
+/// bf16 matrix that is rounded into another of the same shape.
+struct BlockTask {
+  const BFloat16* from;
+  BFloat16* to;
+  i64 rows, columns;
+  BlockShape block;
+  Fp8Format format;
+
+  i64 at(i64 row, i64 column) const { return row * columns + column; }
+};
+
+template <class D>
+HWY_INLINE void round_vector(D d, const BlockTask& task, i64 i, const Factors<D>& factors, auto lanes) {
+  const auto scaled = hn::Mul(load(d, task.from + i, lanes), factors.scale);
+  store(hn::Mul(nearest_fp8(d, scaled, task.format), factors.unscale), d, task.to + i, lanes);
+}
+
+/// Rounds the rows [first, end) of blocks with one column: each lane holds a block.
+void round_column_blocks(const BlockTask& task, i64 first, i64 end) {
+  const LaneTag<BFloat16> d;
+  const hn::RebindToSigned<LaneTag<BFloat16>> bits;
+  sweep(d, 0, task.columns, [&](i64 column, auto lanes) {
+    auto largest = hn::Zero(bits);
+    for (i64 row = first; row < end; ++row) {
+      const auto x = hn::Abs(load(d, task.from + task.at(row, column), lanes));
+      largest = hn::Max(largest, hn::BitCast(bits, x));
+    }
+    const auto factors = factors_of(d, largest, task.format);
+    for (i64 row = first; row < end; ++row) round_vector(d, task, task.at(row, column), factors, lanes);
+  });
+}
+
+/// Rounds the rows [first, end) of blocks with several columns.
+void round_wide_blocks(const BlockTask& task, i64 first, i64 end) {
+  const LaneTag<BFloat16> d;
+  const hn::RebindToSigned<LaneTag<BFloat16>> bits;
+  for (i64 column = 0; column < task.columns; column += task.block.columns) {
+    const i64 count = std::min(task.block.columns, task.columns - column);
+    i32 largest = 0;
+    for (i64 row = first; row < end; ++row) {
+      const auto* x = reinterpret_cast<const u16*>(task.from + task.at(row, column));
+      largest = std::max<i32>(largest, largest_magnitude(x, count));
+    }
+    const auto factors = factors_of(d, hn::Set(bits, largest << 16), task.format);
+    for (i64 row = first; row < end; ++row)
+      sweep(d, task.at(row, column), task.at(row, column) + count,
+            [&](i64 i, auto lanes) { round_vector(d, task, i, factors, lanes); });
+  }
+}
+
+void round_blocks(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
+  const BlockTask task{x.data<BFloat16>(), y.data<BFloat16>(), x.dim(0), x.dim(1), scale.block, scale.format};
+  const i64 height = task.block.rows, bands = ceil_div(task.rows, height);
+  parallel_for(cpu(x), bands, rows_per_chunk(height * task.columns), [&](i64 begin, i64 end) {
+    for (i64 band = begin; band < end; ++band) {
+      const i64 first = band * height, last = std::min(first + height, task.rows);
+      task.block.columns == 1 ? round_column_blocks(task, first, last) : round_wide_blocks(task, first, last);
+    }
+  });
+}
+
 void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
+  if (scale.block.is_defined()) return round_blocks(x, scale, y);
   const LaneTag<BFloat16> d;
   const float factor = fp8_scale(scale.format, *scale.amax.data<float>());
   const BFloat16* from = x.data<BFloat16>();

@@ -64,4 +64,22 @@ inline Numbers in_fp8(const Numbers& x, Fp8Format format, double amax) {
   return y;
 }
 
+/// Returns x [rows, columns] with each block rounded to fp8. The last blocks may be smaller.
+inline Numbers in_fp8_blocks(const Numbers& x, i64 columns, Fp8Format format, const BlockShape& block) {
+  Numbers y(x.size());
+  const i64 rows = static_cast<i64>(x.size()) / columns;
+  for (i64 row = 0; row < rows; row += block.rows) {
+    for (i64 column = 0; column < columns; column += block.columns) {
+      std::vector<std::size_t> places;
+      Numbers part;
+      for (i64 i = row; i < std::min(rows, row + block.rows); ++i)
+        for (i64 j = column; j < std::min(columns, column + block.columns); ++j)
+          places.push_back(static_cast<std::size_t>(i * columns + j)), part.push_back(x[places.back()]);
+      part = in_fp8(part, format, largest_magnitude(part));
+      for (std::size_t i = 0; i < places.size(); ++i) y[places[i]] = part[i];
+    }
+  }
+  return y;
+}
+
 }  // namespace mcpp::test

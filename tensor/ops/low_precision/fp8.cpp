@@ -15,6 +15,14 @@ void check_bf16(const char* op, const Tensor& x) {
   MCPP_CHECK(x.dtype() == DType::BF16, op, ": expected bf16, not ", name_of(x.dtype()));
 }
 
+/// Checks the scale of x, which needs either the largest magnitude or blocks.
+void check_scale(const char* op, const Tensor& x, const Fp8Scale& scale) {
+  if (!scale.block.is_defined()) return check_amax(op, scale.amax);
+  MCPP_CHECK(!scale.amax.defined(), op, ": blocks compute their own amax");
+  MCPP_CHECK(scale.block.columns > 0 && x.rank() == 2, op, ": blocks need a matrix, not ", x.shape());
+  MCPP_CHECK(x.device().type() != DeviceType::Cuda, op, ": scales of blocks need a CPU");
+}
+
 }  // namespace
 
 void add_amax(const Tensor& x, Tensor& amax) {
@@ -28,7 +36,7 @@ void add_amax(const Tensor& x, Tensor& amax) {
 void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
   check_bf16("round_to_fp8", x);
   check_bf16("round_to_fp8", y);
-  check_amax("round_to_fp8", scale.amax);
+  check_scale("round_to_fp8", x, scale);
   MCPP_CHECK(x.numel() == y.numel(), "round_to_fp8: sizes of x ", x.shape(), " and y ", y.shape(), " differ");
   on_device(x, [&]<DeviceType D>() { Fp8Kernels<D>::round_to_fp8(x, scale, y); });
 }
@@ -36,7 +44,8 @@ void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
 void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
                 const MatmulOptions& options) {
   for (const Tensor* t : {&a, &b}) check_bf16("fp8_matmul", *t);
-  for (const Fp8Scale* scale : {&a_scale, &b_scale}) check_amax("fp8_matmul", scale->amax);
+  check_scale("fp8_matmul", a, a_scale);
+  check_scale("fp8_matmul", b, b_scale);
   MCPP_CHECK(b_scale.format == Fp8Format::E4M3, "fp8_matmul: the second operand must be in E4M3");
   check_matmul("fp8_matmul", a, b, c, options);
   const auto describe = [&] {

@@ -1,6 +1,5 @@
-// GEMMs in fp8 with one scale per operand tensor, derived from the tensor's current largest magnitude:
-// Transformer Engine's "current scaling", Megatron Core's recipe "tensorwise" (formats: Micikevicius et al., "FP8
-// Formats for Deep Learning", 2022).
+// GEMMs in fp8 (formats: Micikevicius et al., "FP8 Formats for Deep Learning", 2022). A scale applies to a full tensor,
+// derived from its current largest magnitude, or to a block of a matrix (recipe.h lists the recipes).
 //
 // Scales are powers of two: the largest for which no value exceeds the format's maximum. Since fp8 is a floating-point
 // format, other scales would not reduce rounding errors, except in the lowest binade. Scaling by a power of two is
@@ -42,8 +41,8 @@ constexpr float fp8_max(Fp8Format format) {
 /// underflow in fp32.
 inline constexpr int kMaxFp8ScaleExponent = 100;
 
-/// Returns the factor applied before rounding a tensor with this largest magnitude. Returns NaN if `amax` is not
-/// finite, so that the entire tensor becomes NaN and non-finite values are not masked.
+/// Returns the factor applied before rounding a tensor or block with this largest magnitude. Returns NaN if `amax` is
+/// not finite, so that the entire tensor or block becomes NaN and non-finite values are not masked.
 constexpr float fp8_scale(Fp8Format format, float amax) {
   const u32 bits = std::bit_cast<u32>(amax);
   const int exponent = static_cast<int>(bits >> 23 & 0xFF) - 127;
@@ -53,10 +52,19 @@ constexpr float fp8_scale(Fp8Format format, float amax) {
   return power_of_two(power < kMaxFp8ScaleExponent ? power : kMaxFp8ScaleExponent);
 }
 
-/// Rounding of a tensor to fp8.
+/// Rows and columns of the blocks of a matrix, counted from its first element; the last blocks may be smaller.
+struct BlockShape {
+  i64 rows = 0, columns = 0;  ///< both 0: no blocks
+  bool is_defined() const { return rows > 0; }
+  bool operator==(const BlockShape&) const = default;
+};
+
+/// Rounding of a tensor to fp8, with one scale or with one per block.
 struct Fp8Scale {
   Fp8Format format = Fp8Format::E4M3;
-  Tensor amax = {};  ///< fp32 [1]: largest magnitude in the full tensor, across all of its shards
+  Tensor amax =
+      {};  ///< fp32 [1]: largest magnitude in the full tensor, across all of its shards; undefined with blocks
+  BlockShape block = {};
 };
 
 namespace ops {
@@ -65,10 +73,12 @@ namespace ops {
 /// or NaN. Does not synchronize with the host.
 void add_amax(const Tensor& x, Tensor& amax);
 /// Rounds x to fp8 and back into y, both bf16: to the nearest scaled value of the format, ties to even. Values above
-/// the maximum saturate; infinities and NaN become NaN.
+/// the maximum saturate; infinities and NaN become NaN. With blocks, x is a matrix, and a block with an infinity or NaN
+/// becomes NaN throughout. Blocks need a CPU.
 void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y);
 /// Computes matmul() of a and b, which are bf16 and are rounded to fp8 first (b to E4M3). c is bf16 or fp32.
-/// Accumulates in fp32 and rounds the result once. On a GPU all sizes must be multiples of 16.
+/// Accumulates in fp32 and rounds the result once. On a GPU all sizes must be multiples of 16, and scales apply to full
+/// tensors.
 void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
                 const MatmulOptions& options = {});
 /// Returns the reason why the device does not support fp8 GEMMs; "" if it does.

@@ -1,0 +1,289 @@
+// Rounding to NVFP4, compared with torchao (make_block_golden.py) and with a table of E2M1 values; stochastic rounding,
+// the Hadamard transform and GEMMs.
+#include "tensor/ops/low_precision/nvfp4.h"
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/philox.h"
+#include "tests/support/boxes.h"
+#include "tests/support/build.h"
+#include "tests/support/errors.h"
+#include "tests/support/fp8.h"
+#include "tests/support/ops.h"
+#include "tests/support/readers/hdf5_file.h"
+
+namespace mcpp::test::nvfp4_test {
+namespace {
+
+constexpr std::array<double, 8> kE2m1Values{0, 0.5, 1, 1.5, 2, 3, 4, 6};
+
+/// The parameter is an instruction level of the CPU.
+class Nvfp4Test : public testing::TestWithParam<i64> {
+ protected:
+  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+  Tensor matrix(const Numbers& x, i64 columns) {
+    return tensor_of(x, {static_cast<i64>(x.size()) / columns, columns}, DType::BF16, device_);
+  }
+  Tensor amax_of(double amax) { return tensor_of({amax}, {1}, DType::F32, device_); }
+  /// Returns the values without the scale of the matrix.
+  Numbers rounded(const Numbers& x, i64 columns, const Nvfp4Scale& scale) {
+    const Tensor from = matrix(x, columns);
+    Tensor y = garbage(from.shape(), DType::BF16, device_);
+    ops::round_to_nvfp4(from, scale, y);
+    return to_doubles(y);
+  }
+
+  CpuDevice device_{CpuOptions{.threads = 3}};
+};
+
+INSTANTIATE_TEST_SUITE_P(Levels, Nvfp4Test, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& p) { return std::string(hwy::TargetName(p.param)); });
+
+Numbers values_of_bits(const std::vector<i64>& bits) {
+  Numbers values;
+  for (const i64 word : bits) values.push_back(std::bit_cast<float>(static_cast<u32>(word) << 16));
+  return values;
+}
+
+/// Returns the index of the largest value that is at most x.
+std::size_t e2m1_below(double x) {
+  return static_cast<std::size_t>(std::ranges::upper_bound(kE2m1Values, x) - kE2m1Values.begin()) - 1;
+}
+
+double nearest_e2m1(double x) {
+  const std::size_t low = e2m1_below(x);
+  if (low + 1 == kE2m1Values.size()) return kE2m1Values.back();
+  const double down = x - kE2m1Values[low], up = kE2m1Values[low + 1] - x;
+  return up < down || (up == down && low % 2 == 1) ? kE2m1Values[low + 1] : kE2m1Values[low];
+}
+
+/// Scale of a block, and the factor of its elements, in torchao's order of fp32 operations.
+struct BlockFactors {
+  float scale, factor;
+
+  BlockFactors(float largest, float matrix_scale) {
+    const float exact = std::clamp(largest / 6.0F / matrix_scale, 0x1p-6F, 448.0F);
+    scale = static_cast<float>(nearest_fp8(Fp8Format::E4M3, exact));
+    factor = 1.0F / matrix_scale / scale;
+  }
+};
+
+/// Calls f(places, largest magnitude) for the elements of each block.
+template <class F>
+void for_each_block(const Numbers& x, i64 columns, const BlockShape& block, F&& f) {
+  const i64 rows = static_cast<i64>(x.size()) / columns;
+  for (i64 row = 0; row < rows; row += block.rows) {
+    for (i64 column = 0; column < columns; column += block.columns) {
+      std::vector<std::size_t> places;
+      double largest = 0;
+      for (i64 i = row; i < std::min(rows, row + block.rows); ++i)
+        for (i64 j = column; j < std::min(columns, column + block.columns); ++j)
+          places.push_back(static_cast<std::size_t>(i * columns + j)),
+              largest = std::max(largest, std::abs(x[places.back()]));
+      f(places, largest);
+    }
+  }
+}
+
+Numbers expected(const Numbers& x, i64 columns, const BlockShape& block, float matrix_scale) {
+  Numbers y(x.size());
+  for_each_block(x, columns, block, [&](const std::vector<std::size_t>& places, double largest) {
+    const BlockFactors factors(static_cast<float>(largest), matrix_scale);
+    for (const std::size_t i : places) {
+      const float scaled = std::min(static_cast<float>(std::abs(x[i])) * factors.factor, 6.0F);
+      y[i] = std::copysign(nearest_e2m1(scaled) * factors.scale, x[i]);
+    }
+  });
+  return y;
+}
+
+/// Returns values whose blocks of 16 have different magnitudes.
+Numbers uneven_blocks(i64 count, u64 seed) {
+  Numbers x = normals(count, seed, DType::BF16);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= std::ldexp(1.0, static_cast<int>(i / 16 * 7 % 19) - 14);
+  return x;
+}
+
+TEST_P(Nvfp4Test, MatchesTorchao) {
+  const Hdf5File golden(golden_folder() / "low_precision/blocks.h5");
+  const Hdf5Array<i64> input = golden.read<i64>("nvfp4_x");
+  const Numbers x = values_of_bits(input.values), y = values_of_bits(golden.read<i64>("nvfp4").values);
+  const auto amax = static_cast<float>(largest_magnitude(x));
+  EXPECT_EQ(nvfp4_matrix_scale(amax, 1), golden.read<float>("nvfp4_scale").values.at(0));
+  const Numbers found = rounded(x, input.shape.at(1), {.amax = amax_of(amax)});
+  ASSERT_EQ(found.size(), y.size());
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    ASSERT_EQ(found[i], y[i]) << i;
+    ASSERT_EQ(std::signbit(found[i]), std::signbit(y[i])) << i;
+  }
+}
+
+TEST_P(Nvfp4Test, RoundsBlocksOfAllShapes) {
+  for (const auto& [rows, columns] : {std::pair<i64, i64>{16, 16}, {3, 40}, {50, 300}, {33, 17}, {128, 520}}) {
+    const Numbers x = uneven_blocks(rows * columns, 1);
+    const double amax = 2 * largest_magnitude(x);  // on another rank
+    for (const BlockShape& block : {BlockShape{1, 16}, {16, 1}, {16, 16}})
+      for (const float headroom : {1.0F, 4.0F})
+        ASSERT_EQ(rounded(x, columns, {.amax = amax_of(amax), .headroom = headroom, .block = block}),
+                  expected(x, columns, block, nvfp4_matrix_scale(static_cast<float>(amax), headroom)))
+            << rows << " x " << columns << ", block " << block.rows << " x " << block.columns;
+  }
+}
+
+TEST_P(Nvfp4Test, NonFiniteMatrixBecomesNan) {
+  const Numbers x = normals(64, 2, DType::BF16);
+  for (const double none : {std::nan(""), double{std::numeric_limits<float>::infinity()}}) {
+    for (const double y : rounded(x, 16, {.amax = amax_of(none)})) ASSERT_TRUE(std::isnan(y));
+    Tensor c = garbage({4, 4}, DType::F32, device_);
+    ops::nvfp4_matmul(matrix(x, 16), {.amax = amax_of(none)}, matrix(x, 16), {.amax = amax_of(1)}, c,
+                      {.transpose_b = true});
+    for (const double y : to_doubles(c)) ASSERT_TRUE(std::isnan(y));
+  }
+}
+
+TEST_P(Nvfp4Test, KeepsZeroMatrices) {
+  for (const double y : rounded(Numbers(64, 0), 16, {.amax = amax_of(0)})) EXPECT_EQ(y, 0);
+}
+
+StochasticRounding random_of(u64 key, std::vector<ColumnRun> columns, i64 first_position = 0) {
+  return {.key = key, .samples = {7, 3}, .positions = {.first = first_position}, .columns = std::move(columns)};
+}
+
+/// Values are one of the two neighbors, and their mean over many draws is the value itself.
+TEST_P(Nvfp4Test, StochasticRoundingIsUnbiased) {
+  constexpr i64 kRows = 16, kColumns = 48, kDraws = 2000;
+  const Numbers x = uneven_blocks(kRows * kColumns, 3);
+  const double amax = largest_magnitude(x);
+  const float matrix_scale = nvfp4_matrix_scale(static_cast<float>(amax), 1);
+  for (const BlockShape& block : {BlockShape{1, 16}, {16, 1}}) {
+    Numbers sum(x.size(), 0);
+    std::vector<Numbers> draws;
+    for (u64 key = 0; key < kDraws; ++key) {
+      draws.push_back(rounded(
+          x, kColumns, {.amax = amax_of(amax), .block = block, .stochastic = random_of(key, {{0, 0, kColumns}})}));
+      for (std::size_t i = 0; i < x.size(); ++i) sum[i] += draws.back()[i];
+    }
+    double squares = 0;
+    for_each_block(x, kColumns, block, [&](const std::vector<std::size_t>& places, double largest) {
+      const BlockFactors factors(static_cast<float>(largest), matrix_scale);
+      for (const std::size_t i : places) {
+        const double scaled = std::min(std::abs(x[i]) * factors.factor, 6.0);
+        const std::size_t low = e2m1_below(scaled);
+        const double below = kE2m1Values[low], above = kE2m1Values[std::min<std::size_t>(low + 1, 7)];
+        for (const Numbers& y : draws) {
+          const double element = std::abs(y[i]) / factors.scale;
+          ASSERT_TRUE(element == below || element == above) << element << " for " << scaled;
+        }
+        const double p = above > below ? (scaled - below) / (above - below) : 0,
+                     deviation = (above - below) * std::sqrt(p * (1 - p) / kDraws),
+                     error = std::abs(sum[i]) / kDraws / factors.scale - scaled;
+        EXPECT_LE(std::abs(error), 5 * deviation + 1e-6);
+        if (deviation > 0) squares += error * error / (deviation * deviation) / static_cast<double>(x.size());
+      }
+    });
+    EXPECT_NEAR(squares, 1, 0.25) << "errors are as large as those of independent draws";
+  }
+}
+
+/// Random numbers belong to samples, positions and columns, not to ranks.
+TEST_P(Nvfp4Test, StochasticRoundingDoesNotDependOnSharding) {
+  constexpr i64 kRows = 64, kColumns = 600, kHalf = kColumns / 2;  // two samples at 32 positions
+  const Numbers x = uneven_blocks(kRows * kColumns, 4);
+  const double amax = largest_magnitude(x);
+  const auto rounded_part = [&](const Box& box, i64 first_position, std::vector<ColumnRun> columns) {
+    return rounded(
+        part_of(x, box), box.shape[1],
+        {.amax = amax_of(amax), .block = {16, 1}, .stochastic = random_of(5, std::move(columns), first_position)});
+  };
+  const Box whole = slab({kRows, kColumns}, 0, 0, kRows);
+  const Numbers full = rounded_part(whole, 0, {{0, 0, kColumns}});
+  for (const i64 first : {0, 16, 32, 48}) {
+    const Box rows = slab({kRows, kColumns}, 0, first, 16);
+    EXPECT_EQ(rounded_part(rows, first / 2, {{0, 0, kColumns}}), part_of(full, rows)) << first;
+  }
+  const Box right = slab({kRows, kColumns}, 1, kHalf, kHalf);
+  EXPECT_EQ(rounded_part(right, 0, {{0, kHalf, kHalf}}), part_of(full, right));
+  EXPECT_NE(rounded_part(right, 0, {{0, 0, kHalf}}), part_of(full, right)) << "other columns have other numbers";
+  // A shard of a gated projection has columns of two places.
+  Numbers two_parts, expected_parts;
+  for (i64 row = 0; row < kRows; ++row)
+    for (const i64 column : {100, 400})
+      for (i64 i = 0; i < 50; ++i) {
+        const auto at = static_cast<std::size_t>(row * kColumns + column + i);
+        two_parts.push_back(x[at]), expected_parts.push_back(full[at]);
+      }
+  EXPECT_EQ(
+      rounded(two_parts, 100,
+              {.amax = amax_of(amax), .block = {16, 1}, .stochastic = random_of(5, {{0, 100, 50}, {50, 400, 50}})}),
+      expected_parts);
+}
+
+TEST_P(Nvfp4Test, HadamardTransformMatchesMatrix) {
+  constexpr i64 kRows = 37, kColumns = 21;
+  constexpr u32 kSigns = 0xB3A5;
+  const Numbers x = normals(kRows * kColumns, 6, DType::BF16);
+  Tensor y = garbage({kRows, kColumns}, DType::BF16, device_);
+  ops::random_hadamard(matrix(x, kColumns), kSigns, y);
+  const Numbers found = to_doubles(y);
+  for (i64 row = 0; row < kRows; ++row) {
+    const i64 band = row / 16 * 16;
+    for (i64 column = 0; column < kColumns; ++column) {
+      const auto at = [&](i64 r) { return x[static_cast<std::size_t>(r * kColumns + column)]; };
+      double sum = band + 16 > kRows ? at(row) : 0;
+      for (i64 i = 0; band + 16 <= kRows && i < 16; ++i) {
+        const bool is_negative = std::popcount(static_cast<u32>(i & (row - band))) % 2 == 1;  // Sylvester's matrix
+        sum += at(band + i) * (is_negative ? -0.25 : 0.25) * (kSigns >> i & 1 ? -1 : 1);
+      }
+      ASSERT_NEAR(found[static_cast<std::size_t>(row * kColumns + column)], sum, 0x1p-8 * std::abs(sum) + 1e-6);
+    }
+  }
+}
+
+/// A GEMM is that of the rounded operands times both scales, and adds to what is there if beta is 1.
+TEST_P(Nvfp4Test, GemmMultipliesRoundedOperands) {
+  constexpr i64 kM = 32, kN = 48, kK = 80;
+  const Numbers a = uneven_blocks(kM * kK, 7), b = normals(kN * kK, 8, DType::BF16, 30);
+  const Nvfp4Scale a_scale{.amax = amax_of(largest_magnitude(a))},
+      b_scale{.amax = amax_of(largest_magnitude(b)), .block = {16, 16}};
+  const Numbers x = rounded(a, kK, a_scale), w = rounded(b, kK, b_scale);
+  const double factor = static_cast<double>(nvfp4_matrix_scale(static_cast<float>(largest_magnitude(a)), 1)) *
+                        nvfp4_matrix_scale(static_cast<float>(largest_magnitude(b)), 1);
+  for (const DType type : {DType::F32, DType::BF16}) {
+    for (const float beta : {0.0F, 1.0F}) {
+      const Numbers before = normals(kM * kN, 9, type);
+      Tensor c = beta == 0 ? garbage({kM, kN}, type, device_) : tensor_of(before, {kM, kN}, type, device_);
+      ops::nvfp4_matmul(matrix(a, kK), a_scale, matrix(b, kK), b_scale, c, {.transpose_b = true, .beta = beta});
+      const Numbers found = to_doubles(c);
+      for (i64 i = 0; i < kM; ++i) {
+        for (i64 j = 0; j < kN; ++j) {
+          const auto at = static_cast<std::size_t>(i * kN + j);
+          double sum = beta * before[at], magnitude = std::abs(sum);
+          for (i64 k = 0; k < kK; ++k) {
+            const double product =
+                factor * x[static_cast<std::size_t>(i * kK + k)] * w[static_cast<std::size_t>(j * kK + k)];
+            sum += product, magnitude += std::abs(product);
+          }
+          ASSERT_NEAR(found[at], sum, 1e-6 * magnitude + (type == DType::BF16 ? std::abs(sum) / 256 : 0));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Nvfp4Test, RejectsInvalidArguments) {
+  const Tensor x = matrix(normals(256, 10, DType::BF16), 16);
+  Tensor y = garbage({16, 16}, DType::BF16, device_);
+  const auto error = [&](const Nvfp4Scale& scale) { return error_of([&] { ops::round_to_nvfp4(x, scale, y); }); };
+  EXPECT_NE(error({}), "") << "no amax";
+  EXPECT_NE(error({.amax = amax_of(1), .block = {1, 32}}), "");
+  EXPECT_NE(error({.amax = amax_of(1), .block = {32, 1}}), "");
+  EXPECT_NE(error({.amax = amax_of(1), .stochastic = StochasticRounding{}}), "") << "no samples";
+  EXPECT_NE(error({.amax = amax_of(1), .stochastic = random_of(1, {{0, 0, 8}})}), "") << "too few columns";
+  EXPECT_EQ(error({.amax = amax_of(1), .stochastic = random_of(1, {{0, 0, 16}})}), "");
+}
+
+}  // namespace
+}  // namespace mcpp::test::nvfp4_test
