@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "checkpoint/format/shard.h"
+#include "tensor/ops/low_precision/float_codes.h"
 
 namespace mcpp {
 namespace {
@@ -22,11 +23,12 @@ struct TypeInfo {
   SafeType type;
 };
 constexpr TypeInfo kSafeTypes[]{
-    {"F64", 8, SafeType::F64},    {"F32", 4, SafeType::F32},       {"F16", 2, SafeType::F16},
-    {"BF16", 2, SafeType::BF16},  {"I64", 8, SafeType::Other},     {"U64", 8, SafeType::Other},
-    {"I32", 4, SafeType::Other},  {"U32", 4, SafeType::Other},     {"I16", 2, SafeType::Other},
-    {"U16", 2, SafeType::Other},  {"I8", 1, SafeType::Other},      {"U8", 1, SafeType::Other},
-    {"BOOL", 1, SafeType::Other}, {"F8_E5M2", 1, SafeType::Other}, {"F8_E4M3", 1, SafeType::Other}};
+    {"F64", 8, SafeType::F64},       {"F32", 4, SafeType::F32},        {"F16", 2, SafeType::F16},
+    {"BF16", 2, SafeType::BF16},     {"I64", 8, SafeType::Other},      {"U64", 8, SafeType::Other},
+    {"I32", 4, SafeType::Other},     {"U32", 4, SafeType::Other},      {"I16", 2, SafeType::Other},
+    {"U16", 2, SafeType::Other},     {"I8", 1, SafeType::Other},       {"U8", 1, SafeType::U8},
+    {"BOOL", 1, SafeType::Other},    {"F8_E5M2", 1, SafeType::F8E5M2}, {"F8_E4M3", 1, SafeType::F8E4M3},
+    {"F8_E8M0", 1, SafeType::F8E8M0}};
 
 const TypeInfo& type_info(const JsonObject& json) {
   const std::string& name = json.text("dtype");
@@ -106,8 +108,18 @@ void convert(std::span<const std::byte> from, Tensor& to) {
   });
 }
 
-std::string_view type_name(DType t) {
-  switch (t) {
+/// Converts codes of one byte, whose values are exact in every type but fp16.
+template <class Decode>
+void convert_codes(std::span<const std::byte> from, Tensor& to, Decode&& decode) {
+  on_float(to.dtype(), [&]<class T>() {
+    T* out = to.data<T>();
+    for (i64 i = 0; i < to.numel(); ++i) out[i] = T(decode(static_cast<u8>(from[static_cast<std::size_t>(i)])));
+  });
+}
+
+std::string_view type_name(const SafeSpec& spec) {
+  if (spec.is_fp8) return "F8_E4M3";
+  switch (spec.dtype) {
     case DType::F32:
       return "F32";
     case DType::BF16:
@@ -129,7 +141,7 @@ std::string header_of(const std::vector<SafeSpec>& specs, std::span<const std::s
   for (const std::size_t i : order) {
     const SafeSpec& spec = specs[i];
     json[spec.name] = {
-        {"dtype", type_name(spec.dtype)}, {"shape", spec.shape}, {"data_offsets", {offset, offset + spec.bytes()}}};
+        {"dtype", type_name(spec)}, {"shape", spec.shape}, {"data_offsets", {offset, offset + spec.bytes()}}};
     offset += spec.bytes();
   }
   std::string text = json.dump();
@@ -138,18 +150,19 @@ std::string header_of(const std::vector<SafeSpec>& specs, std::span<const std::s
 }
 
 void write_file(const Path& path, const std::vector<SafeSpec>& specs, std::vector<std::size_t> order,
-                const std::function<Tensor(std::size_t)>& data) {
-  std::ranges::sort(order, {}, [&](std::size_t i) { return std::pair(-size_of(specs[i].dtype), specs[i].name); });
+                const std::function<SafeData(std::size_t)>& data) {
+  std::ranges::sort(order, {}, [&](std::size_t i) { return std::pair(-specs[i].element_size(), specs[i].name); });
   const std::string header = header_of(specs, order);
   const u64 header_size = header.size();
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(&header_size, 1)));
   file.write(header);
   for (const std::size_t i : order) {
-    const Tensor values = data(i);
-    MCPP_CHECK(values.dtype() == specs[i].dtype && values.bytes() == specs[i].bytes(), specs[i].name);
-    if (values.bytes() == 0) continue;
-    file.write({static_cast<const std::byte*>(values.raw()), static_cast<std::size_t>(values.bytes())});
+    const SafeData values = data(i);
+    const std::span<const std::byte> bytes = values.bytes();
+    MCPP_CHECK(specs[i].is_fp8 ? !values.tensor.defined() : values.tensor.dtype() == specs[i].dtype, specs[i].name);
+    MCPP_CHECK(std::ssize(bytes) == specs[i].bytes(), specs[i].name);
+    if (!bytes.empty()) file.write(bytes);
   }
   file.commit();
 }
@@ -235,6 +248,11 @@ std::span<const std::byte> SafetensorsReader::bytes(const SafeTensor& tensor) co
                                              static_cast<std::size_t>(tensor.end - tensor.begin));
 }
 
+std::span<const std::byte> SafeData::bytes() const {
+  if (!tensor.defined()) return std::as_bytes(std::span(codes));
+  return {static_cast<const std::byte*>(tensor.raw()), static_cast<std::size_t>(tensor.bytes())};
+}
+
 void convert_elements(std::span<const std::byte> stored, SafeType type, Tensor& to, const std::string& what) {
   switch (type) {
     case SafeType::F64:
@@ -245,9 +263,16 @@ void convert_elements(std::span<const std::byte> stored, SafeType type, Tensor& 
       return convert<BFloat16>(stored, to);
     case SafeType::F16:
       return convert<Float16>(stored, to);
+    case SafeType::F8E4M3:
+      return convert_codes(stored, to, [](u8 code) { return from_fp8(Fp8Format::E4M3, code); });
+    case SafeType::F8E5M2:
+      return convert_codes(stored, to, [](u8 code) { return from_fp8(Fp8Format::E5M2, code); });
+    case SafeType::F8E8M0:
+      return convert_codes(stored, to, from_e8m0);
+    case SafeType::U8:
     case SafeType::Other:
       fail(ExitCode::BadInput, what,
-           " has an element type that weights cannot have; F64, F32, F16 and BF16 can be read");
+           " has an element type that weights cannot have; F64, F32, F16, BF16 and F8 can be read");
   }
 }
 
@@ -258,7 +283,7 @@ Tensor SafetensorsReader::read(const SafeTensor& tensor, DType dtype, Device& de
 }
 
 void write_safetensors(const Path& folder, const std::vector<SafeSpec>& specs,
-                       const std::function<Tensor(std::size_t)>& data, i64 max_file_bytes) {
+                       const std::function<SafeData(std::size_t)>& data, i64 max_file_bytes) {
   mcpp::create_directories(folder);
   const std::vector<std::vector<std::size_t>> files = split_files(specs, max_file_bytes);
   if (files.size() == 1) return write_file(folder / kSingleName, specs, files[0], data);

@@ -12,8 +12,9 @@
 
 namespace mcpp {
 
-/// Supported element types. Files with tensors of other types can be opened, but these tensors cannot be read.
-enum class SafeType : u8 { F64, F32, F16, BF16, Other };
+/// Element types of weights and of their scales. Tensors of the types U8 and Other are not converted; their bytes can
+/// be read.
+enum class SafeType : u8 { F64, F32, F16, BF16, F8E4M3, F8E5M2, F8E8M0, U8, Other };
 
 struct SafeTensor {
   std::string name;
@@ -25,7 +26,7 @@ struct SafeTensor {
 };
 
 /// Converts stored elements, little-endian, to the type of `to`, rounding to nearest if necessary. `what` names the
-/// tensor in the error for SafeType::Other.
+/// tensor in the error for SafeType::U8 and SafeType::Other.
 void convert_elements(std::span<const std::byte> stored, SafeType type, Tensor& to, const std::string& what);
 
 class SafetensorsReader {
@@ -58,21 +59,33 @@ class SafetensorsReader {
   bool ignores_index_ = false;
 };
 
-/// Tensor to write: F32, BF16, F16 or F64.
+/// Tensor to write.
 struct SafeSpec {
   std::string name;
-  DType dtype = DType::F32;
+  DType dtype = DType::F32;  ///< F32, BF16, F16 or F64
   Shape shape;
-  i64 bytes() const { return numel(shape) * size_of(dtype); }
+  bool is_fp8 = false;  ///< stored as E4M3 codes; dtype is the type of the values before
+  i64 element_size() const { return is_fp8 ? 1 : size_of(dtype); }
+  i64 bytes() const { return numel(shape) * element_size(); }
+};
+
+/// Contents of a tensor to write: a tensor in host memory, or codes.
+struct SafeData {
+  SafeData(Tensor values) : tensor(std::move(values)) {}          // NOLINT: implicit
+  SafeData(std::vector<u8> values) : codes(std::move(values)) {}  // NOLINT: implicit
+  std::span<const std::byte> bytes() const;
+
+  Tensor tensor = {};
+  std::vector<u8> codes = {};
 };
 
 inline constexpr i64 kMaxSafetensorsBytes = 5'000'000'000;  ///< Hugging Face's default file size
 
 /// Writes the tensors to <folder>/model.safetensors or, if they exceed max_file_bytes, to numbered files, in the given
-/// order, and an index. data(i) returns specs[i] in host memory; only one tensor is in memory at a time. Files are
-/// written atomically, the index last. Tensors in a file are ordered as by the reference implementation: by descending
+/// order, and an index. data(i) returns specs[i]; only one tensor is in memory at a time. Files are written atomically,
+/// the index last. Tensors in a file are ordered as by the reference implementation: by descending
 /// element size, then by name.
 void write_safetensors(const Path& folder, const std::vector<SafeSpec>& specs,
-                       const std::function<Tensor(std::size_t)>& data, i64 max_file_bytes = kMaxSafetensorsBytes);
+                       const std::function<SafeData(std::size_t)>& data, i64 max_file_bytes = kMaxSafetensorsBytes);
 
 }  // namespace mcpp

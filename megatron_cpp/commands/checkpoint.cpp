@@ -99,6 +99,7 @@ struct ExportOptions {
   std::string tokenizer_model;
   std::string precision;
   std::string model_type;
+  ExportQuantization quantization = ExportQuantization::None;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -110,6 +111,10 @@ struct ExportOptions {
     visit(
         "model_type", self.model_type,
         "model type to write, such as llama or phi3, if several can express the model; empty = the first suitable one");
+    visit(
+        "quantization", self.quantization,
+        "fp8_block: write matrices of attention, MLPs and experts in E4M3, with a scale per block of 128 x 128, as in "
+        "DeepSeek-V3");
   }
 };
 
@@ -343,6 +348,7 @@ ExitCode export_hf(Arguments args, Log& log) {
   remove_unexportable_mtp(config.model, options.model_type, log);
   export_huggingface(options.folder, config.model, reader,
                      {.dtype = dtype_option(options.precision),
+                      .quantization = options.quantization,
                       .weights = options.weights,
                       .model_type = options.model_type,
                       .tokenizer_model = find_valid_tokenizer(options.tokenizer_model, reader, config, log),

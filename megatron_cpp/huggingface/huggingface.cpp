@@ -10,6 +10,7 @@
 #include "checkpoint/directory/folder.h"
 #include "megatron_cpp/huggingface/huggingface_tokenizer.h"
 #include "megatron_cpp/huggingface/prediction_layers.h"
+#include "megatron_cpp/huggingface/quantized_weights.h"
 #include "megatron_cpp/huggingface/weight_map.h"
 #include "model/layers/moe/router.h"
 #include "model/meta_model.h"
@@ -23,9 +24,8 @@ namespace fs = std::filesystem;
 /// Source of our parameters, each of which is assembled from the files when it is read.
 class ImportedWeights final : public ShardSource {
  public:
-  ImportedWeights(const Path& folder, SafetensorsReader reader, std::vector<WeightRule> rules, DType dtype,
-                  Device& device)
-      : folder_(folder.string()), reader_(std::move(reader)), rules_(std::move(rules)), device_(device) {
+  ImportedWeights(const Path& folder, WeightFiles files, std::vector<WeightRule> rules, DType dtype, Device& device)
+      : folder_(folder.string()), files_(std::move(files)), rules_(std::move(rules)), device_(device) {
     for (const WeightRule& rule : rules_) {
       ShardSpec spec;
       static_cast<Region&>(spec) = full_region({rule.shape, Shape(rule.shape.size(), 0), rule.shape});
@@ -41,7 +41,7 @@ class ImportedWeights final : public ShardSource {
     const WeightRule& rule = rules_[index];
     std::vector<Tensor> foreign;
     for (const ForeignTensor& tensor : rule.foreign) {
-      foreign.push_back(reader_.read(reader_.at(tensor.name), specs_[index].dtype, device_));
+      foreign.push_back(files_.read(tensor.name, specs_[index].dtype, device_));
       check_finite(foreign.back(), folder_ + ": " + tensor.name);
     }
     return gather_rows(rule, foreign);
@@ -49,28 +49,29 @@ class ImportedWeights final : public ShardSource {
 
  private:
   std::string folder_;
-  SafetensorsReader reader_;
+  WeightFiles files_;
   std::vector<WeightRule> rules_;
   Device& device_;
   std::vector<ShardSpec> specs_;
 };
 
 /// Throws unless the file has every tensor of the rule with the expected shape.
-void check_tensors(const SafetensorsReader& reader, const WeightRule& rule, const std::string& folder) {
+void check_tensors(const WeightFiles& files, const WeightRule& rule, const std::string& folder) {
   for (const ForeignTensor& tensor : rule.foreign) {
-    const SafeTensor& stored = reader.at(tensor.name);
-    check_input(stored.shape == tensor.shape, folder, ": ", tensor.name, " has shape ", stored.shape,
-                ", but config.json requires ", tensor.shape);
+    const Shape stored = files.shape(tensor.name);
+    check_input(stored == tensor.shape, folder, ": ", tensor.name, " has shape ", stored, ", but config.json requires ",
+                tensor.shape);
   }
 }
 
 /// Returns the type of the stored weights if all have the same 16-bit type, otherwise fp32. Ignores parameters with a
-/// fixed type.
-DType stored_type(const SafetensorsReader& reader, const std::vector<WeightRule>& rules) {
+/// fixed type and quantized weights.
+DType stored_type(const WeightFiles& files, const std::vector<WeightRule>& rules) {
   std::set<SafeType> types;
   for (const WeightRule& rule : rules) {
     if (rule.dtype) continue;
-    for (const ForeignTensor& tensor : rule.foreign) types.insert(reader.at(tensor.name).type);
+    for (const ForeignTensor& tensor : rule.foreign)
+      if (const std::optional<SafeType> type = files.type(tensor.name)) types.insert(*type);
   }
   if (types == std::set{SafeType::BF16}) return DType::BF16;
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
@@ -89,14 +90,19 @@ void check_copies(const SafetensorsReader& reader, const WeightRule& rule, const
   }
 }
 
+std::set<std::string> to_set(const std::vector<std::string>& names) {
+  return {names.begin(), names.end()};
+}
+
 /// Throws if the file has tensors that the model does not use, except tensors with one of the `optional` prefixes.
 /// Returns the optional prefixes that occur.
-std::vector<std::string> check_all_used(const SafetensorsReader& reader, const std::vector<WeightRule>& rules,
+std::vector<std::string> check_all_used(const WeightFiles& files, const std::vector<WeightRule>& rules,
                                         const std::vector<std::string>& optional, const Family& family,
                                         const std::string& folder) {
+  const SafetensorsReader& reader = files.files();
   std::set<std::string> used, skipped;
   for (const WeightRule& rule : rules) {
-    for (const ForeignTensor& tensor : rule.foreign) used.insert(tensor.name);
+    for (const ForeignTensor& tensor : rule.foreign) used.merge(to_set(files.stored_names(tensor.name)));
     used.insert(rule.copies.begin(), rule.copies.end());
   }
   for (const SafeTensor& tensor : reader.tensors()) {
@@ -127,6 +133,80 @@ void prepare_folder(const Path& folder) {
   }
 }
 
+/// Tensors of an export, in the order in which they are written.
+class ExportFiles {
+ public:
+  /// `dtype_of` returns the type of the values of a rule. `tensors` must outlive the object.
+  ExportFiles(const std::vector<ForeignParts>& tensors, const Family& family, ExportQuantization quantization,
+              const std::function<DType(const WeightRule&)>& dtype_of)
+      : tensors_(tensors), quantization_(quantization) {
+    bool has_quantized = false;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const WeightRule& rule = *tensors[i].parts[0].rule;
+      const bool is_fp8 = quantization == ExportQuantization::Fp8Block && is_quantized(tensors[i], family);
+      add({.name = tensors[i].tensor.name, .dtype = dtype_of(rule), .shape = tensors[i].tensor.shape, .is_fp8 = is_fp8},
+          {i, false});
+      has_quantized = has_quantized || is_fp8;
+      if (!is_fp8) continue;
+      Shape blocks = tensors[i].tensor.shape;
+      for (i64& size : blocks) size /= kFp8ExportBlock;
+      add({.name = tensors[i].tensor.name + "_scale_inv", .dtype = DType::F32, .shape = blocks}, {i, true});
+    }
+    check_input(has_quantized || quantization == ExportQuantization::None, "quantization = ", enum_name(quantization),
+                ": no matrix of attention, MLPs or experts has sizes that are multiples of ", kFp8ExportBlock,
+                "; export without quantization");
+  }
+
+  const std::vector<SafeSpec>& specs() const { return specs_; }
+
+  /// Returns the contents of specs()[i]. `read` returns the parameter of a rule.
+  SafeData data(std::size_t i, const std::function<Tensor(const WeightRule&)>& read) const {
+    Tensor values = scatter_rows(tensors_[entries_[i].tensor], read);
+    if (!specs_[i].is_fp8 && !entries_[i].is_scale) return values;
+    Fp8Blocks blocks = quantize_fp8_blocks(values);
+    if (entries_[i].is_scale) return std::move(blocks.scales);
+    return std::move(blocks.codes);
+  }
+
+  /// Returns 'quantization_config'; null without quantization.
+  OrderedJson quantization_config() const {
+    if (quantization_ == ExportQuantization::None) return {};
+    constexpr std::string_view kWeight = ".weight";
+    std::vector<std::string> modules;
+    for (const SafeSpec& spec : specs_)
+      if (!spec.is_fp8 && spec.shape.size() == 2 && spec.name.ends_with(kWeight))
+        modules.push_back(spec.name.substr(0, spec.name.size() - kWeight.size()));
+    return fp8_block_config(kFp8ExportBlock, modules);
+  }
+
+ private:
+  struct Entry {
+    std::size_t tensor = 0;
+    bool is_scale = false;  ///< the scales of the tensor
+  };
+
+  /// Returns true for matrices of attention, MLPs and experts with suitable sizes.
+  static bool is_quantized(const ForeignParts& foreign, const Family& family) {
+    const Shape& shape = foreign.tensor.shape;
+    const bool is_linear = foreign.parts[0].rule->name.find(".linear_") != std::string::npos;
+    if (!is_linear || shape.size() < 2 || foreign.tensor.is_vector) return false;
+    check_input(!foreign.tensor.is_transposed, "quantization = fp8_block: files of model type ", family.model_type,
+                " have transposed matrices (", foreign.tensor.name,
+                "), which this quantization does not define; use another model_type, or export without quantization");
+    return shape.size() == 2 && shape[0] % kFp8ExportBlock == 0 && shape[1] % kFp8ExportBlock == 0;
+  }
+
+  void add(SafeSpec spec, Entry entry) {
+    specs_.push_back(std::move(spec));
+    entries_.push_back(entry);
+  }
+
+  const std::vector<ForeignParts>& tensors_;
+  ExportQuantization quantization_;
+  std::vector<SafeSpec> specs_;
+  std::vector<Entry> entries_;
+};
+
 }  // namespace
 
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device,
@@ -137,23 +217,23 @@ ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype,
   // A requested number replaces the number in config.json, which may be unsupported.
   ModelConfig model =
       parse_huggingface_config(text, config.string(), prediction_layers ? std::optional(i64{0}) : std::nullopt);
-  SafetensorsReader reader(folder);
+  WeightFiles files(SafetensorsReader(folder), parse_quantization(text, config.string()), folder.string());
   const PredictionLayers prediction =
-      choose_prediction_layers(reader, family, model.num_layers, parse_prediction_layers(text, config.string()),
+      choose_prediction_layers(files.files(), family, model.num_layers, parse_prediction_layers(text, config.string()),
                                prediction_layers, folder.string());
   if (prediction.count != model.mtp_num_layers)
     model = parse_huggingface_config(text, config.string(), prediction.count);
-  const bool is_bare_model = family.family == HuggingfaceFamily::Gpt2 && reader.find("wte.weight") != nullptr;
+  const bool is_bare_model = family.family == HuggingfaceFamily::Gpt2 && files.files().find("wte.weight") != nullptr;
   const auto check = [&](const WeightRule& rule) {
-    check_tensors(reader, rule, folder.string());
-    check_copies(reader, rule, folder.string());
+    check_tensors(files, rule, folder.string());
+    check_copies(files.files(), rule, folder.string());
   };
   std::vector<WeightRule> rules = weight_map(model, weight_names(family, is_bare_model ? "" : family.base), check);
-  std::vector<std::string> skipped = check_all_used(reader, rules, prediction.skipped, family, folder.string());
-  const DType type = dtype.value_or(stored_type(reader, rules));
-  const bool ignores_index = reader.ignores_index();
+  std::vector<std::string> skipped = check_all_used(files, rules, prediction.skipped, family, folder.string());
+  const DType type = dtype.value_or(stored_type(files, rules));
+  const bool ignores_index = files.files().ignores_index();
   return {.model = std::move(model),
-          .weights = std::make_unique<ImportedWeights>(folder, std::move(reader), std::move(rules), type, device),
+          .weights = std::make_unique<ImportedWeights>(folder, std::move(files), std::move(rules), type, device),
           .skipped_layers = std::move(skipped),
           .absent_layers = prediction.absent,
           .ignores_index = ignores_index};
@@ -167,24 +247,21 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
   std::optional<HuggingfaceTokenizer>
       tokenizer;  // created first, so that an unsupported tokenizer is reported before anything is written
   if (!options.tokenizer_model.empty()) tokenizer.emplace(options.tokenizer_model);
-  prepare_folder(folder);
   const std::vector<ForeignParts> tensors = foreign_tensors(rules);
-  std::vector<SafeSpec> specs;
-  for (const ForeignParts& tensor : tensors) {
-    const WeightRule& rule = *tensor.parts[0].rule;
+  const auto dtype_of = [&](const WeightRule& rule) {
     const DType stored = tensor_entry(checkpoint.manifest(), model_tensor(rule.name), checkpoint.directory()).dtype;
-    specs.push_back({tensor.tensor.name, rule.dtype.value_or(options.dtype.value_or(stored)), tensor.tensor.shape});
-  }
+    return rule.dtype.value_or(options.dtype.value_or(stored));
+  };
+  const ExportFiles files(tensors, family, options.quantization, dtype_of);
+  prepare_folder(folder);
   CpuDevice device;
-  const auto data = [&](std::size_t i) {
-    return scatter_rows(tensors[i], [&](const WeightRule& rule) {
-      NamedShard ours(weight_tensor(checkpoint.manifest(), options.weights, rule.name),
-                      {rule.shape, Shape(rule.shape.size(), 0), rule.shape},
-                      Tensor::empty(rule.shape, specs[i].dtype, device, MemoryClass::Other));
-      checkpoint.read(ours, Conversion::Convert);
-      check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule.name));
-      return ours.data;
-    });
+  const auto read = [&](const WeightRule& rule) {
+    NamedShard ours(weight_tensor(checkpoint.manifest(), options.weights, rule.name),
+                    {rule.shape, Shape(rule.shape.size(), 0), rule.shape},
+                    Tensor::empty(rule.shape, dtype_of(rule), device, MemoryClass::Other));
+    checkpoint.read(ours, Conversion::Convert);
+    check_finite(ours.data, str(checkpoint.directory().string(), ": ", rule.name));
+    return ours.data;
   };
   const SpecialTokens tokens = options.tokens.is_stated() || !tokenizer ? options.tokens : tokenizer->special_tokens();
   if (tokenizer) tokenizer->write(folder, model.max_positions(), tokens);
@@ -192,8 +269,10 @@ void export_huggingface(const Path& folder, const ModelConfig& model, Checkpoint
     const auto stated = tokens.files.find(name);
     if (stated != tokens.files.end()) write_file_atomic(folder / name, stated->second);
   }
-  write_file_atomic(folder / "config.json", huggingface_config(model, family, specs[0].dtype, tokens));
-  write_safetensors(folder, specs, data, options.max_file_bytes);
+  write_file_atomic(folder / "config.json",
+                    huggingface_config(model, family, files.specs()[0].dtype, tokens, files.quantization_config()));
+  write_safetensors(
+      folder, files.specs(), [&](std::size_t i) { return files.data(i, read); }, options.max_file_bytes);
 }
 
 namespace {

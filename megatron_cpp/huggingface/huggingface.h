@@ -1,5 +1,5 @@
 // Import and export of Hugging Face models: folders with config.json and safetensors. Values are copied without
-// arithmetic, so that a round trip is bitwise identical.
+// arithmetic, so that a round trip is bitwise identical, except for quantized weights.
 #pragma once
 #include <memory>
 #include <optional>
@@ -24,18 +24,28 @@ struct ImportedModel {
   bool ignores_index = false;  ///< model.safetensors was read even though model.safetensors.index.json exists
 };
 
-/// Opens a model of a HuggingfaceFamily. `dtype` is the type to convert the weights to; std::nullopt = bf16 or fp16 if
-/// all tensors have that type, otherwise fp32. `device` must outlive the result. `prediction_layers` is the number of
-/// layers for multi-token prediction to import; std::nullopt = all layers in the file. Throws BadInput for tensors that
-/// are missing, have a different shape than config.json implies, or have no counterpart in the model, and for copies of
-/// the word embeddings or the output matrix with different values. Reading a weight throws BadInput if it has NaN or
-/// infinite values.
+/// Opens a model of a HuggingfaceFamily, whose weights may be quantized (quantization.h). `dtype` is the type to
+/// convert the weights to; std::nullopt = bf16 or fp16 if all tensors that are not quantized have that type, otherwise
+/// fp32. `device` must outlive the result. `prediction_layers` is the number of layers for multi-token prediction to
+/// import; std::nullopt = all layers in the file. Throws BadInput for tensors that are missing, have a different shape
+/// than config.json implies, or have no counterpart in the model, and for copies of the word embeddings or the output
+/// matrix with different values. Reading a weight throws BadInput if it has NaN or infinite values.
 ImportedModel import_huggingface(const Path& folder, std::optional<DType> dtype, Device& device,
                                  std::optional<i64> prediction_layers = {});
+
+/// Quantization of exported weights. Fp8Block: E4M3 with an fp32 scale per block of 128 x 128, as in DeepSeek-V3, for
+/// the matrices of attention, MLPs and experts whose sizes are multiples of 128.
+enum class ExportQuantization : u8 { None, Fp8Block };
+
+template <>
+struct EnumNames<ExportQuantization> {
+  static constexpr std::array<std::string_view, 2> value{"none", "fp8_block"};
+};
 
 /// Options of export_huggingface().
 struct HuggingfaceExport {
   std::optional<DType> dtype = {};  ///< type of the weights; std::nullopt = as in the checkpoint
+  ExportQuantization quantization = ExportQuantization::None;
   WeightSource weights = WeightSource::Model;
   std::string model_type = {};  ///< Hugging Face model type; empty = the first type that can express the model
   Path tokenizer_model = {};    ///< sentencepiece model to export, which determines the special tokens; empty = none
@@ -47,7 +57,8 @@ struct HuggingfaceExport {
 
 /// Writes the weights of a checkpoint to a folder that from_pretrained() of transformers reads. `model` must be the
 /// model of the checkpoint. Throws BadInput if the requested model type (or, if none is requested, every type) cannot
-/// express the model, if the folder already holds a model, or if a tensor has NaN or infinite values.
+/// express the model, if the folder already holds a model, if a tensor has NaN or infinite values, or if a quantization
+/// is requested and the model type stores transposed matrices or no matrix has suitable sizes.
 void export_huggingface(const Path& folder, const ModelConfig& model, CheckpointReader& checkpoint,
                         const HuggingfaceExport& options = {});
 

@@ -416,8 +416,13 @@ std::optional<i64> parse_prediction_layers(std::string_view text, const std::str
   return parse_prediction_layers(ConfigJson(json, source), family_of_config(text, source).traits);
 }
 
-std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,
-                               const SpecialTokens& tokens) {
+Quantization parse_quantization(std::string_view text, const std::string& source) {
+  const Json json = parse_config(text, source);
+  return parse_quantization(ConfigJson(json, source));
+}
+
+std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype, const SpecialTokens& tokens,
+                               const OrderedJson& quantization) {
   OrderedJson json = function_json(model, family);
   json["torch_dtype"] = dtype == DType::BF16  ? "bfloat16"
                         : dtype == DType::F16 ? "float16"
@@ -427,6 +432,7 @@ std::string huggingface_config(const ModelConfig& model, const Family& family, D
   json["eos_token_id"] = tokens.eos ? OrderedJson(*tokens.eos) : OrderedJson();
   json.update(stated_members(tokens, "config.json"));
   json["use_cache"] = true;
+  if (!quantization.is_null()) json["quantization_config"] = quantization;
   return json.dump(2) + "\n";
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "megatron_cpp/huggingface/families.h"
+#include "megatron_cpp/huggingface/quantization.h"
 #include "megatron_cpp/resume/special_tokens.h"
 #include "model/config/config.h"
 #include "tensor/dtype.h"
@@ -46,10 +47,14 @@ ModelConfig parse_huggingface_config(std::string_view text, const std::string& s
 /// Returns the number of layers for multi-token prediction in config.json, or std::nullopt if the key is absent.
 std::optional<i64> parse_prediction_layers(std::string_view text, const std::string& source);
 
+/// Returns the quantization of the weights that config.json states. Throws BadInput, naming the key, for unsupported
+/// quantizations.
+Quantization parse_quantization(std::string_view text, const std::string& source);
+
 /// Returns the contents of config.json for the model. `family` must be able to express the model. `dtype` is the type
-/// of the weights.
+/// of the weights. `quantization`, if not null, becomes 'quantization_config'.
 std::string huggingface_config(const ModelConfig& model, const Family& family, DType dtype,
-                               const SpecialTokens& tokens = {});
+                               const SpecialTokens& tokens = {}, const OrderedJson& quantization = {});
 /// Selects the first family that can express the model.
 inline std::string huggingface_config(const ModelConfig& model, DType dtype, const SpecialTokens& tokens = {}) {
   return huggingface_config(model, exporting_family(model), dtype, tokens);

@@ -25,10 +25,6 @@ ModelConfig parse_smollm3(const ConfigJson& config, const Family& family) {
 }
 
 ModelConfig parse_gpt_oss(const ConfigJson& config, const Family& family) {
-  if (const auto quantization = config.object("quantization_config"))
-    config.require(false, "quantization_config", quantization->text("quant_method", "set"),
-                   "weights in bf16 or fp32. Load the model in transformers with quantization_config = "
-                   "Mxfp4Config(dequantize=True), and save it with save_pretrained");
   ModelConfig model = parse_llama(config, family);
   const double alpha = config.number("swiglu_alpha", 1.702);
   config.require(alpha == 1.702, "swiglu_alpha", alpha, "1.702");

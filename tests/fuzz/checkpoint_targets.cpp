@@ -1,9 +1,12 @@
 // Fuzz targets for checkpoint files of this program and of Hugging Face.
+#include <array>
+
 #include "base/check.h"
 #include "base/checksum.h"
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/format/safetensors.h"
 #include "checkpoint/load/reader.h"
+#include "megatron_cpp/huggingface/quantized_weights.h"
 #include "tests/fuzz/targets.h"
 
 namespace mcpp::fuzz {
@@ -28,7 +31,7 @@ void read_all(const SafetensorsReader& reader) {
   CpuDevice memory;
   for (const SafeTensor& tensor : reader.tensors()) {
     MCPP_CHECK(reader.find(tensor.name) != nullptr);
-    if (tensor.type == SafeType::Other) continue;
+    if (tensor.type == SafeType::Other || tensor.type == SafeType::U8) continue;
     const Tensor values = reader.read(tensor, DType::F32, memory);
     MCPP_CHECK(values.numel() == numel(tensor.shape), tensor.name);
   }
@@ -61,6 +64,28 @@ void manifest(std::string_view input) {
   MCPP_CHECK(manifest.bytes() >= 0);
   const std::string text = to_json(manifest);
   MCPP_CHECK(to_json(parse_manifest(text, "again")) == text, "the round trip changed the manifest");
+}
+
+void quantized_weights(std::string_view input) {
+  static const std::array<Quantization, 4> kQuantizations{{
+      {QuantMethod::Fp8, {{2, 3}}},
+      {QuantMethod::Fp8, {{}}},
+      {QuantMethod::Mxfp4, {}},
+      {QuantMethod::CompressedTensors, {{1, 0}, {1, 2}, {2, 2}}},
+  }};
+  if (input.empty()) return;
+  const Quantization& quantization = kQuantizations.at(static_cast<u8>(input[0]) % kQuantizations.size());
+  const WeightFiles weights(SafetensorsReader(scratch_file("model.safetensors", input.substr(1))), quantization, "x");
+  CpuDevice memory;
+  for (const SafeTensor& tensor : weights.files().tensors()) {
+    constexpr std::string_view kBlocks = "_blocks";
+    const std::string name =
+        tensor.name.ends_with(kBlocks) ? tensor.name.substr(0, tensor.name.size() - kBlocks.size()) : tensor.name;
+    if (tensor.type == SafeType::Other || (tensor.type == SafeType::U8 && name == tensor.name)) continue;
+    const Shape shape = weights.shape(name);
+    MCPP_CHECK(weights.read(name, DType::BF16, memory).shape() == shape, name);
+    MCPP_CHECK(!weights.stored_names(name).empty());
+  }
 }
 
 void safetensors(std::string_view input) {

@@ -43,6 +43,8 @@ void toml_nesting(std::string_view input) {
 }
 
 void huggingface_config(std::string_view input) {
+  for (const ScaleBlock& block : parse_quantization(input, "config.json").blocks)
+    MCPP_CHECK(block.rows >= 0 && block.columns >= 0);
   const ModelConfig model = parse_huggingface_config(input, "config.json");
   const std::string text = mcpp::huggingface_config(model, DType::F32, {});
   MCPP_CHECK(mcpp::huggingface_config(parse_huggingface_config(text, "again"), DType::F32, {}) == text,

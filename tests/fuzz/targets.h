@@ -26,6 +26,8 @@ void indexed_dataset(std::string_view input);  ///< .idx, with a .bin of the des
 void manifest(std::string_view input);
 void pickle(std::string_view input);
 void pipeline_layout(std::string_view input);
+/// Dequantizes all weights of a safetensors file; the first byte selects the quantization.
+void quantized_weights(std::string_view input);
 void safetensors(std::string_view input);
 void safetensors_index(std::string_view input);  ///< an index of two intact files
 void tokenizer(std::string_view input);          ///< a sentencepiece model, tokenizer.json or rank list

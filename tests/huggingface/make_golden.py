@@ -316,4 +316,5 @@ def main():
         print(folder, transformers.__version__)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: run.sh MEGATRON_CPP [check.py|imports.py]
+# usage: run.sh MEGATRON_CPP [check.py|imports.py|quantized.py]
 # Compares exports or imports with transformers in the Python named by HUGGINGFACE_PYTHON (default: python3).
 set -euo pipefail
 python=${HUGGINGFACE_PYTHON:-python3}

@@ -1,5 +1,6 @@
 // Models with scaled RoPE, sliding windows and other deviations from Llama compared with transformers in double
-// precision. tests/huggingface/make_golden.py wrote tests/golden/attention, tests/golden/families and tests/golden/mtp.
+// precision. tests/huggingface/make_golden.py wrote tests/golden/attention, tests/golden/families and tests/golden/mtp;
+// make_quantized.py wrote tests/golden/quantized.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -65,6 +66,26 @@ struct GoldenAttentionTest : testing::TestWithParam<const char*> {
     }
     return test::integers_of(result, m.device).view({end - begin, tokens.shape[0]});
   }
+
+  /// Returns the largest difference between logits and those of the golden file.
+  double largest_difference() {
+    const auto tokens = expected.read<i32>("tokens");
+    const Numbers golden_values = expected.read<double>("logits").values;  // [batch, s, vocabulary]
+    const i64 batch = tokens.shape[0], seq = tokens.shape[1], vocab = imported.model.vocab_size;
+    MicrobatchContext context = m.pass(false);
+    const Tensor logits = m.model.logits(rows(tokens, 0, seq), context);
+    const Numbers computed = test::to_doubles(logits);
+    double largest = 0;
+    for (i64 s = 0; s < seq; ++s) {
+      for (i64 b = 0; b < batch; ++b) {
+        for (i64 v = 0; v < vocab; ++v) {
+          const double a = computed[static_cast<std::size_t>((s * batch + b) * logits.dim(1) + v)];
+          largest = std::max(largest, std::abs(a - golden_values[static_cast<std::size_t>((b * seq + s) * vocab + v)]));
+        }
+      }
+    }
+    return largest;
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenAttentionTest,
@@ -83,22 +104,18 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenAttentionTest,
                          [](const auto& p) { return Path(p.param).filename().string(); });
 
 TEST_P(GoldenAttentionTest, LogitsMatchTransformers) {
-  const auto tokens = expected.read<i32>("tokens");
-  const Numbers golden_values = expected.read<double>("logits").values;  // [batch, s, vocabulary]
-  const i64 batch = tokens.shape[0], seq = tokens.shape[1], vocab = imported.model.vocab_size;
-  MicrobatchContext context = m.pass(false);
-  const Tensor logits = m.model.logits(rows(tokens, 0, seq), context);
-  const Numbers computed = test::to_doubles(logits);
-  double largest = 0;
-  for (i64 s = 0; s < seq; ++s) {
-    for (i64 b = 0; b < batch; ++b) {
-      for (i64 v = 0; v < vocab; ++v) {
-        const double a = computed[static_cast<std::size_t>((s * batch + b) * logits.dim(1) + v)];
-        largest = std::max(largest, std::abs(a - golden_values[static_cast<std::size_t>((b * seq + s) * vocab + v)]));
-      }
-    }
-  }
-  EXPECT_LE(largest, 1e-11);
+  EXPECT_LE(largest_difference(), 1e-11);
+}
+
+/// Models with quantized weights, which both programs dequantize.
+class GoldenQuantizedTest : public GoldenAttentionTest {};
+INSTANTIATE_TEST_SUITE_P(Models, GoldenQuantizedTest,
+                         testing::Values("quantized/deepseek_v3", "quantized/gpt_oss", "quantized/tensor",
+                                         "quantized/channel", "quantized/group", "quantized/block"),
+                         [](const auto& p) { return Path(p.param).filename().string(); });
+
+TEST_P(GoldenQuantizedTest, LogitsMatchTransformers) {
+  EXPECT_LE(largest_difference(), 1e-11);
 }
 
 class GoldenGradientTest : public GoldenAttentionTest {};
