@@ -10,13 +10,13 @@ export MEGATRON_CPP="" # ignores the caller's setting
 
 # try <prefix>: tests everything from a folder outside the sources.
 try() {
-  local bin=$1/bin share=$1/share name out
+  local bin=$1/bin share=$1/share name out manual
   mkdir -p "$work/elsewhere"
   cd "$work/elsewhere"
   for name in bin/megatron_cpp bin/megatron_cpp-pretrain bin/megatron_cpp-launch share/megatron_cpp/scripts/pretrain.sh \
     share/megatron_cpp/scripts/slurm_pretrain.sbatch share/megatron_cpp/configs/quickstart.toml \
     share/megatron_cpp/configs/hardware/h100_sxm.toml share/bash-completion/completions/megatron_cpp \
-    share/zsh/vendor-completions/_megatron_cpp share/man/man1/megatron_cpp.1; do
+    share/zsh/vendor-completions/_megatron_cpp share/doc/megatron-cpp/README.md; do
     [ -e "$1/$name" ] || fail "$name is missing"
   done
   [ -z "$(find "$1" -type l ! -exec test -e {} \; -print)" ] || fail "there are dangling links"
@@ -32,11 +32,12 @@ try() {
   out=$("$bin/megatron_cpp-launch" configs/gpt2_124m.toml 2>&1) && fail "launch accepts a run without data"
   grep -q "there is no file .data.openwebtext" <<<"$out" || fail "megatron_cpp-launch does not start the program: $out"
   slurm "$share/megatron_cpp/scripts/slurm_pretrain.sbatch"
+  manual=$(echo "$share"/man/man1/megatron_cpp.1*) # compressed in the Debian package
   for name in $("$bin/megatron_cpp" --list_options | cut -f1); do
-    grep -qx "\.B $name" "$share/man/man1/megatron_cpp.1" || fail "the manual page lacks $name"
+    zgrep -qx "\.B $name" "$manual" || fail "the manual page lacks $name"
   done
   if command -v man >/dev/null; then
-    out=$(man --warnings -l "$share/man/man1/megatron_cpp.1" 2>&1 >/dev/null) || true
+    out=$(man --warnings -l "$manual" 2>&1 >/dev/null) || true
     [ -z "$out" ] || fail "man reports: $out"
   fi
 }
@@ -71,4 +72,8 @@ done
 dpkg -x "$package" "$work/unpacked"
 try "$work/unpacked/usr"
 [ "$(ls "$work/unpacked")" = usr ] || fail "the package has files outside /usr"
+if command -v lintian >/dev/null; then
+  lintian --allow-root "$package" >"$work/log" 2>&1 || fail "lintian: $(cat "$work/log")"
+  [ ! -s "$work/log" ] || fail "lintian: $(cat "$work/log")"
+fi
 echo "installed and packaged: $(du -h "$package" | cut -f1) of $(basename "$package")"

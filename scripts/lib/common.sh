@@ -93,5 +93,5 @@ check_placement() {
   [ -z "$ranks" ] || check_number -n "$ranks" 1
   [ -z "$hostfile" ] || { [ -r "$hostfile" ] && [ ! -d "$hostfile" ]; } || fail "--hostfile $hostfile: is not a readable file"
   [ -z "$hostfile" ] || [ $launcher = mpirun ] || fail "--hostfile works with mpirun only; srun uses the hosts of its job"
-  command -v $launcher >/dev/null || fail "$launcher is not installed; scripts/install_dependencies.sh installs mpirun"
+  command -v $launcher >/dev/null || fail "$launcher is not installed; the package openmpi-bin contains mpirun"
 }

@@ -40,7 +40,7 @@ check_ssh() { # fails early, because otherwise no host would answer
   local host
   for host in "${hosts[@]}"; do
     is_this_host "$host" || ssh_command >/dev/null ||
-      fail "${OMPI_MCA_plm_rsh_agent:-ssh} is not installed, so $host cannot be reached; scripts/install_dependencies.sh installs ssh"
+      fail "${OMPI_MCA_plm_rsh_agent:-ssh} is not installed, so $host cannot be reached; the package openssh-client contains ssh"
   done
 }
 
