@@ -4,7 +4,7 @@
 find_program(CCACHE ccache)
 if(CCACHE)
   set(compiler_launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
-                        CCACHE_IGNOREOPTIONS=-ffile-prefix-map=* ${CCACHE})
+                        CCACHE_IGNOREOPTIONS=-fmacro-prefix-map=* ${CCACHE})
   foreach(language C CXX CUDA)
     set(CMAKE_${language}_COMPILER_LAUNCHER ${compiler_launcher})
   endforeach()
