@@ -50,6 +50,9 @@ struct Param {
   /// matrix. In these boxes all axes except the last are rows. Empty for biases, norms, embeddings, the output layer
   /// and routers.
   std::vector<Box> matrices;
+  /// Maximum number of rows of an attention head along axis 1 of each of `matrices`, which has the queries, keys or
+  /// values of all heads; 0 if there are no heads.
+  i64 head_rows = 0;
 
   Tensor value;      ///< box.shape, in the model's dtype
   Tensor main_grad;  ///< box.shape, in fp32 (fp64 in an fp64 model)

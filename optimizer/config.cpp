@@ -21,10 +21,11 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
   const OptimizerConfig defaults;
   const bool sets_adam =
       adam_beta1 != defaults.adam_beta1 || adam_beta2 != defaults.adam_beta2 || adam_eps != defaults.adam_eps;
-  const bool sets_muon = muon_momentum != defaults.muon_momentum || muon_nesterov != defaults.muon_nesterov ||
-                         muon_num_ns_steps != defaults.muon_num_ns_steps ||
-                         muon_scale_mode != defaults.muon_scale_mode ||
-                         muon_extra_scale_factor != defaults.muon_extra_scale_factor;
+  const bool sets_muon =
+      muon_momentum != defaults.muon_momentum || muon_nesterov != defaults.muon_nesterov ||
+      muon_split_qkv != defaults.muon_split_qkv || muon_split_heads != defaults.muon_split_heads ||
+      muon_coefficient_type != defaults.muon_coefficient_type || muon_num_ns_steps != defaults.muon_num_ns_steps ||
+      muon_scale_mode != defaults.muon_scale_mode || muon_extra_scale_factor != defaults.muon_extra_scale_factor;
   const bool sets_clip = qk_clip_threshold != defaults.qk_clip_threshold || qk_clip_alpha != defaults.qk_clip_alpha;
   if (!qk_clip && sets_clip)
     errors.push_back("optimizer.qk_clip_threshold, qk_clip_alpha: only read when qk_clip is true");
@@ -44,8 +45,15 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
   }
   if (optimizer != OptimizerKind::Muon && sets_muon) {
     errors.push_back(
-        "optimizer.muon_momentum, muon_nesterov, muon_num_ns_steps, muon_scale_mode, muon_extra_scale_factor: only "
-        "read when optimizer is \"muon\"");
+        "optimizer.muon_momentum, muon_nesterov, muon_split_qkv, muon_split_heads, muon_coefficient_type, "
+        "muon_num_ns_steps, muon_scale_mode, muon_extra_scale_factor: only read when optimizer is \"muon\"");
+  }
+  if (muon_split_heads && !muon_split_qkv)
+    errors.push_back("optimizer.muon_split_heads: needs muon_split_qkv, since heads are parts of q, k and v");
+  if (muon_coefficient_type == MuonCoefficientType::DeepseekV4 && muon_num_ns_steps < kDeepseekSteps) {
+    errors.push_back(str("optimizer.muon_num_ns_steps: \"deepseekv4\" has ", kDeepseekSteps,
+                         " iterations, of which the last two converge; set at least ", kDeepseekSteps, ", not ",
+                         muon_num_ns_steps));
   }
 }
 

@@ -15,6 +15,10 @@ namespace mcpp {
 enum class OptimizerKind { Adam, Sgd, Muon };
 /// Storage formats of the optimizer's moments.
 enum class StateDType { Fp32, Bf16, Uint8 };
+/// Coefficients of the Newton-Schulz iterations, named as in NVIDIA's Emerging-Optimizers.
+enum class MuonCoefficientType { Simple, Quintic, PolarExpress, Cans, Aol, DeepseekV4 };
+/// Iterations of MuonCoefficientType::DeepseekV4.
+inline constexpr i64 kDeepseekSteps = 10;
 enum class MuonScaleMode { Spectral, UnitRmsNorm, ShapeScaling };
 enum class LrDecayStyle { Constant, Linear, Cosine, InverseSquareRoot, Wsd };
 enum class WsdDecayStyle { Exponential, Linear, Cosine, MinusSqrt };
@@ -27,6 +31,11 @@ struct EnumNames<OptimizerKind> {
 template <>
 struct EnumNames<StateDType> {
   static constexpr std::array<std::string_view, 3> value{"fp32", "bf16", "uint8"};
+};
+template <>
+struct EnumNames<MuonCoefficientType> {
+  static constexpr std::array<std::string_view, 6> value{"simple", "quintic", "polar_express",
+                                                         "cans",   "aol",     "deepseekv4"};
 };
 template <>
 struct EnumNames<MuonScaleMode> {
@@ -98,6 +107,9 @@ struct OptimizerConfig {
   double sgd_momentum = 0.9;
   double muon_momentum = 0.95;
   bool muon_nesterov = true;
+  bool muon_split_qkv = true;
+  bool muon_split_heads = false;
+  MuonCoefficientType muon_coefficient_type = MuonCoefficientType::Simple;
   i64 muon_num_ns_steps = 5;
   MuonScaleMode muon_scale_mode = MuonScaleMode::Spectral;
   double muon_extra_scale_factor = 0.2;
@@ -182,6 +194,13 @@ struct OptimizerConfig {
     visit("sgd_momentum", self.sgd_momentum, "momentum of sgd", between_excluding_max(0, 1));
     visit("muon_momentum", self.muon_momentum, "momentum of muon", between_excluding_max(0, 1));
     visit("muon_nesterov", self.muon_nesterov, "use Nesterov momentum");
+    visit("muon_split_qkv", self.muon_split_qkv,
+          "orthogonalize the queries, keys and values of a fused weight separately");
+    visit("muon_split_heads", self.muon_split_heads,
+          "orthogonalize the queries, keys and values of each attention head separately");
+    visit("muon_coefficient_type", self.muon_coefficient_type,
+          "coefficients of the Newton-Schulz iterations: simple = Jordan's in each iteration; the others differ by "
+          "iteration and bring the singular values closer to 1");
     visit("muon_num_ns_steps", self.muon_num_ns_steps, "Newton-Schulz iterations for the orthogonalization",
           between(1, 100));
     visit("muon_scale_mode", self.muon_scale_mode,

@@ -58,7 +58,7 @@ void encode(i64 param, const Region& region, std::vector<i64>& encoded) {
 
 }  // namespace
 
-MatrixGatherer::MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter,
+MatrixGatherer::MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, const MatrixSelector& select,
                                Communicator* holders)
     : holders_(holders),
       rank_(holders ? holders->rank() : 0),
@@ -67,24 +67,25 @@ MatrixGatherer::MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, con
       type_(accumulate_dtype(buffers.front()->dtype())),
       chunks_(static_cast<std::size_t>(ranks_)),
       owned_(static_cast<std::size_t>(ranks_)) {
-  add_params(buffers, filter);
+  add_params(buffers, select);
   if (ranks_ > 1) exchange_chunks();
-  for (Matrix& matrix : matrices_) find_parts(matrix);
+  find_parts();
   choose_owners();
 }
 
-void MatrixGatherer::add_params(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter) {
+void MatrixGatherer::add_params(std::span<ParamAndGradBuffer* const> buffers, const MatrixSelector& select) {
   for (const ParamAndGradBuffer* buffer : buffers) {
     for (const Param* param : buffer->params()) {
-      if (!filter(*param) || !params_.emplace(param->name, static_cast<i64>(params_.size())).second) continue;
+      const std::vector<Box> boxes = select(*param);
+      if (boxes.empty() || !params_.emplace(param->name, static_cast<i64>(params_.size())).second) continue;
       globals_.push_back(param->box.global);
-      for (const Box& box : param->matrices)
-        matrices_.push_back({.param = params_.at(param->name), .region = full_region(box)});
+      for (const Box& box : boxes) matrices_.push_back({.param = params_.at(param->name), .region = full_region(box)});
     }
     buffer->visit_grads([&](const Param& param, i64 first, const Tensor& values) {
-      if (!filter(param)) return;
+      const auto found = params_.find(param.name);
+      if (found == params_.end()) return;
       chunks_[static_cast<std::size_t>(rank_)].push_back(
-          {params_.at(param.name), {param.box, first, first + values.numel()}, values});
+          {found->second, {param.box, first, first + values.numel()}, values});
     });
   }
 }
@@ -119,15 +120,21 @@ void MatrixGatherer::exchange_chunks() {
   }
 }
 
-void MatrixGatherer::find_parts(Matrix& matrix) const {
+void MatrixGatherer::find_parts() {
+  std::vector<std::vector<std::pair<int, const Chunk*>>> by_param(params_.size());  // with their ranks, in rank order
   for (int rank = 0; rank < ranks_; ++rank) {
-    for (const Chunk& chunk : chunks_[static_cast<std::size_t>(rank)]) {
-      const i64 count = chunk.param == matrix.param ? overlap(chunk.region, matrix.region) : 0;
+    for (const Chunk& chunk : chunks_[static_cast<std::size_t>(rank)])
+      by_param[static_cast<std::size_t>(chunk.param)].emplace_back(rank, &chunk);
+  }
+  for (Matrix& matrix : matrices_) {
+    for (const auto& [rank, chunk] : by_param[static_cast<std::size_t>(matrix.param)]) {
+      const i64 count = overlap(chunk->region, matrix.region);
       if (count == 0) continue;
-      const bool is_copy = std::ranges::any_of(matrix.parts, [&](const Part& other) {
-        return other.rank < rank && is_same_region(other.chunk->region, chunk.region);
-      });
-      matrix.parts.push_back({.rank = rank, .chunk = &chunk, .count = count, .is_copy = is_copy});
+      const bool is_copy =
+          std::ranges::any_of(matrix.parts, [&, own = rank, region = chunk->region](const Part& other) {
+            return other.rank < own && is_same_region(other.chunk->region, region);
+          });
+      matrix.parts.push_back({.rank = rank, .chunk = chunk, .count = count, .is_copy = is_copy});
     }
   }
 }

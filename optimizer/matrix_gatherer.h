@@ -16,11 +16,12 @@ namespace mcpp {
 
 class MatrixGatherer {
  public:
-  using ParamFilter = std::function<bool(const Param&)>;
+  /// Returns the boxes of a parameter's matrices, in the order that all ranks use; empty if it has none.
+  using MatrixSelector = std::function<std::vector<Box>(const Param&)>;
 
-  /// Selects the matrices (Param::matrices) of the parameters accepted by `filter`. Each rank of `holders` has the
-  /// gradients in its buffers' shard(). Collective over `holders`; `holders` is nullptr if this rank has all matrices.
-  MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter, Communicator* holders);
+  /// Selects the matrices of all parameters. Each rank of `holders` has the gradients in its buffers' shard().
+  /// Collective over `holders`; `holders` is nullptr if this rank has all matrices.
+  MatrixGatherer(std::span<ParamAndGradBuffer* const> buffers, const MatrixSelector& select, Communicator* holders);
   MatrixGatherer(const MatrixGatherer&) = delete;
   MatrixGatherer& operator=(const MatrixGatherer&) = delete;
 
@@ -52,9 +53,9 @@ class MatrixGatherer {
     i64 rows() const { return region.numel() / columns(); }
   };
 
-  void add_params(std::span<ParamAndGradBuffer* const> buffers, const ParamFilter& filter);
+  void add_params(std::span<ParamAndGradBuffer* const> buffers, const MatrixSelector& select);
   void exchange_chunks();
-  void find_parts(Matrix& matrix) const;
+  void find_parts();
   void choose_owners();
 
   /// Calls f(part) for the rank's parts of a matrix.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "base/check.h"
 #include "tensor/ops/ops.h"
@@ -23,6 +24,69 @@ double update_scale(MuonScaleMode mode, double out, double in) {
   fail(ExitCode::Internal, "unknown scale mode of Muon");
 }
 
+/// Coefficients of one iteration, which maps each singular value x to a x + b x^3 + c x^5.
+struct Coefficients {
+  double a, b, c;
+};
+
+/// Coefficients of the first iterations. Later ones repeat the last, or all from the first.
+struct CoefficientList {
+  std::span<const Coefficients> first;
+  bool repeats_last;
+};
+
+CoefficientList coefficient_list(MuonCoefficientType type) {
+  static constexpr Coefficients kJordan{3.4445, -4.7750, 2.0315}, kConverging{2, -1.5, 0.5};
+  static constexpr std::array kSimple{kJordan};
+  // Cesista et al., "Squeezing 1-2% efficiency gains out of Muon", 2025; as in modded-nanogpt.
+  static constexpr std::array<Coefficients, 5> kQuintic{{{4.0848, -6.8946, 2.9270},
+                                                         {3.9505, -6.3029, 2.6377},
+                                                         {3.7418, -5.5913, 2.3037},
+                                                         {2.8769, -3.1427, 1.2046},
+                                                         {2.8366, -3.0525, 1.2012}}};
+  // Amsel et al., "The Polar Express", 2025, with its safety factor of 1.01.
+  static constexpr std::array<Coefficients, 8> kPolarExpress{{{8.2051, -22.9019, 16.4607},
+                                                              {4.0664, -2.8612, 0.5184},
+                                                              {3.9096, -2.8234, 0.5250},
+                                                              {3.2856, -2.4153, 0.4853},
+                                                              {2.2779, -1.6198, 0.3985},
+                                                              {1.8726, -1.2307, 0.3585},
+                                                              {1.8564, -1.2132, 0.3568},
+                                                              {1.8750, -1.2500, 0.3750}}};
+  // Grishina et al., "Accelerating Newton-Schulz iteration for orthogonalization via Chebyshev-type polynomials", 2025.
+  static constexpr std::array<Coefficients, 5> kCans{{{8.4703, -25.1081, 18.6293},
+                                                      {4.1828, -3.1087, 0.5806},
+                                                      {3.9619, -2.9541, 0.5630},
+                                                      {3.2866, -2.4647, 0.5074},
+                                                      {2.2737, -1.6447, 0.4162}}};
+  // Boissin et al., "Turbo-Muon", 2025.
+  static constexpr std::array<Coefficients, 4> kAol{
+      {{4.0098, -7.0585, 2.4635}, {3.4585, -5.5479, 2.5959}, {2.7573, -3.2939, 1.4254}, {2.7215, -3.0494, 1.3169}}};
+  // DeepSeek-V4, 2026: eight iterations that approach 1 fast, and two that converge to it.
+  static constexpr std::array<Coefficients, kDeepseekSteps> kDeepseek{
+      {kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, kJordan, kConverging, kConverging}};
+  switch (type) {
+    case MuonCoefficientType::Simple:
+      return {kSimple, true};
+    case MuonCoefficientType::Quintic:
+      return {kQuintic, false};
+    case MuonCoefficientType::PolarExpress:
+      return {kPolarExpress, true};
+    case MuonCoefficientType::Cans:
+      return {kCans, true};
+    case MuonCoefficientType::Aol:
+      return {kAol, false};
+    case MuonCoefficientType::DeepseekV4:
+      return {kDeepseek, true};
+  }
+  fail(ExitCode::Internal, "unknown coefficients of Muon");
+}
+
+Coefficients coefficients_of(const CoefficientList& list, i64 step) {
+  const auto count = static_cast<i64>(list.first.size());
+  return list.first[static_cast<std::size_t>(list.repeats_last ? std::min(step, count - 1) : step % count)];
+}
+
 class MuonRule final : public UpdateRule {
  public:
   MuonRule(const OptimizerConfig& config, DType type) : config_(config), type_(type) {}
@@ -38,7 +102,7 @@ class MuonRule final : public UpdateRule {
                   {.momentum = config_.muon_momentum, .nesterov = config_.muon_nesterov, .factor = step.factor});
   }
   void transform(Tensor& matrix) const override {
-    orthogonalize(matrix, config_.muon_num_ns_steps, type_);
+    orthogonalize(matrix, config_.muon_coefficient_type, config_.muon_num_ns_steps, type_);
     const auto out = static_cast<double>(matrix.dim(0)), in = static_cast<double>(matrix.dim(1));
     ops::scale(matrix, config_.muon_extra_scale_factor * update_scale(config_.muon_scale_mode, out, in));
   }
@@ -63,9 +127,26 @@ std::unique_ptr<UpdateRule> make_muon_rule(const OptimizerConfig& config, DType 
   return std::make_unique<MuonRule>(config, is_low_precision(dtype) ? DType::BF16 : dtype);
 }
 
-void orthogonalize(Tensor& matrix, i64 steps, DType type) {
-  // p(x) = a x + b x^3 + c x^5 of every singular value x; steep at 0.
-  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+std::vector<Box> muon_matrices(const Param& param, const OptimizerConfig& config) {
+  if (param.matrices.empty() || param.head_rows == 0) return param.matrices;
+  if (!config.muon_split_qkv) return {slab(param.box.global, 0, 0, param.box.global[0])};
+  if (!config.muon_split_heads) return param.matrices;
+  std::vector<Box> heads;
+  for (const Box& matrix : param.matrices) {
+    const i64 rows = std::min(param.head_rows, matrix.shape[1]);
+    for (i64 group = 0; group < matrix.shape[0]; ++group) {
+      for (i64 row = 0; row < matrix.shape[1]; row += rows) {
+        Box& head = heads.emplace_back(matrix);
+        head.offset[0] += group, head.offset[1] += row;
+        head.shape[0] = 1, head.shape[1] = rows;
+      }
+    }
+  }
+  return heads;
+}
+
+void orthogonalize(Tensor& matrix, MuonCoefficientType coefficients, i64 steps, DType type) {
+  const CoefficientList list = coefficient_list(coefficients);
   constexpr double kEps = 1e-7;  // for a matrix of zeros
   Device& device = matrix.device();
   Tensor squares = Tensor::zeros({1}, DType::F64, device, MemoryClass::Workspace);
@@ -78,6 +159,7 @@ void orthogonalize(Tensor& matrix, i64 steps, DType type) {
   Tensor x = workspace(matrix.shape(), type, device), factor = workspace({n, n}, type, device);
   Tensor polynomial = workspace({n, n}, matrix.dtype(), device);
   for (i64 step = 0; step < steps; ++step) {
+    const auto [a, b, c] = coefficients_of(list, step);
     // A = X X^T; polynomial = b A + c A^2; X = a X + polynomial X
     ops::copy(matrix, x);
     ops::matmul(x, x, polynomial, {.transpose_a = is_tall, .transpose_b = !is_tall});

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "nn/offload/host_memory.h"
+#include "optimizer/muon.h"
 #include "tensor/dtype.h"
 #include "tensor/ops/low_precision/quantize.h"
 #include "tensor/transfer.h"
@@ -94,8 +95,8 @@ const UpdateRule& Optimizer::rule_of(OptimizerKind kind) {
 }
 
 void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixGroups& holders) {
-  const auto needs_matrices = [this](const Param& param) {
-    return rule_of(group_of(param, config_).rule).needs_matrices();
+  const auto matrices_of = [this](const Param& param) {
+    return rule_of(group_of(param, config_).rule).needs_matrices() ? muon_matrices(param, config_) : std::vector<Box>();
   };
   for (const GridKind grid : {GridKind::Dense, GridKind::Expert}) {
     std::vector<ParamAndGradBuffer*> grid_buffers;
@@ -103,7 +104,7 @@ void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, co
     if (grid_buffers.empty()) continue;  // empty on all ranks of this stage
     const auto group = holders.find(grid);
     Communicator* ranks = group == holders.end() ? nullptr : group->second;
-    matrices_.push_back(std::make_unique<MatrixGatherer>(grid_buffers, needs_matrices, ranks));
+    matrices_.push_back(std::make_unique<MatrixGatherer>(grid_buffers, matrices_of, ranks));
   }
 }
 

@@ -53,12 +53,12 @@ std::unique_ptr<LinearSlice> QkvProjection::make_slice(const std::string& name, 
   const ModelConfig& config = context_.config;
   const i64 all = spec_.num_query_groups, first = context_.tp.rank() * all / context_.tp.size();
   const i64 rows_per_group = (spec_.num_heads / all + 2) * spec_.head_dim, h = config.hidden_size;
-  return std::make_unique<LinearSlice>(
-      name, Box{{all, rows_per_group, h}, {first, first_row, 0}, {groups, rows, h}},
-      Box{{all, rows_per_group}, {first, first_row}, {groups, rows}},
-      LinearOptions{.bias = config.qkv_bias(),
-                    .init_std = config.init_method_std,
-                    .matrices = qkv_matrices({all, rows_per_group, h}, spec_.head_dim)});
+  return std::make_unique<LinearSlice>(name, Box{{all, rows_per_group, h}, {first, first_row, 0}, {groups, rows, h}},
+                                       Box{{all, rows_per_group}, {first, first_row}, {groups, rows}},
+                                       LinearOptions{.bias = config.qkv_bias(),
+                                                     .init_std = config.init_method_std,
+                                                     .matrices = qkv_matrices({all, rows_per_group, h}, spec_.head_dim),
+                                                     .head_rows = spec_.head_dim});
 }
 
 QkvProjection::Output QkvProjection::forward(const Tensor& x, MicrobatchContext& microbatch) {

@@ -50,12 +50,14 @@ double latent_norm_epsilon(const ModelConfig& config) {
 ColumnParallelLinear make_query_projection(const std::string& name, i64 layer, const MultiLatentAttentionSpec& spec,
                                            const ModelContext& context) {
   const bool has_latent = spec.q_lora_rank > 0;
+  LinearOptions options = linear_options(context, layer);
+  options.head_rows = spec.query_dim();
   return {name + (has_latent ? ".linear_q_up_proj" : ".linear_q_proj"),
           has_latent ? spec.q_lora_rank : context.config.hidden_size,
           {spec.num_heads, spec.query_dim()},
           0,
           context.tp,
-          linear_options(context, layer)};
+          options};
 }
 
 LinearOptions kv_down_options(const MultiLatentAttentionSpec& spec, const ModelContext& context, i64 layer) {
@@ -70,6 +72,7 @@ LinearOptions kv_up_options(const MultiLatentAttentionSpec& spec, const ModelCon
   LinearOptions options = linear_options(context, layer);
   const Shape weight{spec.num_heads, spec.qk_head_dim + spec.v_head_dim, spec.kv_lora_rank};
   options.matrices = {slab(weight, 1, 0, spec.qk_head_dim), slab(weight, 1, spec.qk_head_dim, spec.v_head_dim)};
+  options.head_rows = std::max(spec.qk_head_dim, spec.v_head_dim);
   return options;
 }
 

@@ -24,6 +24,7 @@ LinearSlice::LinearSlice(const std::string& name, Box weight_box, Box bias_box, 
     : weight(name + ".weight", std::move(weight_box), Init::Normal, options.init_std) {
   const Shape& global = weight.box.global;
   weight.matrices = options.matrices.empty() ? std::vector{slab(global, 0, 0, global[0])} : options.matrices;
+  weight.head_rows = options.head_rows;
   if (options.bias) bias = std::make_unique<Param>(name + ".bias", std::move(bias_box), Init::Zeros);
 }
 

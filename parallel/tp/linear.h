@@ -21,6 +21,7 @@ struct LinearOptions {
   bool skip_bias_add = false;
   double init_std = 0.02;
   std::vector<Box> matrices = {};     ///< Param::matrices of the weight; empty = one matrix
+  i64 head_rows = 0;                  ///< Param::head_rows of the weight
   bool sequence_parallel = false;     ///< activations outside the region are [s / tp, b, h]
   std::optional<Fp8Recipe> fp8 = {};  ///< if not set, GEMMs use the model's dtype
 };

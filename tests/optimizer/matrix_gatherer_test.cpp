@@ -105,7 +105,7 @@ TEST_P(MatrixGathererTest, MatchesResultOfSingleRank) {
     });
     ParamAndGradBuffer* const buffers[]{memory.get()};
     MatrixGatherer matrices(
-        buffers, [](const Param& param) { return !param.matrices.empty(); }, &world);
+        buffers, [](const Param& param) { return param.matrices; }, &world);
     matrices.transform([&](Tensor& matrix) {
       add_row_and_column_sums(matrix);
       const std::lock_guard lock(mutex);

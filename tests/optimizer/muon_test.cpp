@@ -6,9 +6,12 @@
 #include <list>
 #include <map>
 
+#include "base/file.h"
+#include "base/strings.h"
 #include "optimizer/optimizer.h"
 #include "parallel/dp/zero.h"
 #include "tests/support/boxes.h"
+#include "tests/support/build.h"
 
 namespace mcpp::muon_test {
 namespace {
@@ -89,7 +92,7 @@ Matrix random_matrix(i64 rows, i64 columns, u64 seed) {
 /// Returns the distance of orthogonalize() with GEMMs of `gemm_type` from the iteration in double precision.
 double error_of(const Matrix& x, DType type, DType gemm_type, CpuDevice& device) {
   Tensor y = test::tensor_of(x.values, {x.rows, x.columns}, type, device);
-  orthogonalize(y, 5, gemm_type);
+  orthogonalize(y, MuonCoefficientType::Simple, 5, gemm_type);
   return distance(to_doubles(y), orthogonalized(x, 5).values);
 }
 
@@ -124,7 +127,7 @@ TEST(MuonTest, OrthogonalizeMakesSingularValuesAboutOne) {
   CpuDevice device;
   constexpr i64 kRows = 16, kColumns = 40;
   Tensor x = test::random_tensor({kRows, kColumns}, DType::F32, device, 9, 1e-3);
-  orthogonalize(x, 5, DType::F32);
+  orthogonalize(x, MuonCoefficientType::Simple, 5, DType::F32);
   const Matrix y{kRows, kColumns, to_doubles(x)};
   const Matrix gram = product(y, transposed(y));
   double trace = 0;
@@ -137,9 +140,109 @@ TEST(MuonTest, OrthogonalizeMakesSingularValuesAboutOne) {
 
 TEST(MuonTest, OrthogonalizeKeepsZeroMatrix) {
   CpuDevice device;
-  Tensor x = Tensor::zeros({3, 4}, DType::F32, device);
-  orthogonalize(x, 5, DType::F32);
-  EXPECT_EQ(frobenius(to_doubles(x)), 0);
+  for (std::size_t type = 0; type < EnumNames<MuonCoefficientType>::value.size(); ++type) {
+    Tensor x = Tensor::zeros({3, 4}, DType::F32, device);
+    orthogonalize(x, static_cast<MuonCoefficientType>(type), 10, DType::F32);
+    EXPECT_EQ(frobenius(to_doubles(x)), 0);
+  }
+}
+
+/// Returns the lines of a file in tests/golden/muon without their header, split at commas.
+std::vector<std::vector<std::string>> golden_lines(const char* name) {
+  std::vector<std::vector<std::string>> lines;
+  for (const std::string& line : split(read_text_file(test::source_folder() / "tests/golden/muon" / name), '\n'))
+    if (!line.empty()) lines.push_back(split(line, ','));
+  lines.erase(lines.begin());
+  return lines;
+}
+
+Numbers numbers_of(const std::string& text) {
+  Numbers values;
+  for (const std::string& number : split(text, ' ')) values.push_back(std::stod(number));
+  return values;
+}
+
+/// Emerging-Optimizers iterates in fp32, with one iteration and with as many as reach the end of each list.
+TEST(MuonTest, EveryCoefficientTypeMatchesEmergingOptimizers) {
+  CpuDevice device;
+  std::map<std::string, int> cases;
+  for (const std::vector<std::string>& line : golden_lines("orthogonalized.csv")) {
+    const auto names = EnumNames<MuonCoefficientType>::value;
+    const auto type = static_cast<MuonCoefficientType>(std::ranges::find(names, line[0]) - names.begin());
+    const i64 iterations = std::stoll(line[1]), rows = std::stoll(line[2]), columns = std::stoll(line[3]);
+    Tensor x = test::tensor_of(numbers_of(line[4]), {rows, columns}, DType::F64, device);
+    orthogonalize(x, type, iterations, DType::F64);
+    EXPECT_LE(distance(to_doubles(x), numbers_of(line[5])), 2e-5) << line[0] << " " << iterations << " " << rows;
+    ++cases[line[0]];
+  }
+  EXPECT_EQ(cases.size(), EnumNames<MuonCoefficientType>::value.size());
+}
+
+/// The reason for other coefficients: singular values closer to 1, measured by the distance of X X^T from the identity.
+TEST(MuonTest, ConvergingCoefficientsReachOrthogonalMatrix) {
+  CpuDevice device;
+  constexpr i64 kRows = 16, kColumns = 40;
+  const auto deviation = [&](MuonCoefficientType type, i64 iterations) {
+    Tensor x = test::tensor_of(random_matrix(kRows, kColumns, 9).values, {kRows, kColumns}, DType::F64, device);
+    orthogonalize(x, type, iterations, DType::F64);
+    Matrix gram = product({kRows, kColumns, to_doubles(x)}, transposed({kRows, kColumns, to_doubles(x)}));
+    for (i64 i = 0; i < kRows; ++i) gram.at(i, i) -= 1;
+    return frobenius(gram.values) / std::sqrt(kRows);
+  };
+  EXPECT_GT(deviation(MuonCoefficientType::Simple, 5), 0.1);
+  EXPECT_LT(deviation(MuonCoefficientType::PolarExpress, 8), 0.01);
+  EXPECT_LT(deviation(MuonCoefficientType::DeepseekV4, kDeepseekSteps), 0.01);
+}
+
+/// Returns the parameter of a fused weight [groups, (2 + 2) heads, hidden] with heads of 3 rows.
+Param fused_qkv() {
+  const Shape shape{2, 12, 5};
+  Param param("linear_qkv.weight", shape, Init::Normal);
+  param.matrices = {slab(shape, 1, 0, 6), slab(shape, 1, 6, 3), slab(shape, 1, 9, 3)};
+  param.head_rows = 3;
+  return param;
+}
+
+TEST(MuonTest, SplitsFusedWeightsAsConfigured) {
+  const auto shapes = [](const Param& param, const OptimizerConfig& config) {
+    std::vector<std::pair<Shape, Shape>> list;
+    for (const Box& box : muon_matrices(param, config)) list.emplace_back(box.offset, box.shape);
+    return list;
+  };
+  using Boxes = std::vector<std::pair<Shape, Shape>>;
+  OptimizerConfig config;
+  config.optimizer = OptimizerKind::Muon;
+  const Param qkv = fused_qkv();
+  EXPECT_EQ(shapes(qkv, config), (Boxes{{{0, 0, 0}, {2, 6, 5}}, {{0, 6, 0}, {2, 3, 5}}, {{0, 9, 0}, {2, 3, 5}}}));
+  config.muon_split_heads = true;
+  EXPECT_EQ(shapes(qkv, config), (Boxes{{{0, 0, 0}, {1, 3, 5}},
+                                        {{0, 3, 0}, {1, 3, 5}},
+                                        {{1, 0, 0}, {1, 3, 5}},
+                                        {{1, 3, 0}, {1, 3, 5}},
+                                        {{0, 6, 0}, {1, 3, 5}},
+                                        {{1, 6, 0}, {1, 3, 5}},
+                                        {{0, 9, 0}, {1, 3, 5}},
+                                        {{1, 9, 0}, {1, 3, 5}}}));
+  config.muon_split_heads = config.muon_split_qkv = false;
+  EXPECT_EQ(shapes(qkv, config), (Boxes{{{0, 0, 0}, {2, 12, 5}}}));
+  // Latent attention: keys of 2 rows and values of 4 per head.
+  const Shape shape{3, 6, 5};
+  Param latent("linear_kv_up_proj.weight", shape, Init::Normal);
+  latent.matrices = {slab(shape, 1, 0, 2), slab(shape, 1, 2, 4)};
+  latent.head_rows = 4;
+  config.muon_split_heads = config.muon_split_qkv = true;
+  EXPECT_EQ(shapes(latent, config), (Boxes{{{0, 0, 0}, {1, 2, 5}},
+                                           {{1, 0, 0}, {1, 2, 5}},
+                                           {{2, 0, 0}, {1, 2, 5}},
+                                           {{0, 2, 0}, {1, 4, 5}},
+                                           {{1, 2, 0}, {1, 4, 5}},
+                                           {{2, 2, 0}, {1, 4, 5}}}));
+  // Weights without heads are not affected, nor those that Muon does not update.
+  Param up("linear_fc1.weight", {2, 6, 5}, Init::Normal);
+  up.matrices = {slab(up.box.global, 0, 0, 1), slab(up.box.global, 0, 1, 1)};
+  config.muon_split_heads = config.muon_split_qkv = false;
+  EXPECT_EQ(shapes(up, config), (Boxes{{{0, 0, 0}, {1, 6, 5}}, {{1, 0, 0}, {1, 6, 5}}}));
+  EXPECT_EQ(shapes(Param("embedding.weight", {9, 5}, Init::Normal), config), Boxes{});
 }
 
 /// Two linear layers, one with two fused maps [2, 6, 5], with a bias, an embedding, and Muon.
@@ -259,6 +362,64 @@ INSTANTIATE_TEST_SUITE_P(All, MuonStepsTest,
                                          Case{DType::F32, true, MuonScaleMode::Spectral, 1e-6},
                                          // Half of the last bit of a weight, 1/256 of it, uniformly distributed.
                                          Case{DType::BF16, true, MuonScaleMode::Spectral, 4e-3}));
+
+TEST(MuonTest, RejectsSettingsThatConflict) {
+  OptimizerConfig config;
+  config.optimizer = OptimizerKind::Muon;
+  config.muon_split_heads = true;
+  EXPECT_TRUE(config.conflicts().empty());
+  config.muon_split_qkv = false;
+  EXPECT_EQ(config.conflicts(),
+            std::vector<std::string>{"optimizer.muon_split_heads: needs muon_split_qkv, since heads "
+                                     "are parts of q, k and v"});
+  config.muon_split_heads = false;
+  config.muon_coefficient_type = MuonCoefficientType::DeepseekV4;
+  EXPECT_EQ(config.conflicts(),
+            std::vector<std::string>{"optimizer.muon_num_ns_steps: \"deepseekv4\" has 10 iterations, "
+                                     "of which the last two converge; set at least 10, not 5"});
+  config.muon_num_ns_steps = 10;
+  EXPECT_TRUE(config.conflicts().empty());
+}
+
+/// PyTorch averages momentum, which changes only the size of the matrix that is orthogonalized, and divides it by the
+/// maximum of its norm, about 0.1 to 1, and 1e-7 instead of their sum.
+TEST(MuonTest, MatchesMuonOfPyTorch) {
+  const std::map<std::string, MuonScaleMode> modes{{"match_rms_adamw", MuonScaleMode::Spectral},
+                                                   {"original", MuonScaleMode::ShapeScaling},
+                                                   {"spectral_unclamped", MuonScaleMode::UnitRmsNorm}};
+  CpuDevice device;
+  const auto self = make_self_communicator();
+  std::unique_ptr<ParamAndGradBuffer> buffer;
+  std::unique_ptr<Optimizer> optimizer;
+  Param param("linear.weight", {3, 4}, Init::Normal);
+  param.matrices = {param.box};
+  const std::vector<UnitParam> list{{&param, 0}};
+  int steps = 0;
+  for (const std::vector<std::string>& line : golden_lines("steps.csv")) {
+    const Numbers gradient = numbers_of(line[3]), weights = numbers_of(line[4]);
+    if (line[2] == "0") {
+      OptimizerConfig config;
+      config.optimizer = OptimizerKind::Muon;
+      config.clip_grad = 0;
+      config.muon_scale_mode = modes.at(line[0]);
+      config.muon_extra_scale_factor = config.muon_scale_mode == MuonScaleMode::Spectral ? 0.2 : 1;
+      config.muon_nesterov = line[1] == "1";
+      optimizer.reset();
+      buffer = make_param_and_grad_buffer(list, DType::F64, device, {*self, *self}, {.bucket_size = 0});
+      set_values(param.value, weights);
+      ParamAndGradBuffer* const buffers[]{buffer.get()};
+      optimizer = std::make_unique<Optimizer>(buffers, config);
+      continue;
+    }
+    buffer->clear_grads();
+    param.add_grad([&](Tensor& sum, float) { set_values(sum, gradient); });
+    buffer->finish();
+    optimizer->step(0.02, 0.1);
+    EXPECT_LE(distance(to_doubles(param.value), weights), 1e-8) << line[0] << " " << line[2];
+    ++steps;
+  }
+  EXPECT_EQ(steps, 12);
+}
 
 TEST(MuonTest, KeepsOneStatePerMatrixAndTwoPerOtherParameter) {
   OptimizerConfig config;

@@ -237,6 +237,7 @@ TEST_F(CheckpointLayoutsTest, LoadsMuonMomentum) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     RunTask task = task_of(test::tiny_llama(), dtype);
     task.optimizer.optimizer = OptimizerKind::Muon;
+    task.optimizer.muon_split_heads = dtype == DType::BF16;
     expect_loads_on_every_layout(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
   }
 }

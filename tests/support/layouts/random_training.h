@@ -345,10 +345,22 @@ class RandomTraining {
     p.stages += std::string(static_cast<std::size_t>(mtp_layers), 'm') + "|L";
   }
 
+  /// Coefficients that are steep at 0 amplify rounding errors of small singular values, so they are drawn in fp64 only.
+  void draw_muon() {
+    OptimizerConfig& o = config_.optimizer;
+    o.optimizer = OptimizerKind::Muon;
+    o.muon_split_qkv = pick("muon_split_qkv", {true, true, false});
+    o.muon_split_heads = o.muon_split_qkv && flip("muon_split_heads");
+    if (dtype_ != DType::F64) return;
+    o.muon_coefficient_type =
+        pick("muon_coefficient_type", {MuonCoefficientType::Simple, MuonCoefficientType::Quintic,
+                                       MuonCoefficientType::PolarExpress, MuonCoefficientType::Cans});
+  }
+
   /// Draws formats of the optimizer states. In fp64 everything is kept in full precision, to tell rounding from errors.
   void draw_states() {
     OptimizerConfig& o = config_.optimizer;
-    if (pick("muon", {false, false, true})) o.optimizer = OptimizerKind::Muon;
+    if (pick("muon", {false, false, true})) draw_muon();
     if (pick("param_group", {false, false, true})) {
       o.param_group = {
           {.match = OneOrList<std::string>("embedding.*"), .lr_mult = 0.5, .wd_mult = 0},
