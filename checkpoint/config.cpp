@@ -1,6 +1,7 @@
 #include "checkpoint/config.h"
 
 #include "base/file.h"
+#include "base/object_store/s3_path.h"
 #include "base/strings.h"
 
 namespace mcpp {
@@ -18,6 +19,12 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
   if (export_hf_interval > 0 && (save_interval == 0 || export_hf_interval % save_interval != 0))
     errors.push_back(str("checkpoint.export_hf_interval: must be a multiple of checkpoint.save_interval, ",
                          save_interval, ", because saved checkpoints are exported"));
+  if (export_hf_interval > 0 && is_s3_path(save))
+    errors.push_back(
+        "checkpoint.export_hf_interval: needs a local folder as checkpoint.save, not an s3:// path; export checkpoints "
+        "with `megatron_cpp checkpoint export-hf`");
+  if (is_s3_path(local_save))
+    errors.push_back("checkpoint.local_save: is a folder on a disk of each node, not an s3:// path");
   if (finetune && load.empty())
     errors.push_back("checkpoint.finetune: needs checkpoint.load, the checkpoint to start from");
   const auto as_folder = [](const std::string& path) { return (Path(path) / "").lexically_normal(); };

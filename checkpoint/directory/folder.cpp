@@ -12,6 +12,8 @@
 
 #include "base/checksum.h"
 #include "base/machine.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "base/system_error.h"
 #include "checkpoint/format/block_io.h"
 #include "checkpoint/format/hdf5.h"
@@ -60,26 +62,36 @@ std::string layout_problem(const Path& path, const Manifest& manifest, i64 file)
   return {};
 }
 
+/// Returns why there is no regular file of this name.
+std::string missing_file(const Path& path) {
+  if (is_s3_path(path)) return path.string() + ": does not exist in the object store";
+  std::error_code error;
+  const bool exists = fs::exists(fs::status(path, error));
+  return str(path.string(), ": ", exists ? "is not a regular file" : error.message());
+}
+
 /// Returns the problem of file `index` of the manifest, or an empty string.
 std::string find_file_problem(const Path& directory, const Manifest& manifest, i64 index, bool should_verify_checksums,
                               const BytesListener& read) {
   const FileEntry& file = manifest.files[static_cast<std::size_t>(index)];
   const Path path = directory / file.name;
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error) return str(path.string(), ": ", error.message());
-  if (static_cast<i64>(size) != file.bytes) {
-    return str(path.string(), " has ", size, " bytes instead of ", file.bytes);
-  }
+  const std::optional<i64> size = stored_file_bytes(path);
+  if (!size) return missing_file(path);
+  if (*size != file.bytes) return str(path.string(), " has ", *size, " bytes instead of ", file.bytes);
   if (!should_verify_checksums) return {};
-  if (file_checksum(InputFile(path), read) == file.checksum) return layout_problem(path, manifest, index);
-  return str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(path)));
+  const Path copy = local_copy(path);
+  if (file_checksum(InputFile(copy), read) == file.checksum) return layout_problem(copy, manifest, index);
+  const std::string problem =
+      str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(copy)));
+  remove_local_copy(path);
+  return problem;
 }
 
 std::vector<std::string> extra_files(const Path& directory, const Manifest& manifest) {
   std::set<std::string> expected{std::string(kManifestName), std::string(kManifestChecksumName)};
   for (const FileEntry& file : manifest.files) expected.insert(file.name);
   std::vector<std::string> unexpected;
+  if (is_s3_path(directory)) return unexpected;  // interrupted uploads may leave objects, which the next save removes
   for (const auto& entry : fs::directory_iterator(directory)) {
     if (!expected.contains(entry.path().filename().string())) {
       unexpected.push_back(str(entry.path().string(), " does not belong to the checkpoint"));
@@ -111,6 +123,7 @@ std::vector<std::string> find_problems_in_part(const Path& directory, bool shoul
     }
     if (part == 0 && problems.empty()) problems = wrong_name(directory, manifest);  // not the manifest of other files
   } catch (const Error& error) {
+    if (error.code() == ExitCode::PeerLost) throw;  // an object store that does not answer is no damage
     problems.emplace_back(error.what());
   } catch (const fs::filesystem_error& error) {
     problems.emplace_back(error.what());
@@ -120,9 +133,8 @@ std::vector<std::string> find_problems_in_part(const Path& directory, bool shoul
 
 /// Returns the first line of a small text file; "" if no regular file has that name.
 std::string first_line(const Path& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return {};
-  const std::string text = read_text_file(path);
+  if (!stored_file_exists(path)) return {};
+  const std::string text = read_stored_text(path);
   return text.substr(0, text.find_last_not_of("\r\n ") + 1);
 }
 
@@ -137,12 +149,20 @@ std::string publication_record(const std::string& name, const std::string& check
   return str(name, " ", checksum, " after ", before);
 }
 
+/// Returns the checksum of the manifest of a checkpoint; "" if there is none. While an object store replaces a
+/// manifest, the object with the checksum lists two.
+std::string manifest_checksum(const Path& directory) {
+  if (!is_s3_path(directory)) return first_line(directory / kManifestChecksumName);
+  const Path path = directory / kManifestName;
+  return stored_file_exists(path) ? checksum_hex(read_stored_text(path)) : std::string();
+}
+
 /// Returns the complete checkpoint whose process died before `latest` named it.
 std::optional<Path> interrupted_publication(const Path& folder) {
   const std::string record = first_line(folder / kNextName);
   const std::string name = record.substr(0, record.find(' '));
   if (!iteration_of(name)) return std::nullopt;
-  const std::string checksum = first_line(folder / name / kManifestChecksumName);
+  const std::string checksum = manifest_checksum(folder / name);
   if (record != publication_record(name, checksum, named_by_latest(folder))) return std::nullopt;
   return folder / name;
 }
@@ -151,7 +171,16 @@ std::optional<Path> interrupted_publication(const Path& folder) {
 void replace_file(const Path& path, const std::string& line) {
   std::error_code error;
   if (fs::is_symlink(path, error)) fs::remove(path, error);
-  write_file_atomic(path, line + "\n");
+  write_stored_text(path, line + "\n");
+}
+
+/// Removes the record of begin_publication(). Errors are ignored: a record that remains has no effect.
+void remove_record(const Path& folder) {
+  try {
+    remove_stored_file(folder / kNextName);
+  } catch (const Error&) {
+    return;
+  }
 }
 
 }  // namespace
@@ -168,7 +197,21 @@ std::optional<i64> iteration_of(const std::string& name) {
   return iteration && checkpoint_name(*iteration) == name ? iteration : std::nullopt;
 }
 
+namespace {
+
+/// Returns the checkpoints of an s3:// folder. Objects without a manifest are those of an upload in progress or of one
+/// that was interrupted.
+std::vector<Path> checkpoint_objects_in(const Path& folder) {
+  std::vector<Path> checkpoints;
+  for (const std::string& name : object_folders(folder))
+    if (iteration_of(name) && stored_file_exists(folder / name / kManifestName)) checkpoints.push_back(folder / name);
+  return checkpoints;
+}
+
+}  // namespace
+
 std::vector<Path> checkpoints_in(const Path& folder) {
+  if (is_s3_path(folder)) return checkpoint_objects_in(folder);
   std::vector<Path> checkpoints;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -184,8 +227,10 @@ std::vector<Path> checkpoints_in(const Path& folder) {
 std::optional<Path> latest_in(const Path& folder) {
   const std::string name = first_line(folder / kLatestName);
   std::error_code error;
-  if (!iteration_of(name) || !fs::is_directory(folder / name, error)) return std::nullopt;
-  return folder / name;
+  if (!iteration_of(name)) return std::nullopt;
+  const bool exists =
+      is_s3_path(folder) ? stored_file_exists(folder / name / kManifestName) : fs::is_directory(folder / name, error);
+  return exists ? std::optional(folder / name) : std::nullopt;
 }
 
 void advance_latest(const Path& checkpoint) {
@@ -204,21 +249,24 @@ void begin_publication(const Path& checkpoint, const Path& staging) {
 void end_publication(const Path& checkpoint) {
   const Path folder = checkpoint.parent_path();
   replace_file(folder / kLatestName, checkpoint.filename().string());
-  std::error_code ignored;
-  fs::remove(folder / kNextName, ignored);
+  remove_record(folder);
 }
 
 void remove_stale_publication(const Path& folder) {
   const std::optional<Path> next = interrupted_publication(folder);
-  std::error_code ignored;
-  if (!next || next == latest_in(folder)) fs::remove(folder / kNextName, ignored);
+  if (!next || next == latest_in(folder)) remove_record(folder);
+}
+
+bool has_latest(const Path& folder) {
+  std::error_code error;
+  const Path path = folder / kLatestName;
+  return is_s3_path(folder) ? stored_file_exists(path) : fs::exists(fs::symlink_status(path, error));
 }
 
 std::vector<Path> checkpoints_in_order(const Path& folder) {
   std::vector<Path> all = checkpoints_in(folder);
   std::ranges::reverse(all);
-  std::error_code error;
-  if (fs::exists(fs::symlink_status(folder / kLatestName, error))) {
+  if (has_latest(folder)) {
     const std::optional<Path> latest = latest_in(folder);
     check_input(latest.has_value(), (folder / kLatestName).string(), ": names no checkpoint of this folder (\"",
                 first_line(folder / kLatestName),
@@ -289,7 +337,21 @@ bool appears(const Path& path, const std::string& content, std::chrono::millisec
 
 }  // namespace
 
+namespace {
+
+void check_object_outside_checkpoints(const Path& folder) {
+  for (Path above = S3Path::parse(folder).string(); above.has_parent_path() && above.parent_path() != "s3:";
+       above = above.parent_path()) {
+    check_input(!stored_file_exists(above / kManifestName), folder.string(), ": ", above.string(),
+                " is a checkpoint itself; choose a folder outside of it");
+  }
+}
+
+}  // namespace
+
 void check_outside_checkpoints(const Path& folder, std::string_view key) {
+  check_input(!is_s3_path(folder), key, key.empty() ? "" : ": ", folder.string(),
+              ": is an object, but this output is a local file; choose a local folder, and upload the result");
   std::error_code error;
   for (Path above = std::filesystem::weakly_canonical(std::filesystem::absolute(folder), error); !above.empty();
        above = above.parent_path()) {
@@ -300,19 +362,25 @@ void check_outside_checkpoints(const Path& folder, std::string_view key) {
 }
 
 void check_save_folder(const Path& folder) {
-  check_outside_checkpoints(folder);
-  std::error_code error;
+  if (is_s3_path(folder))
+    check_object_outside_checkpoints(folder);
+  else
+    check_outside_checkpoints(folder);
   check_input(
-      !std::filesystem::exists(folder / "config.json", error), folder.string(),
+      !stored_file_exists(folder / "config.json"), folder.string(),
       ": holds a Hugging Face model (config.json), whose tokenizer a save would replace; choose a different folder");
 }
 
 void check_file_outside_checkpoints(const Path& file, std::string_view key) {
-  check_outside_checkpoints(std::filesystem::absolute(file).parent_path(), key);
+  check_outside_checkpoints(is_s3_path(file) ? file : std::filesystem::absolute(file).parent_path(), key);
 }
 
 void check_writable(const Path& folder) {
   const Path path = folder / str(".probe-", process_tag());
+  if (is_s3_path(folder)) {
+    write_stored_text(path, "");
+    return remove_stored_file(path);
+  }
   constexpr std::array<std::byte, kProbeBytes> kPage{};
   {
     AtomicFile file(path);
@@ -323,6 +391,7 @@ void check_writable(const Path& folder) {
 }
 
 void check_writable_or_creatable(const Path& folder) {
+  if (is_s3_path(folder)) return check_writable(folder);
   Path existing = std::filesystem::absolute(folder);
   std::error_code error;
   while (!std::filesystem::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();

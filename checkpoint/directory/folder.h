@@ -1,5 +1,5 @@
 // Checkpoint folder: <folder>/iter_0000100/ for each saved iteration, and `latest`, a text file that names the one to
-// resume from.
+// resume from. A folder s3://<bucket>/<key> is in an object store; there, a checkpoint exists if it has a manifest.
 #pragma once
 #include <chrono>
 #include <optional>
@@ -26,6 +26,8 @@ std::optional<i64> iteration_of(const std::string& name);
 /// Returns the directories with a checkpoint name, by ascending iteration; none if the folder does not exist.
 std::vector<Path> checkpoints_in(const Path& folder);
 
+/// Returns true if the folder has a file or link `latest`, whatever it names.
+bool has_latest(const Path& folder);
 /// Returns the directory that `latest` names; std::nullopt if `latest` is absent or names no directory of the folder.
 std::optional<Path> latest_in(const Path& folder);
 /// Points `latest` at this checkpoint if it names an earlier one or none, and ends the checkpoint's publication.
@@ -78,11 +80,11 @@ void check_writable(const Path& folder);
 /// behind.
 void check_writable_or_creatable(const Path& folder);
 
-/// Throws BadInput if the folder, which need not exist yet, is a checkpoint or is inside one: files that are not in the
-/// manifest would count as damage. `key` is the configuration key that named the folder, if any.
+/// Throws BadInput if the folder, which need not exist yet, is an s3:// path, or is a checkpoint or inside one: files
+/// that are not in the manifest would count as damage. `key` is the configuration key that named the folder, if any.
 void check_outside_checkpoints(const Path& folder, std::string_view key = "");
-/// Throws BadInput like check_outside_checkpoints(), or if the folder holds a Hugging Face model, whose tokenizer a
-/// save would replace. The folder need not exist.
+/// Throws BadInput if the folder, which may be an s3:// path, is a checkpoint or inside one, or if it holds a Hugging
+/// Face model, whose tokenizer a save would replace. The folder need not exist.
 void check_save_folder(const Path& folder);
 /// Applies check_outside_checkpoints() to the folder of a file that a command will write.
 void check_file_outside_checkpoints(const Path& file, std::string_view key = "");

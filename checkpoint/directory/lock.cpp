@@ -13,6 +13,7 @@
 #include "base/machine.h"
 #include "base/system_error.h"
 #include "checkpoint/directory/folder.h"
+#include "checkpoint/directory/run_folder.h"
 
 namespace mcpp {
 namespace {
@@ -104,13 +105,14 @@ bool is_earlier_run(const std::string& owner, const SlurmJob& job) {
 
 }  // namespace
 
-FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job) : path_(folder / kLockName) {
+FolderLock::FolderLock(const Path& folder, const Log& log, const SlurmJob& job)
+    : path_(run_folder(folder) / kLockName) {
   check_save_folder(folder);
-  mcpp::create_directories(folder);
+  mcpp::create_directories(path_.parent_path());
   std::string own_name = str("host ", host_name(), ", process ", ::getpid());
   if (!job.name.empty()) own_name += str(job_text(job), job.requeued);
   {
-    const Guard guard(folder / ".lock.guard");
+    const Guard guard(path_.parent_path() / ".lock.guard");
     while (!try_lock(own_name, log)) {
       const std::string owner = read_owner(descriptor_);
       ::close(descriptor_);

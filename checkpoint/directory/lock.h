@@ -10,9 +10,10 @@ namespace mcpp {
 /// Name of the lock file, which stays in the folder of a run.
 inline constexpr std::string_view kLockName = ".lock";
 
-/// Exclusive lock on <folder>/.lock, held during the lifetime of the object. The system releases it when the process
-/// ends, so the lock of a dead job needs no cleanup. If a host fails, some file servers keep the lock; then only a
-/// later run of the same Slurm job takes it over, because Slurm ends a job's processes before it requeues the job.
+/// Exclusive lock on <folder>/.lock, or on a file in the run_folder() of an s3:// folder, held during the lifetime of
+/// the object. The system releases it when the process ends, so the lock of a dead job needs no cleanup. If a host
+/// fails, some file servers keep the lock; then only a later run of the same Slurm job takes it over, because Slurm
+/// ends a job's processes before it requeues the job.
 class FolderLock {
  public:
   /// Creates the folder if necessary, takes the lock, and writes and removes a probe file, so that an unwritable folder

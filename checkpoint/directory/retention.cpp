@@ -5,6 +5,8 @@
 #include <set>
 
 #include "base/machine.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "base/strings.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/lineage.h"
@@ -15,9 +17,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Removes a checkpoint in an object store, or what an interrupted upload left of one. The manifest is removed first,
+/// so that the checkpoint never seems complete while objects are missing.
+void remove_objects(const Path& directory, const Log& log) {
+  try {
+    remove_stored_file(directory / kManifestName);
+    for (const Path& object : objects_in(directory)) remove_stored_file(object);
+  } catch (const Error& error) {
+    log.warn_from_any_rank(str("cannot remove ", directory.string(), ": ", error.what()));
+  }
+}
+
+/// Removes the uploads of ended processes: objects of checkpoints without a manifest.
+void remove_incomplete_uploads(const Path& folder, const Log& log) {
+  try {
+    for (const std::string& name : object_folders(folder))
+      if (iteration_of(name) && !stored_file_exists(folder / name / kManifestName)) remove_objects(folder / name, log);
+  } catch (const Error& error) {
+    log.warn_from_any_rank(str("cannot look for interrupted uploads: ", error.what()));
+  }
+}
+
 /// Removes a checkpoint. A process that is killed during the removal leaves a temporary directory, not a broken
 /// checkpoint.
 void remove_checkpoint(const Path& directory, const Log& log) {
+  if (is_s3_path(directory)) return remove_objects(directory, log);
   std::error_code error;
   const Path temporary = directory.string() + std::string(kTempInfix) + process_tag();
   fs::rename(directory, temporary, error);
@@ -123,7 +147,22 @@ void prune(const Path& folder, const Retention& retention, const Log& log) {
   }
 }
 
+void remove_unlisted_objects(const Path& checkpoint, const Manifest& manifest, const Log& log) {
+  std::set<std::string> listed{std::string(kManifestName), std::string(kManifestChecksumName)};
+  for (const FileEntry& file : manifest.files) listed.insert(file.name);
+  try {
+    for (const Path& object : objects_in(checkpoint))
+      if (!listed.contains(object.filename().string())) remove_stored_file(object);
+  } catch (const Error& error) {
+    log.warn_from_any_rank(str("cannot remove the objects of an earlier ", checkpoint.string(), ": ", error.what()));
+  }
+}
+
 void remove_stale_entries(const Path& folder, const Log& log) {
+  if (is_s3_path(folder)) {
+    remove_incomplete_uploads(folder, log);
+    return remove_stale_publication(folder);
+  }
   for (const Stale& stale : stale_entries(folder, log)) {
     std::error_code error;
     if (stale.is_replaced && !fs::exists(stale.checkpoint, error)) {

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "checkpoint/format/manifest.h"
 
 namespace mcpp {
 
@@ -43,8 +44,13 @@ std::vector<Path> find_outdated(const Path& folder, const Retention& retention);
 /// listed or removed.
 void prune(const Path& folder, const Retention& retention, const Log& log);
 
+/// Removes the objects of a checkpoint in an object store that its manifest does not list: those of a checkpoint that
+/// it replaced. Failures log a warning.
+void remove_unlisted_objects(const Path& checkpoint, const Manifest& manifest, const Log& log);
+
 /// Removes temporary entries of other hosts and of ended processes of this host. A checkpoint that such a process had
-/// moved aside gets its name back if the process died before publishing the new checkpoint. Failures log a warning.
+/// moved aside gets its name back if the process died before publishing the new checkpoint. In an object store, removes
+/// interrupted uploads. Failures log a warning.
 void remove_stale_entries(const Path& folder, const Log& log);
 
 }  // namespace mcpp

@@ -6,6 +6,8 @@
 
 #include "base/checksum.h"
 #include "base/json.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 
 namespace mcpp {
 namespace {
@@ -248,17 +250,35 @@ Manifest parse_manifest(std::string_view text, const std::string& source) {
 
 Manifest read_manifest(const Path& directory) {
   const Path path = directory / kManifestName;
-  const std::string text = read_text_file(path);
-  const std::string expected = read_text_file(directory / kManifestChecksumName);
-  check_input(checksum_hex(text) + "\n" == expected, path.string(), " is damaged: its checksum differs from ",
+  const std::string text = read_stored_text(path);
+  const std::string listed = read_stored_text(directory / kManifestChecksumName);
+  const std::vector<std::string> checksums = split(listed, '\n');
+  const bool is_listed = listed.ends_with('\n') && std::ranges::count(checksums, checksum_hex(text)) > 0;
+  check_input(is_listed && checksums.size() <= 3, path.string(), " is damaged: its checksum differs from ",
               kManifestChecksumName);
   Manifest manifest = parse_manifest(text, path.string());
   validate(manifest, path.string());
   return manifest;
 }
 
+namespace {
+
+/// Replaces the manifest of a checkpoint in an object store. The object with the manifest decides which checkpoint is
+/// read, and while it is replaced, the other one lists the checksums of both.
+void replace_manifest_object(const Path& directory, const std::string& text) {
+  const Path path = directory / kManifestName, checksum_path = directory / kManifestChecksumName;
+  const std::string line = checksum_hex(text) + "\n";
+  const bool is_replaced = stored_file_exists(path);
+  write_stored_text(checksum_path, is_replaced ? line + checksum_hex(read_stored_text(path)) + "\n" : line);
+  write_stored_text(path, text);
+  if (is_replaced) write_stored_text(checksum_path, line);
+}
+
+}  // namespace
+
 void write_manifest(const Path& directory, const Manifest& manifest) {
   const std::string text = to_json(manifest);
+  if (is_s3_path(directory)) return replace_manifest_object(directory, text);
   write_file_atomic(directory / kManifestChecksumName, checksum_hex(text) + "\n");
   write_file_atomic(directory / kManifestName, text);
 }

@@ -91,7 +91,7 @@ Manifest parse_manifest(std::string_view text, const std::string& source);
 
 /// Reads manifest.json of a checkpoint directory, verifies its checksum and validates it.
 Manifest read_manifest(const Path& directory);
-/// Writes the manifest and its checksum durably.
+/// Writes the manifest and its checksum durably. In an object store, replaces those of an older checkpoint atomically.
 void write_manifest(const Path& directory, const Manifest& manifest);
 
 // Damaged checkpoint files, as reported on all ranks.

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "base/object_store/stored_file.h"
 #include "base/program/progress.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
@@ -16,8 +17,7 @@ namespace mcpp {
 namespace {
 
 bool is_checkpoint(const Path& path) {
-  std::error_code error;
-  return std::filesystem::exists(path / kManifestName, error) || iteration_of(path.filename().string());
+  return stored_file_exists(path / kManifestName) || iteration_of(path.filename().string());
 }
 
 std::string padded(std::string text, std::size_t width) {
@@ -108,9 +108,7 @@ std::vector<CheckpointSummary> list_checkpoints(const Path& folder) {
   const std::vector<Path> directories = checkpoints_in(folder);
   check_input(!directories.empty(), folder.string(), " has no checkpoints");
   // Commands that use a checkpoint reject a `latest` that names no checkpoint; the list shows the existing checkpoints.
-  std::error_code error;
-  const bool is_dangling =
-      !latest_in(folder) && std::filesystem::exists(std::filesystem::symlink_status(folder / kLatestName, error));
+  const bool is_dangling = !latest_in(folder) && has_latest(folder);
   const Path latest = is_dangling ? Path() : checkpoints_in_order(folder).front();
   std::vector<CheckpointSummary> list;
   for (const Path& directory : directories) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/object_store/stored_file.h"
 #include "base/program/progress.h"
 #include "checkpoint/format/hdf5.h"
 #include "comm/object_collectives.h"
@@ -154,15 +155,15 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
   auto& slot = files_[static_cast<std::size_t>(file)];
   if (slot) return *slot;
   const FileEntry& entry = manifest_.files[static_cast<std::size_t>(file)];
-  InputFile content(directory_ / entry.name);
-  const std::string path = content.path().string();
+  const std::string path = (directory_ / entry.name).string();
+  InputFile content(local_copy(path));
   if (content.size() != entry.bytes)
     throw DamagedFile(str(path, " has ", content.size(), " bytes instead of ", entry.bytes));
   try {
     Hdf5File layout(content.path());
     slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
   } catch (const Error& error) {
-    const InputFile reopened(path);  // throws if too many files are open, which is not damage
+    const InputFile reopened(content.path());  // throws if too many files are open, which is not damage
     throw DamagedFile(error.what());
   }
   return *slot;
@@ -228,11 +229,18 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, cons
       for (const Job* job : order) declare(*job, mode);
       for (const Job* job : order) fill(*job);
     } catch (const DamagedFile& error) {
+      remove_local_copies();
       return std::string(error.what());
     }
     return std::string();
   });
   return first_damage(reports);
+}
+
+/// Removes the copies of objects in use: one of them is damaged, and the next load must not read it again.
+void CheckpointReader::remove_local_copies() {
+  for (std::size_t file = 0; file < files_.size(); ++file)
+    if (files_[file]) remove_local_copy(directory_ / manifest_.files[file].name);
 }
 
 std::size_t CheckpointReader::index_of(std::string_view name) const {

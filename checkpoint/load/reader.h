@@ -71,7 +71,8 @@ struct LoadingRanks {
   LoadingRanks(Communicator& all, Communicator& of_node) : world(all), node(of_node) {}
 };
 
-/// Reader of a checkpoint. Not thread-safe.
+/// Reader of a checkpoint. Files in an object store are copied to the cache of the node when they are first needed. Not
+/// thread-safe.
 class CheckpointReader {
  public:
   /// Opens a checkpoint directory such as <folder>/iter_0000100. Throws BadInput if its manifest is damaged.
@@ -121,6 +122,7 @@ class CheckpointReader {
   enum class Check : u8 { WhenRead, Now, Done };
 
   OpenFile& open(i64 file);
+  void remove_local_copies();
   std::size_t index_of(std::string_view name) const;
   i64 offset_of(const TensorEntry& tensor, const ShardEntry& shard);
   void check(const NamedShard& target, Conversion conversion) const;

@@ -5,11 +5,15 @@
 #include <array>
 #include <ctime>
 #include <map>
+#include <random>
 #include <utility>
 
 #include "base/machine.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "base/system_error.h"
 #include "checkpoint/directory/folder.h"
+#include "checkpoint/directory/run_folder.h"
 #include "checkpoint/save/shard_file.h"
 #include "comm/object_collectives.h"
 
@@ -27,9 +31,19 @@ std::string utc_now() {
   return text.data();
 }
 
-std::string shard_file_name(int rank, int size) {
+/// Returns the name of a rank's file. `save_id`, unless "", distinguishes it from the file of another save of the same
+/// iteration.
+std::string shard_file_name(int rank, int size, const std::string& save_id) {
   std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "shard_%05d-of-%05d.h5", rank, size);
+  std::snprintf(text.data(), text.size(), "shard_%05d-of-%05d", rank, size);
+  return str(text.data(), save_id.empty() ? "" : "-", save_id, ".h5");
+}
+
+/// Returns an id that no other save has.
+std::string make_save_id() {
+  std::random_device random;
+  std::array<char, 20> text{};
+  std::snprintf(text.data(), text.size(), "%08x%08x", random(), random());
   return text.data();
 }
 
@@ -56,9 +70,21 @@ CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& 
     : target_(std::move(target)), state_(std::move(state)), world_(world), log_(log), files_(files) {
   const std::vector<std::string> created = run_on_all_ranks(world_, [&] {
     if (is_leader()) make_directory();
-    return staging_.string();
+    return is_remote() ? save_id_ : staging_.string();
   });
-  if (!is_leader()) staging_ = created[0];
+  if (is_remote()) {
+    save_id_ = created[0];
+    run_on_all_ranks(world_, [&] {
+      make_local_directory();
+      return std::string();
+    });
+  } else if (!is_leader()) {
+    staging_ = created[0];
+  }
+}
+
+bool CheckpointSave::is_remote() const {
+  return is_s3_path(target_.folder);
 }
 
 /// Ignores errors: the next save removes the files that remain.
@@ -82,9 +108,24 @@ Path CheckpointSave::path() const {
 
 void CheckpointSave::make_directory() {
   verify_lock_held();
+  if (is_remote()) {
+    remove_stale_entries(target_.folder, log_);
+    save_id_ = make_save_id();
+    return;
+  }
   mcpp::create_directories(target_.folder);
   remove_stale_entries(target_.folder, log_);
   staging_ = str(path().string(), kTempInfix, process_tag());
+  mcpp::create_directories(staging_);
+  temp_dir_guard_.path = staging_;
+}
+
+/// Creates the folder in which this rank writes its file before it uploads it.
+void CheckpointSave::make_local_directory() {
+  const Path folder = run_folder(target_.folder) / str("staging-", world_.rank());
+  mcpp::create_directories(folder);
+  remove_stale_entries(folder, log_);
+  staging_ = folder / str(path().filename().string(), kTempInfix, process_tag());
   mcpp::create_directories(staging_);
   temp_dir_guard_.path = staging_;
 }
@@ -104,12 +145,20 @@ void CheckpointSave::throw_error() const {
 
 void CheckpointSave::write(ShardSource& source, const std::function<void()>& prepare) noexcept {
   keep_error([&] {
-    const Path file = staging_ / shard_file_name(world_.rank(), world_.size());
+    const Path file = staging_ / shard_file_name(world_.rank(), world_.size(), save_id_);
     reach(SavePoint::BeforeFiles, target_.observer);
     if (prepare) prepare();
-    part_ = to_json(write_shard_file(file, source, files_));
+    const Manifest part = write_shard_file(file, source, files_);
+    if (is_remote() && !part.files.empty()) upload(file);
+    part_ = to_json(part);
     reach(SavePoint::AfterFiles, target_.observer);
   });
+}
+
+/// Uploads the file of this rank. It is not visible until the manifest lists it.
+void CheckpointSave::upload(const Path& file) {
+  upload_file(file, path() / file.filename());
+  std::filesystem::remove(file);
 }
 
 void CheckpointSave::gather() {
@@ -158,6 +207,7 @@ Manifest CheckpointSave::merge() const {
 void CheckpointSave::publish(const Manifest& manifest) {
   validate(manifest, "the checkpoint to save");
   reach(SavePoint::BeforeManifest, target_.observer);
+  if (is_remote()) return publish_objects(manifest);
   write_manifest(staging_, manifest);
   fsync_path(staging_);
   reach(SavePoint::BeforeRename, target_.observer);
@@ -168,6 +218,20 @@ void CheckpointSave::publish(const Manifest& manifest) {
   reach(SavePoint::BeforeLatest, target_.observer);
   verify_lock_held();
   end_publication(path());
+}
+
+/// Uploads the manifest, which makes the checkpoint visible. It replaces a checkpoint of the same iteration, whose
+/// objects are then removed.
+void CheckpointSave::publish_objects(const Manifest& manifest) {
+  write_manifest(staging_, manifest);  // begin_publication() records its checksum
+  reach(SavePoint::BeforeRename, target_.observer);
+  verify_lock_held();
+  begin_publication(path(), staging_);
+  write_manifest(path(), manifest);
+  reach(SavePoint::BeforeLatest, target_.observer);
+  verify_lock_held();
+  end_publication(path());
+  remove_unlisted_objects(path(), manifest, log_);
 }
 
 /// Renames the staging directory to the checkpoint's name. An existing checkpoint takes its name and is removed later.

@@ -52,6 +52,10 @@ struct SaveTarget {
 /// the directory as a checkpoint, replacing one of the same iteration. Then `latest` is set to it. Finally the replaced
 /// checkpoint and those that the retention does not keep are removed. Leftovers of dead processes are removed first.
 ///
+/// If the folder is s3://<bucket>/<key>, each rank writes its file to a local disk (run_folder.h) and uploads it under
+/// a name that no other save uses. The upload of the manifest publishes the checkpoint. Then `latest` is set, and the
+/// objects of the replaced checkpoint and of those that the retention does not keep are removed, their manifests first.
+///
 /// The constructor, gather() and finish() are collective over `world`. write() and commit() do the work without
 /// communication and may run in any thread.
 class CheckpointSave {
@@ -86,14 +90,18 @@ class CheckpointSave {
   };
 
   bool is_leader() const;
+  bool is_remote() const;
   void verify_lock_held() const;
   void make_directory();
+  void make_local_directory();
+  void upload(const Path& file);
   template <class F>
   void keep_error(F&& f) noexcept;
   void throw_error() const;
   Manifest merge() const;
   void publish(const Manifest& manifest);
   void publish_directory();
+  void publish_objects(const Manifest& manifest);
   int rename_without_exchange();
 
   SaveTarget target_;
@@ -101,7 +109,8 @@ class CheckpointSave {
   Communicator& world_;
   const Log& log_;
   const FileSystem& files_;
-  Path staging_;                    // temporary directory, shared by all ranks that write to it
+  Path staging_;                    // temporary directory, shared by all ranks that write to it unless is_remote()
+  std::string save_id_;             // identifies the objects of this save; "" unless is_remote()
   TempDirGuard temp_dir_guard_;     // directory that this rank must remove: staging_ until it is published
   std::string part_;                // manifest of this rank's file
   std::vector<std::string> parts_;  // manifests of all ranks' files

@@ -9,6 +9,8 @@
 #include <set>
 
 #include "base/number_format.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/lineage.h"
 #include "checkpoint/directory/lock.h"
@@ -84,7 +86,7 @@ std::vector<Path> newest_checkpoints(const Path& folder, i64 count) {
 
 /// Returns the checkpoints to average. Throws BadInput if they are fewer than two or if one occurs twice.
 std::vector<Path> find_terms(const AverageOptions& options) {
-  const bool is_folder = options.load.size() == 1 && !std::filesystem::exists(Path(options.load[0]) / kManifestName);
+  const bool is_folder = options.load.size() == 1 && !stored_file_exists(Path(options.load[0]) / kManifestName);
   check_input(is_folder || options.latest_k == 0, "--latest_k: applies only if --load is one folder of checkpoints");
   std::vector<Path> terms;
   if (is_folder) terms = newest_checkpoints(options.load[0], options.latest_k);
@@ -94,7 +96,8 @@ std::vector<Path> find_terms(const AverageOptions& options) {
               terms.empty() ? "" : terms.front().string(), "); an average needs at least two");
   std::set<Path> known;
   for (const Path& term : terms)
-    check_input(known.insert(std::filesystem::canonical(term)).second, "--load: ", term.string(), " occurs twice");
+    check_input(known.insert(is_s3_path(term) ? term : std::filesystem::canonical(term)).second,
+                "--load: ", term.string(), " occurs twice");
   return terms;
 }
 

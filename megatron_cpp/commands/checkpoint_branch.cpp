@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/object_store/stored_file.h"
 #include "checkpoint/directory/lineage.h"
 #include "checkpoint/directory/lock.h"
 #include "checkpoint/directory/retention.h"
@@ -57,8 +58,8 @@ ExitCode branch_checkpoint(Arguments args, Log& log) {
   check_input(optimizer_steps_of(reader.state()).has_value(), checkpoint.string(),
               ": has only weights, from which a run cannot continue; start one with checkpoint.load and "
               "checkpoint.finetune");
-  const Path tokenizer = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
-  const std::string content = std::filesystem::exists(tokenizer) ? read_tokenizer_file(tokenizer) : "";
+  const Path tokenizer = saved_tokenizer(folder_of_checkpoint(checkpoint));
+  const std::string content = stored_file_exists(tokenizer) ? read_tokenizer_file(local_copy(tokenizer)) : "";
   const FolderLock lock(options.save, log);
   CopiedTensors tensors(reader);
   ProgressShardSource source(tensors, log, "copying");

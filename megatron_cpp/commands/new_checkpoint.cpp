@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/object_store/stored_file.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/save/writer.h"
 #include "data/tokenizer/tokenizer_file.h"
@@ -41,13 +42,12 @@ Path find_valid_tokenizer(const std::string& requested, const CheckpointReader& 
 Path save_model(const Path& folder, const std::string& tokenizer, const RunState& state, ShardSource& source,
                 const Log& log) {
   const Path tokenizer_path = saved_tokenizer(folder);
-  if (!tokenizer.empty()) write_file_atomic(tokenizer_path, tokenizer);
+  if (!tokenizer.empty()) write_stored_text(tokenizer_path, tokenizer);
   const auto world = make_self_communicator();
   try {
     return save_checkpoint(folder, state, source, *world, log);
   } catch (...) {
-    std::error_code ignored;
-    if (!tokenizer.empty()) std::filesystem::remove(tokenizer_path, ignored);
+    if (!tokenizer.empty()) remove_stored_file(tokenizer_path);
     throw;
   }
 }

@@ -2,6 +2,8 @@
 #include <filesystem>
 
 #include "base/number_format.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "base/strings.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
@@ -28,6 +30,12 @@ struct ReportOptions {
 /// Returns the metrics file of a run, or "" after adding a line to `problems`.
 Path metrics_of(const Path& run, std::vector<std::string>& problems) {
   std::error_code error;
+  if (is_s3_path(run)) {
+    const Path object = run.filename().string().ends_with(".jsonl") ? run : run / "metrics.jsonl";
+    if (stored_file_exists(object)) return local_copy(object);
+    problems.push_back(str(run.string(), ": has no metrics.jsonl"));
+    return {};
+  }
   if (std::filesystem::is_regular_file(run, error)) return run;
   const Path file = run / "metrics.jsonl";
   if (!std::filesystem::is_directory(run, error))

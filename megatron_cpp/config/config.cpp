@@ -6,6 +6,7 @@
 
 #include "base/program/program_files.h"
 #include "base/strings.h"
+#include "checkpoint/directory/run_folder.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/data_files.h"
 #include "megatron_cpp/config/settings.h"
@@ -336,12 +337,12 @@ bool Config::offloads_to_disk() const {
 
 Path Config::metrics_path() const {
   if (!logging.metrics_path.empty()) return logging.metrics_path;
-  return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "metrics.jsonl";
+  return checkpoint.save.empty() ? Path() : run_folder(checkpoint.save) / "metrics.jsonl";
 }
 
 Path Config::profile_path() const {
   if (!logging.profile_dir.empty()) return logging.profile_dir;
-  return checkpoint.save.empty() ? Path() : Path(checkpoint.save) / "traces";
+  return checkpoint.save.empty() ? Path() : run_folder(checkpoint.save) / "traces";
 }
 
 std::vector<Field> config_fields(Config& config) {

@@ -4,6 +4,7 @@
 #include "checkpoint/save/writer.h"
 #include "comm/object_collectives.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
+#include "megatron_cpp/resume/run_metrics_object.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "parallel/reduce_scalar.h"
 
@@ -118,7 +119,7 @@ void CheckpointSaver::save_synchronously(const TrainingProgress& progress, bool 
   const Path path = save.gather_and_finish();
   if (!is_local) saved_iteration_ = progress.iteration;
   log_saved(progress.iteration, str("saved ", path.string(), " in ", human_seconds(steady_seconds() - start), hint));
-  if (!is_local && listener_) listener_(path);
+  if (!is_local) finish_shared_save(path);
 }
 
 void CheckpointSaver::start(const TrainingProgress& progress, bool is_local, SaveObserver observer) {
@@ -146,7 +147,12 @@ void CheckpointSaver::advance() {
   log_saved(ended.iteration,
             str("saved ", ended.save->path().string(), " in ", human_seconds(steady_seconds() - ended.start),
                 ", of which the training waited for ", human_seconds(ended.stall)));
-  if (!ended.is_local && listener_) listener_(ended.save->path());
+  if (!ended.is_local) finish_shared_save(ended.save->path());
+}
+
+void CheckpointSaver::finish_shared_save(const Path& path) const {
+  if (run_.world().rank() == 0) store_metrics(run_.config, run_.log);
+  if (listener_) listener_(path);
 }
 
 void CheckpointSaver::log_saved(i64 iteration, const std::string& text) const {

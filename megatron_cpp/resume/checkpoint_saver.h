@@ -66,6 +66,7 @@ class CheckpointSaver {
                           bool is_interim = false, const char* hint = "");
   void start(const TrainingProgress& progress, bool is_local, SaveObserver observer);
   void advance();
+  void finish_shared_save(const Path& path) const;
   void log_saved(i64 iteration, const std::string& text) const;
   RunState describe(const TrainingProgress& progress, bool is_local, bool is_interim = false);
 

@@ -9,15 +9,19 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/number_format.h"
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "base/system_error.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/retention.h"
+#include "checkpoint/directory/run_folder.h"
 #include "comm/object_collectives.h"
 #include "data/dataset/blend.h"
 #include "data/dataset/dataset_info.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/resume/local_checkpoint.h"
+#include "megatron_cpp/resume/run_metrics_object.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/version.h"
@@ -259,8 +263,9 @@ std::unique_ptr<FolderLock> lock_save_folder(const Config& config, Session& sess
     lock = std::make_unique<FolderLock>(config.checkpoint.save, log, session.job);
     remove_stale_entries(config.checkpoint.save, log);  // a run that has nothing left to save would not remove them
     remove_temporary_files(config.metrics_path());
+    restore_metrics(config);
   });
-  check_shared_folder(config.checkpoint.save, world);
+  if (!is_s3_path(config.checkpoint.save)) check_shared_folder(config.checkpoint.save, world);
   return lock;
 }
 
@@ -288,8 +293,8 @@ void save_tokenizer(const Config& config, Session& session, const std::string& c
     const std::string model = read_tokenizer_file(path);
     check_input(checksum_hex(model) == checksum, path, ": changed while this run started");
     const Path copy = saved_tokenizer(config.checkpoint.save);
-    remove_temporary_files(copy);
-    if (!std::filesystem::exists(copy) || read_text_file(copy) != model) write_file_atomic(copy, model);
+    if (!is_s3_path(copy)) remove_temporary_files(copy);
+    if (!stored_file_exists(copy) || read_stored_text(copy) != model) write_stored_text(copy, model);
   });
 }
 
@@ -392,9 +397,13 @@ Path saved_tokenizer(const Path& checkpoint_folder) {
   return checkpoint_folder / "tokenizer.model";
 }
 
+Path folder_of_checkpoint(const Path& checkpoint) {
+  return (is_s3_path(checkpoint) ? checkpoint : std::filesystem::absolute(checkpoint)).parent_path();
+}
+
 Path tokenizer_of(const Path& checkpoint, const Config& config) {
-  const Path saved = saved_tokenizer(std::filesystem::absolute(checkpoint).parent_path());
-  return std::filesystem::exists(saved) ? saved : Path(config.data.tokenizer_model);
+  const Path saved = saved_tokenizer(folder_of_checkpoint(checkpoint));
+  return stored_file_exists(saved) ? local_copy(saved) : Path(config.data.tokenizer_model);
 }
 
 }  // namespace mcpp

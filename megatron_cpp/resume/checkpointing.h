@@ -118,6 +118,8 @@ void restore_counters(const Config& config, TrainingState& state, const Checkpoi
 
 /// Returns the path where a run saves its tokenizer, in the folder of its checkpoints.
 Path saved_tokenizer(const Path& checkpoint_folder);
+/// Returns the folder with a checkpoint and the other files of its run.
+Path folder_of_checkpoint(const Path& checkpoint);
 /// Returns the tokenizer of a checkpoint: the tokenizer saved next to it, or else the tokenizer named by its
 /// configuration; "" if there is neither.
 Path tokenizer_of(const Path& checkpoint, const Config& config);

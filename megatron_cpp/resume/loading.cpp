@@ -8,6 +8,8 @@
 #include <memory>
 #include <set>
 
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/lock.h"
 #include "checkpoint/directory/retention.h"
@@ -117,7 +119,7 @@ struct Candidate {
 /// Returns true if the path is a checkpoint itself, not a folder of checkpoints, as seen by rank 0. Identical on all
 /// ranks.
 bool is_checkpoint(const Path& path, Communicator& world) {
-  return broadcast_from_rank0(world, [&] { return std::filesystem::exists(path / kManifestName); });
+  return broadcast_from_rank0(world, [&] { return stored_file_exists(path / kManifestName); });
 }
 
 std::vector<Candidate> list_checkpoints(const Path& folder, Communicator& world) {
@@ -147,7 +149,7 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
   std::unique_ptr<CheckpointReader> reader;
   const std::vector<std::string> manifests = run_on_all_ranks(world, [&] {
     reader = std::make_unique<CheckpointReader>(candidate.path);
-    return candidate.is_local ? std::string() : read_text_file(candidate.path / kManifestChecksumName);
+    return candidate.is_local ? std::string() : read_stored_text(candidate.path / kManifestChecksumName);
   });
   const auto other = std::ranges::find_if(manifests, [&](const std::string& one) { return one != manifests[0]; });
   check_input(other == manifests.end(), candidate.path.string(), ": rank ", other - manifests.begin(),
@@ -312,7 +314,8 @@ std::optional<TrainingProgress> resume_own(const CheckpointConfig& config, const
 /// Throws BadInput if a folder without checkpoints has other content. The folder of a run contains its lock.
 void check_no_other_content(const Path& load) {
   std::error_code error;
-  if (!std::filesystem::exists(load, error) || std::filesystem::exists(load / kLockName, error)) return;
+  if (is_s3_path(load) || !std::filesystem::exists(load, error) || std::filesystem::exists(load / kLockName, error))
+    return;
   const bool is_empty = std::filesystem::is_directory(load, error) && std::filesystem::is_empty(load, error) && !error;
   check_input(
       is_empty, "checkpoint.load: ", load.string(),

@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "base/object_store/s3_path.h"
+#include "base/object_store/stored_file.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "comm/object_collectives.h"
@@ -33,11 +35,11 @@ std::string random_id() {
 /// Returns the identity of the run that saves in this folder. It remains until the folder is emptied.
 std::string run_id(const Path& save) {
   const Path path = save / kRunIdName;
-  if (!fs::exists(path)) {
-    mcpp::create_directories(save);
-    write_file_atomic(path, random_id());
+  if (!stored_file_exists(path)) {
+    if (!is_s3_path(save)) mcpp::create_directories(save);
+    write_stored_text(path, random_id());
   }
-  return read_text_file(path);
+  return read_stored_text(path);
 }
 
 i64 iteration_of_part(const Path& part) {

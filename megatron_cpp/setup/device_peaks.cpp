@@ -12,6 +12,7 @@
 #include "base/philox.h"
 #include "base/statistics.h"
 #include "base/strings.h"
+#include "checkpoint/directory/run_folder.h"
 #include "nn/offload/host_memory.h"
 #include "parallel/reduce_scalar.h"
 #include "tensor/processor.h"
@@ -164,8 +165,9 @@ void PeakFile::write(double tflops, const Log& log) const {
 
 PeakFile peak_file(const Config& config, const Session& session) {
   Device& device = *session.device;
-  return {config.checkpoint.save, str(device_name(device), ", ", enum_name(config.training.precision), ", ",
-                                      host_threads(device), " threads, ", session.node->size(), " ranks on its host")};
+  return {run_folder(config.checkpoint.save),
+          str(device_name(device), ", ", enum_name(config.training.precision), ", ", host_threads(device), " threads, ",
+              session.node->size(), " ranks on its host")};
 }
 
 DevicePeak find_device_peak(const Config& config, Session& session, const Log& log) {
