@@ -13,16 +13,19 @@ Work MetaCommunicator::record(MessageKind kind, const Tensor& t, i64 elements) {
   if (!trace || size_ == 1) return {};
   std::vector<MessageRecord>& messages = trace->messages;
   const auto bytes = static_cast<double>(elements * size_of(t.dtype()));
-  if (kind == MessageKind::Send) {
-    messages.push_back({kind, name_, bytes});
-    return {};
-  }
-  if (in_flight_ > 0 && !messages.empty() && messages.back().group == name_ && messages.back().kind == kind)
+  const std::size_t ops = trace->ops.size();
+  if (in_flight_ > 0 && kind != MessageKind::Send && !messages.empty() && messages.back().group == name_ &&
+      messages.back().kind == kind)
     messages.back().bytes += bytes;
   else
-    messages.push_back({kind, name_, bytes});
+    messages.push_back({kind, name_, bytes, ops, ops});
+  if (kind == MessageKind::Send) return {};
   ++in_flight_;
-  return Work([this] { --in_flight_; });
+  auto& device = static_cast<MetaDevice&>(t.device());
+  return Work([this, &device, trace, index = messages.size() - 1] {
+    --in_flight_;
+    if (device.trace() == trace) trace->messages[index].end_op = trace->ops.size();
+  });
 }
 
 Work MetaCommunicator::all_reduce(Tensor& t, ReduceOp) {

@@ -81,6 +81,8 @@ struct MessageRecord {
   std::string group;  ///< name of the group (make_meta_communicator())
   /// Bytes of the full vector. For AllToAll, the larger of the bytes sent and the bytes received by the rank.
   double bytes = 0;
+  /// Ops of the trace that are queued while the message is in flight: [first_op, end_op).
+  std::size_t first_op = 0, end_op = 0;
 };
 
 struct OpTrace {

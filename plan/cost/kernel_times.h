@@ -35,6 +35,10 @@ KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, 
 double gemm_seconds(const Hardware& hardware, GemmType type, const MatmulShape& shape, double output_bytes,
                     GemmPass pass = GemmPass::Forward);
 
+/// Returns the fraction of its attained rate that causal attention of `heads` heads (of all samples) over `keys` keys
+/// reaches: short sequences and few heads do not fill the cores until the end.
+double attention_efficiency(const Hardware& hardware, i64 keys, i64 heads);
+
 // Number of keys that a query attends to if attention is restricted to documents.
 
 /// Returns the average over samples. Assumes exponentially distributed document lengths with the workload's mean.

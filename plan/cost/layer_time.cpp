@@ -12,9 +12,9 @@
 namespace mcpp {
 namespace {
 
-/// Attention over s keys runs at s / (s + kAttentionRamp) of full speed; head widths below 128 use the matrix units
-/// less efficiently.
-constexpr double kAttentionRamp = 340, kSmallHeadEfficiency = 0.72;
+/// Attention with head widths below 128, and with keys wider than values as in multi-latent attention (measured on a
+/// B200 with 192 and 128 channels), uses the matrix units less efficiently.
+constexpr double kSmallHeadEfficiency = 0.72, kWideKeyEfficiency = 0.78;
 /// Attention's backward pass relative to its forward pass: operations, and speed.
 constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;
 
@@ -50,15 +50,21 @@ class TraceTime {
         program_(rank.input().program),
         work_(rank.input().work),
         layout_(rank.layout()),
-        trace_(trace) {}
+        trace_(trace),
+        axes_{{{kTpGroup, layout_.tp_group(), &PassTime::tensor_parallel},
+               {kHeadsGroup, layout_.heads_group(), &PassTime::context_parallel},
+               {kRingGroup, layout_.keys_group(), &PassTime::context_parallel},
+               {kExchangeGroup, layout_.exchange_group(), &PassTime::expert_parallel},
+               {kSampleGroup, {.ranks = layout_.tp * layout_.cp, .stride = 1}, &PassTime::expert_parallel}}},
+        overlaps_(program_.overlaps_within_layers && !row_of(layout_.schedule).splits_backward) {}
 
   UnitTime time() {
-    for (const OpRecord& op : trace_.forward.ops) add_forward(op);
-    for (const OpRecord& op : trace_.backward.ops) add_backward(op);
+    const std::vector<double> forward_starts = starts(trace_.forward, &TraceTime::add_forward),
+                              backward_starts = starts(trace_.backward, &TraceTime::add_backward);
     time_.forward.elementwise += rank_.seconds(0, launches_.forward);
     time_.backward_input.elementwise += rank_.seconds(0, launches_.backward);
-    add_messages(trace_.forward, time_.forward, /*returns_gradients=*/false);
-    add_messages(trace_.backward, time_.backward_input, /*returns_gradients=*/true);
+    add_messages(trace_.forward, forward_starts, time_.forward, /*returns_gradients=*/false);
+    add_messages(trace_.backward, backward_starts, time_.backward_input, /*returns_gradients=*/true);
     if (layout_.recompute.granularity == Recompute::Granularity::Selective && program_.recomputed_gemms > 0) {
       time_.backward_input.gemms += program_.recomputed_gemms * time_.forward.gemms;
       time_.backward_input.elementwise += time_.forward.elementwise;
@@ -67,6 +73,21 @@ class TraceTime {
   }
 
  private:
+  /// Adds the ops of a trace. Returns the time at which each op starts if nothing waits for messages, and the end.
+  std::vector<double> starts(const OpTrace& trace, void (TraceTime::*add_op)(const OpRecord&)) {
+    std::vector<double> times{0};
+    times.reserve(trace.ops.size() + 1);
+    for (const OpRecord& op : trace.ops) {
+      const double before = computing();
+      (this->*add_op)(op);
+      times.push_back(times.back() + computing() - before);
+    }
+    return times;
+  }
+  double computing() const {
+    return time_.forward.computing() + time_.backward_input.computing() + time_.backward_weight.computing();
+  }
+
   /// Adds an op of the forward pass and, for kinds without an op of their own in backward, its gradient.
   void add_forward(const OpRecord& op) {
     if (op.kind == OpKind::Loss) return add_loss(op);
@@ -154,9 +175,10 @@ class TraceTime {
     if (const MeasuredRates* measured = hw_.measured(work_.gemms))
       return measured->attention_rate(shape.keys, shape.value_dim, is_backward);
     const double relative_rate = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
-    const double s = real(shape.keys), rate = 1e12 * hw_.device.attention_attained * program_.attention *
-                                              relative_rate * s / (s + kAttentionRamp) *
-                                              (shape.value_dim >= 128 ? 1 : kSmallHeadEfficiency);
+    const double rate = 1e12 * hw_.device.attention_attained * program_.attention * relative_rate *
+                        attention_efficiency(hw_, shape.keys, shape.query_heads * shape.batch) *
+                        (shape.value_dim >= 128 ? 1 : kSmallHeadEfficiency) *
+                        (shape.key_dim > shape.value_dim ? kWideKeyEfficiency : 1);
     return is_backward ? rate * kBackwardSpeed : rate;
   }
 
@@ -207,29 +229,37 @@ class TraceTime {
     return 0;
   }
 
-  /// Adds the exposed time of a pass's messages. Those of a ring travel concurrently with attention, except that the
-  /// last one in backward returns gradients to their owner when nothing is left to compute.
-  void add_messages(const OpTrace& trace, PassTime& pass, bool returns_gradients) const {
-    struct Axis {
-      const char* group;
-      RankGroup ranks;
-      double PassTime::*exposed;
-    };
-    const std::array<Axis, 5> axes{
-        {{kTpGroup, layout_.tp_group(), &PassTime::tensor_parallel},
-         {kHeadsGroup, layout_.heads_group(), &PassTime::context_parallel},
-         {kRingGroup, layout_.keys_group(), &PassTime::context_parallel},
-         {kExchangeGroup, layout_.exchange_group(), &PassTime::expert_parallel},
-         {kSampleGroup, {.ranks = layout_.tp * layout_.cp, .stride = 1}, &PassTime::expert_parallel}}};
+  struct Axis {
+    const char* group;
+    RankGroup ranks;
+    double PassTime::*exposed;
+  };
+  const Axis& axis_of(const MessageRecord& message) const {
+    const auto* axis = std::ranges::find(axes_, message.group, &Axis::group);
+    MCPP_CHECK(axis != axes_.end(), "no axis has the group \"", message.group, "\"");
+    return *axis;
+  }
+
+  /// Adds the exposed time of a pass's messages. `starts` are the times of its ops. Messages of a ring travel
+  /// concurrently with attention, except that the last one in backward returns gradients to their owner when nothing is
+  /// left to compute. Collectives run one after the other, concurrently with the ops that are queued until their
+  /// results are used.
+  void add_messages(const OpTrace& trace, const std::vector<double>& starts, PassTime& pass,
+                    bool returns_gradients) const {
     double sent = 0, last = 0;
+    double waits = 0, links_free = 0;
     for (const MessageRecord& message : trace.messages) {
-      const auto* axis = std::ranges::find(axes, message.group, &Axis::group);
-      MCPP_CHECK(axis != axes.end(), "no axis has the group \"", message.group, "\"");
-      const double seconds = collective_seconds(message, axis->ranks);
-      if (message.kind == MessageKind::Send)
+      const Axis& axis = axis_of(message);
+      const double seconds = collective_seconds(message, axis.ranks);
+      if (message.kind == MessageKind::Send) {
         sent += std::exchange(last, seconds);
-      else
-        pass.*(axis->exposed) += seconds;
+        continue;
+      }
+      links_free = std::max(links_free, waits + starts[message.first_op]) + seconds;
+      const std::size_t use = overlaps_ ? message.end_op : message.first_op;
+      const double exposed = std::max(hw_.communication_slowdown() * seconds, links_free - waits - starts[use]);
+      pass.*(axis.exposed) += exposed;
+      waits += exposed;
     }
     if (!returns_gradients) sent += std::exchange(last, 0);
     pass.context_parallel += std::max(hw_.communication_slowdown() * sent, sent - pass.attention) + last;
@@ -243,6 +273,9 @@ class TraceTime {
   const Workload& work_;
   const Layout& layout_;
   const BlockTrace& trace_;
+  const std::array<Axis, 5> axes_;
+  /// A delayed weight gradient gathers its operand again when it is computed, and nothing overlaps.
+  const bool overlaps_;
   UnitTime time_;
 };
 

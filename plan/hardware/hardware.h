@@ -39,8 +39,13 @@ struct KernelTraits {
   /// Fraction of a layer's GEMMs that backward recomputes even if the layer is partly kept.
   double recomputed_gemms = 0;
   bool overlaps_data_parallel = true;  ///< gradients are reduced and weights gathered concurrently with compute
-  int gradient_bytes = 4;              ///< bytes per element of a gradient that is reduced across ranks
-  bool scatters_messages = false;      ///< without sequence parallelism: messages between stages are sharded along tp
+  /// Collectives within a layer overlap with the ops that are queued before their results are used.
+  bool overlaps_within_layers = true;
+  /// Memory passes over all gradients of a rank in each step, in fp32, except those of the reduction and the update: to
+  /// clear and to scale them.
+  double gradient_passes = 0;
+  int gradient_bytes = 4;          ///< bytes per element of a gradient that is reduced across ranks
+  bool scatters_messages = false;  ///< without sequence parallelism: messages between stages are sharded along tp
   // Handling of the weights of a layer in ZeRO 3.
   bool gathers_again_to_recompute = false;  ///< gathers once more between recomputation and backward
   bool gathers_each_tensor = false;         ///< gathers tensors one by one instead of all tensors of a layer together

@@ -288,8 +288,16 @@ class Step {
                                 [&](const StageWork& stage) { weights += traffic_.updated_weights(stage.contents); });
     return input_.hardware.slowest_device_factor(layout_.world_size()) * update_ * weights *
                (1 - layout_.effective_offloaded_fraction()) +
-           offload_cost_.update_seconds(weights) +
+           offload_cost_.update_seconds(weights) + gradient_passes(rank) +
            collectives_.all_reduce(4, {.ranks = layout_.world_size(), .stride = 1});  // gradient norm
+  }
+
+  double gradient_passes(int rank) const {
+    double gradients = 0;
+    if (input_.program.gradient_passes > 0)
+      pipeline_.for_each_stage_of(
+          rank, [&](const StageWork& stage) { gradients += traffic_.held_gradients(stage.contents); });
+    return input_.hardware.traffic_seconds(input_.program.gradient_passes * input_.program.gradient_bytes * gradients);
   }
 
   /// Returns the time to read tokens from data files, and to copy tokens and targets to the device.

@@ -202,6 +202,13 @@ double WeightTraffic::regathered_weights(const StageContents& stage) const {
   return ties_own_embedding(stage) ? weights_.vocabulary() / real(layout_.shard_group().ranks) : 0;
 }
 
+double WeightTraffic::held_gradients(const StageContents& stage) const {
+  if (layout_.zero_stage >= 2) return stored_weights(stage);
+  double elements = 0;
+  for (const Group& group : groups_of(stage)) elements += group.weights.all;
+  return elements;
+}
+
 double WeightTraffic::updated_weights(const StageContents& stage) const {
   if (layout_.zero_stage > 0) return stored_weights(stage);
   double elements = 0;

@@ -51,6 +51,8 @@ class WeightTraffic {
   double stored_weights(const StageContents& stage) const;
   /// Returns how many of stored_weights() are gathered twice in a forward pass.
   double regathered_weights(const StageContents& stage) const;
+  /// Returns the number of elements of a stage's gradients that this rank holds between microbatches.
+  double held_gradients(const StageContents& stage) const;
   /// Returns the number of a stage's weights that this rank updates.
   double updated_weights(const StageContents& stage) const;
 

@@ -17,6 +17,7 @@ struct GemmCost {
 struct AttentionCost {
   double flops;  ///< without the hidden half
   std::int64_t keys;
+  std::int64_t heads;  ///< query heads of all samples
   bool is_backward;
 };
 

@@ -349,7 +349,7 @@ std::size_t attribute_size(cudnnBackendAttributeType_t type) {
 
 /// Returns the work of a graph of attention: two GEMMs in forward, five in backward.
 AttentionCost cost_of(const Graph& graph) {
-  AttentionCost cost{0, 0, false};
+  AttentionCost cost{.flops = 0, .keys = 0, .heads = 1, .is_backward = false};
   int products = 0;
   bool is_causal = false;
   for (const GraphOperation& o : graph.operations) {
@@ -357,7 +357,7 @@ AttentionCost cost_of(const Graph& graph) {
     if (o.type != CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR) continue;
     const Value &a = graph.values[static_cast<std::size_t>(o.x)], &c = graph.values[static_cast<std::size_t>(o.y)];
     cost.flops += 2.0 * static_cast<double>(c.numel()) * static_cast<double>(a.dims[3]);
-    if (products++ == 0) cost.keys = c.dims[3];
+    if (products++ == 0) cost.heads = c.dims[0] * c.dims[1], cost.keys = c.dims[3];
   }
   if (is_causal) cost.flops /= 2;
   cost.is_backward = products > 2;

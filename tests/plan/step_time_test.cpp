@@ -5,6 +5,7 @@
 
 #include "model/config/block_spec.h"
 #include "model/flops.h"
+#include "plan/cost/kernel_times.h"
 #include "plan/utilization.h"
 #include "tests/support/layouts/toy_cluster.h"
 
@@ -89,6 +90,40 @@ TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   expect(CpCommType::AllGather, 1, 3 * k, 3 * (k + w));
   expect(CpCommType::A2a, 4, 0.75 * (k + 2 * q), 0.75 * (k + 2 * q));
   expect(CpCommType::A2aP2p, 2, 0.5 * (k + 2 * q) + k, 0.5 * (k + 2 * q) + k + w);
+}
+
+/// With sequence parallelism, two of the three collectives of each half of a layer in backward overlap with its GEMMs:
+/// the gather of the input with the input gradient, and the reduction of the latter with the weight gradient.
+TEST(StepTimeTest, CollectivesOfLinearLayersOverlapInBackward) {
+  const Workload work = work_of(8);
+  KernelTraits overlapping, exposed;
+  exposed.overlaps_within_layers = false;
+  const auto layer = [&](double bandwidth, const KernelTraits& program, ScheduleKind schedule) {
+    const Hardware hardware = hardware_with(bandwidth);
+    return layer_time({hardware, program, work, {.tp = 2, .sequence_parallel = true, .schedule = schedule}},
+                      block_spec(work.model, 0));
+  };
+  const UnitTime fast = layer(200, overlapping, ScheduleKind::OneFOneB),
+                 all = layer(200, exposed, ScheduleKind::OneFOneB);
+  EXPECT_NEAR(fast.backward_input.tensor_parallel / all.backward_input.tensor_parallel, 1.0 / 3, 1e-9);
+  EXPECT_EQ(fast.forward.tensor_parallel, all.forward.tensor_parallel);
+  // GEMMs hide no more than their own time.
+  const double slow = layer(0.1, overlapping, ScheduleKind::OneFOneB).backward_input.tensor_parallel,
+               slow_all = layer(0.1, exposed, ScheduleKind::OneFOneB).backward_input.tensor_parallel,
+               gemms = all.total().gemms - all.forward.gemms;
+  EXPECT_LT(slow, slow_all);
+  EXPECT_GE(slow, slow_all - gemms);
+  // A delayed weight gradient gathers its operand itself.
+  EXPECT_NEAR(layer(200, overlapping, ScheduleKind::ZbH1).backward_input.tensor_parallel,
+              all.backward_input.tensor_parallel, 1e-12);
+}
+
+/// Few heads leave cores idle while the last blocks of queries are computed.
+TEST(StepTimeTest, AttentionOfFewHeadsIsLessEfficient) {
+  const Hardware hardware = hardware_with(100);
+  EXPECT_EQ(attention_efficiency(hardware, 4096, 64), attention_efficiency(hardware, 4096, 128));
+  EXPECT_LT(attention_efficiency(hardware, 4096, 8), 0.8 * attention_efficiency(hardware, 4096, 64));
+  EXPECT_GT(attention_efficiency(hardware, 131072, 8), 0.98);
 }
 
 // Long steps are extrapolated instead of simulated, with the same result.

@@ -33,11 +33,10 @@ class HardwareCosts final : public cuda_simulator::CostModel {
     const GemmType type = p.operand_bytes >= 4 ? GemmType::Fp32 : p.operand_bytes == 2 ? GemmType::Bf16 : GemmType::Fp8;
     return gemm_seconds(hardware_, type, {.m = p.m, .n = p.n, .k = p.k, .batch = p.batch}, p.output_bytes);
   }
-  /// The ramp over the keys and the speed of backward are the planner's (plan/cost/layer_time.cpp).
+  /// The speed of backward is the planner's (plan/cost/layer_time.cpp).
   double attention(const cuda_simulator::AttentionCost& a) const override {
-    constexpr double kRamp = 340, kBackwardSpeed = 0.97;
-    const auto keys = static_cast<double>(a.keys);
-    const double rate = 1e12 * hardware_.device.attention_attained * keys / (keys + kRamp);
+    constexpr double kBackwardSpeed = 0.97;
+    const double rate = 1e12 * hardware_.device.attention_attained * attention_efficiency(hardware_, a.keys, a.heads);
     return a.flops / (a.is_backward ? kBackwardSpeed * rate : rate) + hardware_.gap_seconds();
   }
   double copy(double bytes, bool is_between_host_and_device) const override {

@@ -3,6 +3,7 @@
 // width.
 #include <gtest/gtest.h>
 
+#include "tests/support/build.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/readers/hdf5_file.h"
 

@@ -37,7 +37,7 @@ KernelTraits megatron_2021() {
   p.loss = 16;
   p.kernels = {9, 16};
   p.stores_scores = true;
-  p.overlaps_data_parallel = false;
+  p.overlaps_data_parallel = p.overlaps_within_layers = false;
   p.gradient_bytes = 2;
   p.scatters_messages = true;
   return p;
@@ -49,9 +49,10 @@ KernelTraits deepspeed_2021() {
   p.gathers_each_tensor = p.gathers_again_to_recompute = p.all_reduces_gradients = true;
   return p;
 }
-/// llmq and Meta's program: everything is fused.
+/// llmq and Meta's program: everything is fused, and collectives within a layer are exposed as in PyTorch's modules.
 KernelTraits fused() {
   KernelTraits p;
+  p.overlaps_within_layers = false;
   p.norm = {3, 5};
   p.residual = {0, 0};
   p.kernels = {8, 12};
