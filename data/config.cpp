@@ -16,7 +16,16 @@ std::vector<std::string> DataConfig::conflicts() const {
   if (separate && split != DataConfig().split) {
     errors.push_back("data.split: applies to data_path only, not to train_data_path");
   }
+  if (fim_rate > 0 && !mock_data && tokenizer_model.empty()) {
+    errors.push_back(
+        "data.tokenizer_model: is missing; data.fim_rate rearranges documents as text, so set it to the tokenizer of "
+        "the datasets");
+  }
   if (!mock_data) return errors;
+  if (fim_rate > 0) {
+    errors.push_back(
+        "data.fim_rate: cannot be combined with mock_data, whose random tokens are not text; remove one of them");
+  }
   if (!data_path.empty() || separate) {
     errors.push_back(
         "data.mock_data: cannot be combined with data_path, train_data_path, valid_data_path or "

@@ -25,6 +25,15 @@ struct DataConfig {
   bool reset_attention_mask = false;
   bool eod_mask_loss = false;
   i64 eod_token = -1;
+  double fim_rate = 0;
+  double fim_spm_rate = 0.5;
+  std::string fim_split_sample;
+  double fim_fragment_rate = 0.5;
+  std::string fim_no_prefix;
+  std::string fim_prefix_token = "<fim_prefix>";
+  std::string fim_middle_token = "<fim_middle>";
+  std::string fim_suffix_token = "<fim_suffix>";
+  std::string fim_pad_token;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -58,15 +67,36 @@ struct DataConfig {
     visit("reset_attention_mask", self.reset_attention_mask, "limit attention to the document of each token");
     visit("eod_mask_loss", self.eod_mask_loss, "exclude the token after the end of a document from the loss");
     visit("eod_token", self.eod_token,
-          "id of the token that ends documents, for reset_position_ids, reset_attention_mask and eod_mask_loss; -1 = "
-          "from tokenizer_model or the dataset's .json file",
+          "id of the token that ends documents, for reset_position_ids, reset_attention_mask, eod_mask_loss and "
+          "fim_rate; -1 = from tokenizer_model or the dataset's .json file",
           at_least(-1));
+    visit("fim_rate", self.fim_rate,
+          "probability that a document of a training sample is rearranged for fill in the middle; 0 = off",
+          between(0, 1));
+    visit("fim_spm_rate", self.fim_spm_rate,
+          "probability that a rearranged document has the order suffix, prefix, middle instead of prefix, suffix, "
+          "middle",
+          between(0, 1));
+    visit("fim_split_sample", self.fim_split_sample,
+          "token that splits documents into fragments, such as the files of a repository, which are rearranged "
+          "separately; empty = documents are not split");
+    visit("fim_fragment_rate", self.fim_fragment_rate,
+          "probability that a fragment of a document chosen by fim_rate is rearranged", between(0, 1));
+    visit("fim_no_prefix", self.fim_no_prefix,
+          "texts that begin with this prefix are not rearranged; empty = no exception");
+    visit("fim_prefix_token", self.fim_prefix_token, "token before the prefix of a rearranged document");
+    visit("fim_middle_token", self.fim_middle_token, "token before the middle of a rearranged document");
+    visit("fim_suffix_token", self.fim_suffix_token, "token before the suffix of a rearranged document");
+    visit("fim_pad_token", self.fim_pad_token,
+          "token that fills up samples that became shorter, without a loss; empty = the token that ends documents");
   }
 
   /// Returns true if training data are configured.
   bool has_data() const { return mock_data || !data_path.empty() || !train_data_path.empty(); }
   /// Returns true if samples are searched for the beginnings of documents.
   bool has_document_starts() const { return reset_position_ids || reset_attention_mask; }
+  /// Returns true if samples depend on the token that ends documents.
+  bool reads_eod() const { return has_document_starts() || eod_mask_loss || fim_rate > 0; }
 
   /// Returns every violated rule between fields, as "data.key: problem and allowed values".
   std::vector<std::string> conflicts() const;

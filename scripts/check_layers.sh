@@ -35,9 +35,10 @@ parallel/tp parallel/dp parallel/cp parallel/ep
 parallel
 optimizer/states
 model/config optimizer data checkpoint data/tokenizer/bpe data/dataset/index data/jinja
-model/layers data/tokenizer data/dataset checkpoint/format
-model/layers/moe data/preprocess checkpoint/directory
-model data/preprocess/training data/preprocess/distributed checkpoint/load checkpoint/save
+model/layers data/tokenizer checkpoint/format
+model/layers/moe data/dataset checkpoint/directory
+model data/preprocess checkpoint/load checkpoint/save
+data/preprocess/training data/preprocess/distributed
 plan/hardware
 plan/cost
 plan/step

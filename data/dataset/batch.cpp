@@ -23,6 +23,13 @@ namespace {
 
 }  // namespace
 
+void check_token_ids(const Dataset& dataset, i64 sample, std::span<const i32> tokens, i64 vocab_size) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= vocab_size)
+      fail_token(dataset, sample, static_cast<i64>(i), tokens[i], vocab_size);
+  }
+}
+
 Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab_size) {
   const auto s = static_cast<std::size_t>(dataset.seq_length());
   Batch batch;
@@ -32,15 +39,14 @@ Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab
   batch.tokens.resize(samples.size() * s);
   batch.labels.resize(samples.size() * s);
   std::vector<i32> row(s + 1);
+  std::vector<u8> targets(s + 1);
   for (std::size_t b = 0; b < samples.size(); ++b) {
     check_input(samples[b] < dataset.size(), "sample ", samples[b], " is beyond the end of the dataset of ",
                 dataset.size(), " samples; train on fewer samples or add text");
-    dataset.at(samples[b], row);
-    for (std::size_t i = 0; i <= s; ++i) {
-      if (row[i] < 0 || row[i] >= vocab_size) fail_token(dataset, samples[b], static_cast<i64>(i), row[i], vocab_size);
-    }
+    dataset.read(samples[b], row, targets);
+    check_token_ids(dataset, samples[b], row, vocab_size);
     std::copy(row.begin(), row.end() - 1, batch.tokens.begin() + static_cast<std::ptrdiff_t>(b * s));
-    std::copy(row.begin() + 1, row.end(), batch.labels.begin() + static_cast<std::ptrdiff_t>(b * s));
+    for (std::size_t i = 0; i < s; ++i) batch.labels[b * s + i] = targets[i + 1] != 0 ? row[i + 1] : -1;
   }
   return batch;
 }

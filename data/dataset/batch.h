@@ -18,13 +18,17 @@ namespace mcpp {
 struct Batch {
   i64 batch_size = 0, seq_length = 0;
   std::vector<i32> tokens;   ///< [batch_size, seq_length]
-  std::vector<i32> labels;   ///< [batch_size, seq_length]: labels[b, s] follows tokens[b, s]
+  std::vector<i32> labels;   ///< [batch_size, seq_length]: labels[b, s] follows tokens[b, s]; -1 = no loss
   std::vector<i64> samples;  ///< [batch_size] sample indices in the dataset
 };
 
 /// Reads the given samples into one batch. Throws BadInput if a sample index exceeds the dataset, or if a token id is
 /// outside [0, vocab_size); the message names dataset, document and offset.
 Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab_size);
+
+/// Throws BadInput, naming dataset, document and offset, if one of `tokens`, those of the sample, is outside [0,
+/// vocab_size).
+void check_token_ids(const Dataset& dataset, i64 sample, std::span<const i32> tokens, i64 vocab_size);
 
 /// Tokens and labels of a batch `distance` positions ahead, [batch_size, seq_length]. Where the sample, or the document
 /// of the position, has no such token, the token is 0 and the label is -1.

@@ -209,10 +209,10 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> parts, cons
   }
 }
 
-void BlendedDataset::at(i64 sample, std::span<i32> out) const {
+void BlendedDataset::read(i64 sample, std::span<i32> tokens, std::span<u8> targets) const {
   MCPP_CHECK(sample >= 0 && sample < size(), "sample ", sample, " of ", size());
   const auto i = static_cast<std::size_t>(sample);
-  parts_[dataset_index()[i]]->at(dataset_sample_index()[i], out);
+  parts_[dataset_index()[i]]->read(dataset_sample_index()[i], tokens, targets);
 }
 
 SampleOrigin BlendedDataset::origin(i64 sample) const {

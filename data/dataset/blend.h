@@ -73,7 +73,7 @@ class BlendedDataset : public Dataset {
 
   i64 size() const override { return static_cast<i64>(dataset_index().size()); }
   i64 seq_length() const override { return parts_.front()->seq_length(); }
-  void at(i64 sample, std::span<i32> out) const override;
+  void read(i64 sample, std::span<i32> tokens, std::span<u8> targets) const override;
   SampleOrigin origin(i64 sample) const override;
 
   const Dataset& part(i64 i) const { return *parts_[static_cast<std::size_t>(i)]; }

@@ -23,6 +23,7 @@ struct SampleOrigin {
   i64 dataset_sample = 0;         ///< index of the sample in that dataset, before shuffling
   i64 shuffled_sample = 0;        ///< index of the sample after shuffling, i.e. in the concatenation of all documents
   std::vector<SamplePart> parts;  ///< ordered; seq_length + 1 tokens in total
+  bool is_rearranged = false;     ///< the tokens of the parts were rearranged (see data/dataset/fim.h)
 };
 
 /// Read-only dataset. All methods are thread-safe.
@@ -31,8 +32,11 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual i64 size() const = 0;        ///< number of samples
   virtual i64 seq_length() const = 0;  ///< a sample has one more token: the label of its last position
-  /// Writes the tokens of `sample` to `out`, [seq_length + 1].
-  virtual void at(i64 sample, std::span<i32> out) const = 0;
+  /// Writes the tokens of `sample` to `tokens`, [seq_length + 1]. Writes to `targets`, of the same size or empty, 1 for
+  /// a token that the model learns to predict and 0 for one without a loss.
+  virtual void read(i64 sample, std::span<i32> tokens, std::span<u8> targets) const = 0;
+  /// Writes the tokens of `sample` to `tokens`, [seq_length + 1].
+  void at(i64 sample, std::span<i32> tokens) const { read(sample, tokens, {}); }
   virtual SampleOrigin origin(i64 sample) const = 0;
 };
 

@@ -8,8 +8,10 @@
 #include "base/number_format.h"
 #include "base/object_store/node_cache.h"
 #include "base/object_store/s3_path.h"
+#include "base/philox.h"
 #include "base/strings.h"
 #include "data/dataset/blend.h"
+#include "data/dataset/fim.h"
 #include "data/dataset/gpt_dataset.h"
 
 namespace mcpp {
@@ -40,7 +42,9 @@ std::vector<double> parse_shares(const std::string& split_text) {
 class Builder {
  public:
   Builder(const DataConfig& config, i64 seq_length, i64 seed, const Log& log, const IndexRanks& ranks)
-      : config_(config), seq_length_(seq_length), seed_(seed), log_(log), ranks_(ranks) {}
+      : config_(config), seq_length_(seq_length), seed_(seed), log_(log), ranks_(ranks) {
+    if (config.fim_rate > 0) fim_ = std::make_shared<FimTransform>(config);
+  }
 
   /// Builds one split of a list of prefixes. If `uses_all_text`, uses all of the text and ignores data.split.
   std::unique_ptr<Dataset> build(const std::vector<std::string>& entries, std::string_view key, std::size_t split,
@@ -207,7 +211,7 @@ class Builder {
     const i64 end = tokens.first_token + tokens.samples * blend.seq_length;
     log_.info(str("data: train of ", prefix, ": ", spec.range.size(), " documents, ", human_count(per_epoch),
                   " tokens, ", tokens.samples, " samples, epoch ", epochs(tokens.first_token), " to ", epochs(end)));
-    return dataset;
+    return rearranged(std::move(dataset), prefix);
   }
 
   /// Returns the entries of a list that have text in this split.
@@ -287,8 +291,18 @@ class Builder {
     log_.info(str("data: ", spec.split_name, " of ", prefix, ": ", range.size(), " documents, ",
                   human_count(static_cast<double>(plan.tokens_per_epoch)), " tokens, ", plan.epochs,
                   plan.epochs == 1 ? " epoch, " : " epochs, ", plan.samples, " samples"));
-    if (split != 0) warn_about_repetition(prefix, spec, plan);
-    return dataset;
+    if (split != kTrain) {
+      warn_about_repetition(prefix, spec, plan);
+      return dataset;
+    }
+    return rearranged(std::move(dataset), prefix);
+  }
+
+  /// Returns training samples with data.fim_rate applied. The choices differ between datasets and between stages.
+  std::unique_ptr<Dataset> rearranged(std::unique_ptr<Dataset> dataset, const std::string& prefix) {
+    if (!fim_) return dataset;
+    const u64 key = philox_key(static_cast<u64>(seed_), "fill in the middle", source(prefix).bin_bytes());
+    return std::make_unique<FimDataset>(std::move(dataset), fim_, philox_key(key, "stage", stage_starts_.size()));
   }
 
   std::unique_ptr<Dataset> blend_by_weight(const BlendList& list, std::size_t split, bool uses_all_text,
@@ -337,6 +351,7 @@ class Builder {
   i64 seq_length_, seed_;
   const Log& log_;
   const IndexRanks& ranks_;
+  std::shared_ptr<const FimTransform> fim_;  // null if data.fim_rate is 0
   std::vector<std::unique_ptr<IndexedDataset>> sources_;
   TextPositions positions_;  // after the stages read so far
   std::vector<std::vector<i64>> stage_starts_;

@@ -1,5 +1,7 @@
 #include "data/dataset/gpt_dataset.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/integer_math.h"
 
@@ -84,12 +86,13 @@ void GptDataset::for_each_part(i64 sample, Visit&& visit) const {
   }
 }
 
-void GptDataset::at(i64 sample, std::span<i32> out) const {
-  MCPP_CHECK(static_cast<i64>(out.size()) == spec_.seq_length + 1, "the output has ", out.size(),
+void GptDataset::read(i64 sample, std::span<i32> tokens, std::span<u8> targets) const {
+  MCPP_CHECK(static_cast<i64>(tokens.size()) == spec_.seq_length + 1, "the output has ", tokens.size(),
              " tokens, not seq_length + 1");
+  std::ranges::fill(targets, u8{1});
   for_each_part(sample, [&](i64 sequence, i64 offset, i64 length) {
-    source_.read(sequence, offset, out.first(static_cast<std::size_t>(length)));
-    out = out.subspan(static_cast<std::size_t>(length));
+    source_.read(sequence, offset, tokens.first(static_cast<std::size_t>(length)));
+    tokens = tokens.subspan(static_cast<std::size_t>(length));
   });
 }
 

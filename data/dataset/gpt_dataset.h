@@ -32,7 +32,7 @@ class GptDataset : public Dataset {
 
   i64 size() const override { return static_cast<i64>(shuffle_index().size()); }
   i64 seq_length() const override { return spec_.seq_length; }
-  void at(i64 sample, std::span<i32> out) const override;
+  void read(i64 sample, std::span<i32> tokens, std::span<u8> targets) const override;
   SampleOrigin origin(i64 sample) const override;
 
   const EpochPlan& plan() const { return plan_; }

@@ -25,7 +25,7 @@ class MockDataset : public Dataset {
 
   i64 size() const override { return size_; }
   i64 seq_length() const override { return seq_length_; }
-  void at(i64 sample, std::span<i32> out) const override;
+  void read(i64 sample, std::span<i32> tokens, std::span<u8> targets) const override;
   SampleOrigin origin(i64 sample) const override;
 
  private:

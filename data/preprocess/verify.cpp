@@ -115,8 +115,23 @@ std::string to_text(const DatasetSummary& s) {
 
 namespace {
 
+/// Returns the text of `tokens` in which control tokens are shown by their names.
+std::string text_with_marks(std::span<const i32> tokens, const Tokenizer& tokenizer) {
+  std::string text;
+  StreamDecoder decoder(tokenizer);
+  for (const i32& token : tokens) {
+    // A model that adds a space to every text drops it from the decoded text.
+    const bool is_space = tokenizer.piece(token) == "\xE2\x96\x81";
+    const bool is_control = token == tokenizer.eod() || (!is_space && tokenizer.decode(std::span(&token, 1)).empty());
+    text += is_control ? decoder.finish() : decoder.add(token);
+    if (is_control) text += token == tokenizer.eod() ? str(kEodPiece, "\n") : tokenizer.piece(token);
+  }
+  return text + decoder.finish();
+}
+
 /// Returns the text of a sample with each end of a document marked: by its <eod> or, if it has none, by a note.
 std::string marked_text(const SampleView& view, const Tokenizer& tokenizer) {
+  if (view.origin.is_rearranged) return text_with_marks(view.tokens, tokenizer);
   std::string text;
   std::span<const i32> left = view.tokens;
   for (std::size_t i = 0; i < view.origin.parts.size(); ++i) {
@@ -125,13 +140,7 @@ std::string marked_text(const SampleView& view, const Tokenizer& tokenizer) {
     left = left.subspan(tokens.size());
     const bool has_eod = tokens.back() == tokenizer.eod();
     const bool has_end = i + 1 < view.origin.parts.size() && view.origin.parts[i + 1].document != part.document;
-    while (!tokens.empty()) {
-      const auto end = std::ranges::find(tokens, tokenizer.eod());
-      const auto size = static_cast<std::size_t>(end - tokens.begin());
-      text += tokenizer.decode(tokens.first(size));
-      if (end != tokens.end()) text += str(kEodPiece, "\n");
-      tokens = tokens.subspan(std::min(size + 1, tokens.size()));
-    }
+    text += text_with_marks(tokens, tokenizer);
     if (has_end && !has_eod) text += "<end of document>\n";
   }
   return text;

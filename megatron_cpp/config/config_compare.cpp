@@ -9,8 +9,8 @@
 namespace mcpp {
 namespace {
 
-/// "section." stands for all keys of a section.
-constexpr std::array<std::string_view, 27> kRunDefining{"model.",
+/// "section." stands for all keys of a section, and "data.fim_" for all keys that begin with it.
+constexpr std::array<std::string_view, 28> kRunDefining{"model.",
                                                         "optimizer.",
                                                         "training.seed",
                                                         "training.global_batch_size",
@@ -32,6 +32,7 @@ constexpr std::array<std::string_view, 27> kRunDefining{"model.",
                                                         "data.reset_attention_mask",
                                                         "data.eod_mask_loss",
                                                         "data.eod_token",
+                                                        "data.fim_",
                                                         "parallel.zero_quantized_weights",
                                                         "parallel.zero_quantized_gradients",
                                                         "parallel.grad_reduce_dtype",
@@ -108,7 +109,7 @@ bool leaves_weights_unchanged(std::string_view key) {
 bool defines_run(std::string_view key) {
   if (leaves_weights_unchanged(key)) return false;
   return std::any_of(kRunDefining.begin(), kRunDefining.end(), [&](std::string_view entry) {
-    return entry.ends_with('.') ? key.starts_with(entry) : key == entry;
+    return entry.ends_with('.') || entry.ends_with('_') ? key.starts_with(entry) : key == entry;
   });
 }
 

@@ -67,6 +67,15 @@ constexpr auto kStageKeys = std::to_array<std::string_view>({"model.seq_length",
                                                              "data.reset_position_ids",
                                                              "data.reset_attention_mask",
                                                              "data.eod_mask_loss",
+                                                             "data.fim_rate",
+                                                             "data.fim_spm_rate",
+                                                             "data.fim_split_sample",
+                                                             "data.fim_fragment_rate",
+                                                             "data.fim_no_prefix",
+                                                             "data.fim_prefix_token",
+                                                             "data.fim_middle_token",
+                                                             "data.fim_suffix_token",
+                                                             "data.fim_pad_token",
                                                              "checkpoint.save_interval"});
 
 /// Max tokens of a stage. The sum of many stages is representable.

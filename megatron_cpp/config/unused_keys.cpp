@@ -100,6 +100,22 @@ void find_in_optimizer(const Config& config, std::vector<UnusedKey>& keys) {
                 "remove it");
 }
 
+void find_in_fim(const DataConfig& d, UnusedKeyCollector& collector) {
+  const DataConfig defaults;
+  constexpr const char *kRate = "data.fim_rate",
+                       *kNeedsRate = "documents are not rearranged; set fim_rate, or remove it";
+  const bool is_off = d.fim_rate == 0;
+  collector.add(is_off && d.fim_spm_rate != defaults.fim_spm_rate, "fim_spm_rate", kRate, kNeedsRate);
+  collector.add(is_off && !d.fim_split_sample.empty(), "fim_split_sample", kRate, kNeedsRate);
+  collector.add(is_off && !d.fim_no_prefix.empty(), "fim_no_prefix", kRate, kNeedsRate);
+  collector.add(is_off && d.fim_prefix_token != defaults.fim_prefix_token, "fim_prefix_token", kRate, kNeedsRate);
+  collector.add(is_off && d.fim_middle_token != defaults.fim_middle_token, "fim_middle_token", kRate, kNeedsRate);
+  collector.add(is_off && d.fim_suffix_token != defaults.fim_suffix_token, "fim_suffix_token", kRate, kNeedsRate);
+  collector.add(is_off && !d.fim_pad_token.empty(), "fim_pad_token", kRate, kNeedsRate);
+  collector.add(d.fim_split_sample.empty() && d.fim_fragment_rate != defaults.fim_fragment_rate, "fim_fragment_rate",
+                "data.fim_split_sample", "documents are not split into fragments; set fim_split_sample, or remove it");
+}
+
 void find_in_data(const Config& config, std::vector<UnusedKey>& keys) {
   const DataConfig &d = config.data, defaults;
   UnusedKeyCollector collector("data", keys);
@@ -112,6 +128,7 @@ void find_in_data(const Config& config, std::vector<UnusedKey>& keys) {
                 "mock_data is not split; remove it");
   collector.add(d.mock_data && !d.data_cache_path.empty(), "data_cache_path", "data.mock_data",
                 "mock_data has no sample indices; remove it");
+  find_in_fim(d, collector);
   collector.add(d.reset_position_ids && config.model.position_embedding_type == PositionEmbedding::None,
                 "reset_position_ids", "model.position_embedding_type",
                 "the model has no positions (model.position_embedding_type is \"none\"); remove it");

@@ -47,8 +47,9 @@ class CountingDataset : public Dataset {
  public:
   i64 size() const override { return 100; }
   i64 seq_length() const override { return 4; }
-  void at(i64 sample, std::span<i32> out) const override {
-    for (i32 i = 0; i < 5; ++i) out[static_cast<std::size_t>(i)] = static_cast<i32>(sample) + i;
+  void read(i64 sample, std::span<i32> tokens, std::span<u8> targets) const override {
+    for (i32 i = 0; i < 5; ++i) tokens[static_cast<std::size_t>(i)] = static_cast<i32>(sample) + i;
+    for (u8& is_target : targets) is_target = 1;
     if (sample == 13) throw std::runtime_error("sample 13");
   }
   SampleOrigin origin(i64) const override { return {}; }

@@ -11,6 +11,7 @@
 #include "comm/object_collectives.h"
 #include "data/dataset/batch.h"
 #include "data/dataset/dataset_info.h"
+#include "data/dataset/fim.h"
 #include "data/dataset/mock_dataset.h"
 #include "data/tokenizer/tokenizer_file.h"
 #include "megatron_cpp/config/layout.h"
@@ -218,20 +219,20 @@ std::vector<std::string> prefixes(const DataConfig& data) {
 
 /// Fills in data.eod_token if it is unset and document boundaries depend on it.
 void resolve_eod(DataConfig& data, i64 vocab_size, const Tokenizer* tokenizer, const Log& log) {
-  if (!data.has_document_starts() && !data.eod_mask_loss) return;
+  if (!data.reads_eod()) return;
   if (data.eod_token < 0 && tokenizer) data.eod_token = tokenizer->eod();
   for (const std::string& prefix : prefixes(data)) {
     const std::optional<DatasetInfo> info = read_dataset_info(prefix);
     if (!info) continue;
     check_input(info->append_eod, prefix, ".json: the dataset was made without an <eod> after each document; ",
-                "data.reset_position_ids, data.reset_attention_mask and data.eod_mask_loss need one");
+                "data.reset_position_ids, data.reset_attention_mask, data.eod_mask_loss and data.fim_rate need one");
     if (data.eod_token < 0) data.eod_token = info->eod;
     check_input(info->eod == data.eod_token, prefix, ".json: documents end with token ", info->eod,
                 ", data.eod_token is ", data.eod_token);
   }
   check_input(data.eod_token >= 0,
               "data.eod_token: is missing; set it or data.tokenizer_model; data.reset_position_ids, "
-              "data.reset_attention_mask and data.eod_mask_loss read it");
+              "data.reset_attention_mask, data.eod_mask_loss and data.fim_rate read it");
   check_input(data.eod_token < vocab_size, "data.eod_token: ", data.eod_token, " is outside the vocabulary of ",
               vocab_size);
   for (const std::string& prefix : prefixes(data)) {
@@ -290,6 +291,7 @@ void resolve_vocabulary(Config& config, const Log& log) {
   for (const std::string& prefix : datasets) check_dataset(prefix, config, tokenizer ? &*tokenizer : nullptr);
   check_same_tokenizer(datasets);
   resolve_eod(config.data, config.model.vocab_size, tokenizer ? &*tokenizer : nullptr, log);
+  if (config.data.fim_rate > 0) FimTransform{config.data};  // checks its tokens
 }
 
 TokenizerSource tokenizer_source(const DataConfig& data) {

@@ -377,7 +377,10 @@ class StageSource {
                                                  str("\"0.3\", \"", train_, "\", \"0.7\", \"", more_, "\""),
                                                  str("\"0.9:0.1\", \"", more_, "\", \"0.1:0.9\", \"", train_, "\"")});
     return str("[stage.data]\ndata_path = [", paths, "]\n",
-               pick<std::string>({"", "reset_attention_mask = true\n", "eod_mask_loss = true\n"}));
+               pick<std::string>({"", "reset_attention_mask = true\n", "eod_mask_loss = true\n"}),
+               between(0, 2) == 0 ? "fim_rate = 0.5\nfim_prefix_token = \"<0x01>\"\nfim_middle_token = \"<0x02>\"\n"
+                                    "fim_suffix_token = \"<0x03>\"\n"
+                                  : "");
   }
   static std::vector<std::string> layouts() {
     return {"zero_stage = 1\n", "zero_stage = 3\n", "tensor_model_parallel_size = 2\n", "context_parallel_size = 2\n",
