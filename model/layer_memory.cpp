@@ -86,7 +86,7 @@ class MeasuredLayers {
   const BlockKinds& blocks() const { return blocks_; }
   const LayerBytes& layer(i64 index) {
     const auto [it, is_new] =
-        layers_.try_emplace({blocks_.kind_of_layer.at(static_cast<std::size_t>(index)), setup_.fp8.has(index)});
+        layers_.try_emplace({blocks_.kind_of_layer.at(static_cast<std::size_t>(index)), setup_.fp8.variant(index)});
     if (is_new) it->second = measure_layer(config_, setup_, index);
     return it->second;
   }
@@ -100,8 +100,8 @@ class MeasuredLayers {
   const ModelConfig& config_;
   ActivationSetup setup_;
   BlockKinds blocks_;
-  std::map<std::pair<std::size_t, bool>, LayerBytes> layers_;  // by kind of block and whether it is in fp8
-  std::map<StageContents, LayerBytes> outputs_;                // by output part
+  std::map<std::pair<std::size_t, i64>, LayerBytes> layers_;  // by kind of block and Fp8Layers::variant()
+  std::map<StageContents, LayerBytes> outputs_;               // by output part
 };
 
 LayerSizes::LayerSizes(const ModelConfig& config, const ActivationSetup& setup)

@@ -164,8 +164,9 @@ void MetaOutput::backward(MicrobatchContext& microbatch) {
   output_.backward(output_.stage().has_output ? Tensor() : run_.make_input(num_predictions()), microbatch);
 }
 
-void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f) {
-  MetaModelContext meta;
+void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f,
+                       const ActivationSetup& setup) {
+  MetaModelContext meta(setup);
   const ModelContext context = meta.context(config);
   const auto visit = [&](GPTModel& part) { part.visit([&](Param& param, int) { f(param); }); };
   GPTModel embedding(context, {.first_layer = 0, .end_layer = 0, .has_embedding = true, .has_output = false}, nullptr);

@@ -78,9 +78,10 @@ class MetaOutput {
 /// bits.
 void check_countable(const ModelConfig& config, i64 tokens = 0);
 
-/// Calls f on every parameter of the full model, as held by a single rank, in the order of GPTModel::visit(). Builds
-/// only one layer at a time.
-void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f);
+/// Calls f on every parameter of the full model, as held by a single rank or by the first rank of a setup without
+/// pipeline, in the order of GPTModel::visit(). Builds only one layer at a time.
+void visit_meta_params(const ModelConfig& config, const std::function<void(const Param&)>& f,
+                       const ActivationSetup& setup = {});
 
 // Model chunks of one rank of a training run, on the meta device.
 

@@ -11,6 +11,7 @@
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/layout_search.h"
+#include "megatron_cpp/setup/low_precision_check.h"
 #include "megatron_cpp/setup/memory_check.h"
 #include "megatron_cpp/setup/param_group_check.h"
 #include "megatron_cpp/setup/run_summary.h"
@@ -56,6 +57,7 @@ std::vector<PlannedRun> plan_stages(const Config& config, const PlanRequest& req
     PlannedRun planned = plan_run(stage, request, world_size);
     check_layout(planned.config, world_size);
     check_param_groups(planned.config);
+    check_low_precision(planned.config, world_size);
     if (!planned.text.empty()) log.info(title(planned.config) + planned.text);
     if (!planned.warning.empty()) log.warn(title(planned.config) + planned.warning);
     stages.push_back(std::move(planned));

@@ -21,9 +21,10 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   check_input(options.precision.empty() || named != names.end(), "--precision: \"", options.precision,
               "\": must be one of fp32, bf16, fp16");
   if (!options.precision.empty()) config.training.precision = static_cast<Precision>(named - names.begin());
-  // fp8 is used for training only. Its scales depend on all tokens of a pass, but no result may depend on other texts
-  // in the batch.
+  // Low precision is used for training only. Scales may depend on all tokens of a pass, but no result may depend on
+  // other texts in the batch.
   config.training.fp8 = Fp8::None;
+  config.training.low_precision.clear();
   config.model.remove_mtp();
   config.device = {};
   config.device.device = options.device;

@@ -136,9 +136,10 @@ std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator>
 }
 
 void check_fp8(const TrainingConfig& config, const Device& device) {
-  if (config.fp8 == Fp8::None) return;
+  if (!config.has_low_precision()) return;
   const std::string problem = ops::fp8_unsupported_reason(device);
-  check_input(problem.empty(), "training.fp8: ", problem, "; remove it");
+  check_input(problem.empty(), config.fp8 != Fp8::None ? "training.fp8: " : "training.low_precision: ", problem,
+              "; remove it");
 }
 
 /// A single rank on a CPU waits for nothing that could hang, and its steps may be arbitrarily slow.

@@ -5,12 +5,32 @@
 
 namespace mcpp {
 
+namespace {
+
+GemmRecipe recipe_of(Fp8RecipeName name) {
+  switch (name) {
+    case Fp8RecipeName::Tensorwise:
+      return GemmRecipe::Tensorwise;
+    case Fp8RecipeName::Blockwise:
+      return GemmRecipe::Blockwise;
+    case Fp8RecipeName::Mxfp8:
+      return GemmRecipe::Mxfp8;
+  }
+  fail(ExitCode::Internal, "unknown fp8 recipe");
+}
+
+}  // namespace
+
 Fp8Layers fp8_layers(const Config& config) {
   const TrainingConfig& t = config.training;
-  if (t.fp8 == Fp8::None) return {};
-  return {.gradients = t.fp8 == Fp8::Hybrid ? Fp8Format::E5M2 : Fp8Format::E4M3,
-          .first = t.first_last_layers_bf16 ? t.num_layers_at_start_in_bf16 : 0,
-          .end = config.model.num_layers - (t.first_last_layers_bf16 ? t.num_layers_at_end_in_bf16 : 0)};
+  Fp8Layers layers;
+  for (const LowPrecisionConfig& table : t.low_precision)
+    layers.modules.push_back({table.modules.values(), table.passes()});
+  if (t.fp8 == Fp8::None) return layers;
+  layers.recipe = PassRecipes::of(recipe_of(t.fp8_recipe), t.fp8 == Fp8::Hybrid ? Fp8Format::E5M2 : Fp8Format::E4M3);
+  layers.first = t.first_last_layers_bf16 ? t.num_layers_at_start_in_bf16 : 0;
+  layers.end = config.model.num_layers - (t.first_last_layers_bf16 ? t.num_layers_at_end_in_bf16 : 0);
+  return layers;
 }
 
 ModelContext model_provider(const Config& config, Session& session) {

@@ -1,12 +1,12 @@
 #include "megatron_cpp/setup/param_group_check.h"
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 #include <vector>
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "megatron_cpp/setup/layer_names.h"
 #include "model/meta_model.h"
 #include "optimizer/param_group.h"
 
@@ -19,17 +19,6 @@ struct GroupMembers {
   i64 taken = 0;  ///< tensors that match too, but take an earlier table
   bool has_adam = false;
 };
-
-/// Returns the name with "*" in place of each number between dots, so that all layers have the same.
-std::string name_of_all_layers(std::string_view name) {
-  std::vector<std::string> parts = split(name, '.');
-  for (std::string& part : parts) {
-    const bool is_number =
-        !part.empty() && std::ranges::all_of(part, [](unsigned char c) { return std::isdigit(c) != 0; });
-    if (is_number) part = "*";
-  }
-  return join(parts, ".");
-}
 
 std::vector<GroupMembers> find_members(const Config& config) {
   const OptimizerConfig& optimizer = config.optimizer;
@@ -64,10 +53,6 @@ std::string similar_names(const ModelConfig& model, const std::vector<std::strin
   return str("did you mean ", join(std::vector(nearest.begin(), nearest.end()), " or "), "?");
 }
 
-std::string quoted(const std::vector<std::string>& patterns) {
-  return str("\"", join(patterns, "\", \""), "\"");
-}
-
 }  // namespace
 
 void check_param_groups(const Config& config) {
@@ -81,10 +66,10 @@ void check_param_groups(const Config& config) {
     };
     const std::vector<std::string>& patterns = groups[i].match.values();
     if (members[i].tensors == 0 && members[i].taken > 0) {
-      add("match: the ", members[i].taken, " tensors that match ", quoted(patterns),
+      add("match: the ", members[i].taken, " tensors that match ", quoted_patterns(patterns),
           " match an earlier table, and the first match applies; move this table up, or remove it");
     } else if (members[i].tensors == 0) {
-      add("match: no tensor matches ", quoted(patterns), "; ", similar_names(config.model, patterns));
+      add("match: no tensor matches ", quoted_patterns(patterns), "; ", similar_names(config.model, patterns));
     } else if (groups[i].sets_adam() && !members[i].has_adam) {
       add("adam_beta1, adam_beta2, adam_eps: optimizer \"", enum_name(config.optimizer.optimizer),
           "\" does not update these tensors with adam; remove them");

@@ -5,6 +5,7 @@
 #include "base/number_format.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "megatron_cpp/setup/low_precision_check.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/setup/param_group_check.h"
 #include "model/config/block_spec.h"
@@ -164,8 +165,8 @@ std::string precision(const Config& config) {
   const std::string type(enum_name(config.training.precision));
   const Fp8Layers fp8 = fp8_layers(config);
   if (fp8.first == fp8.end) return type;
-  std::string text =
-      str(type, ", linear maps of ", fp8.end - fp8.first, " layers in fp8 (", enum_name(config.training.fp8), ")");
+  std::string text = str(type, ", linear maps of ", fp8.end - fp8.first, " layers in fp8 (",
+                         enum_name(config.training.fp8), ", ", enum_name(config.training.fp8_recipe), ")");
   if (config.device.device == DeviceType::Cpu) text += ", emulated";
   return text;
 }
@@ -280,7 +281,8 @@ std::string describe_mup(const Config& config) {
 
 std::string describe_run(const Config& config, int world_size, int cores_per_rank) {
   return parameters(config.model) + layout(config, world_size) + memory(config, world_size, cores_per_rank) +
-         schedule(config, world_size, cores_per_rank) + describe_mup(config) + describe_param_groups(config);
+         schedule(config, world_size, cores_per_rank) + describe_mup(config) + describe_param_groups(config) +
+         describe_low_precision(config);
 }
 
 }  // namespace mcpp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/glob.h"
 #include "base/philox.h"
 #include "model/config/block_spec.h"
 #include "nn/microbatch_context.h"
@@ -46,12 +47,39 @@ AxisPlacement ModelContext::word_embedding_ranks() const {
   return {Spread::Partial, Holders{.first = 0, .count = 2, .stride = final_norm_rank}};
 }
 
-std::optional<Fp8Recipe> ModelContext::fp8_recipe(i64 layer) const {
-  if (!fp8.has(layer)) return std::nullopt;
-  Fp8Recipe recipe{.forward = Fp8Format::E4M3, .gradients = fp8.gradients, .holders = {}};
-  for (Communicator* group : {&tp, cp.heads, cp.ring})
+bool ModuleRecipe::matches(std::string_view module) const {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_glob(module, pattern); });
+}
+
+const PassRecipes* Fp8Layers::find(std::string_view module) const {
+  const auto it = std::ranges::find_if(modules, [&](const ModuleRecipe& rule) { return rule.matches(module); });
+  return it == modules.end() || it->recipe.is_bf16() ? nullptr : &it->recipe;
+}
+
+const PassRecipes* Fp8Layers::find(std::string_view module, i64 layer) const {
+  const bool is_listed = std::ranges::any_of(modules, [&](const ModuleRecipe& rule) { return rule.matches(module); });
+  if (is_listed) return find(module);
+  return has(layer) ? &recipe : nullptr;
+}
+
+namespace {
+
+std::optional<Fp8Recipe> with_holders(const PassRecipes* passes, const ModelContext& context) {
+  if (!passes) return std::nullopt;
+  Fp8Recipe recipe{.passes = *passes, .holders = {}, .seed = context.seed};
+  for (Communicator* group : {&context.tp, context.cp.heads, context.cp.ring})
     if (group && group->size() > 1) recipe.holders.push_back(group);
   return recipe;
+}
+
+}  // namespace
+
+std::optional<Fp8Recipe> ModelContext::fp8_recipe(std::string_view module, i64 layer) const {
+  return with_holders(fp8.find(module, layer), *this);
+}
+
+std::optional<Fp8Recipe> ModelContext::fp8_recipe(std::string_view module) const {
+  return with_holders(fp8.find(module), *this);
 }
 
 void ModelContext::place_in_stream(Param& param) const {

@@ -2,6 +2,8 @@
 #pragma once
 #include <compare>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -24,13 +26,31 @@ struct LayerGroup {
 /// Returns the groups of the `layers` layers of one stage, in order. Each stage is grouped separately.
 std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers);
 
-/// Range of layers whose linear layers compute in fp8. Routers, experts, embeddings and the output layer use the
-/// model's dtype.
+/// Recipe of the linear layers with these names, such as "decoder.layers.3.mlp.linear_fc1" (base/glob.h).
+struct ModuleRecipe {
+  std::vector<std::string> patterns;
+  PassRecipes recipe;
+
+  bool matches(std::string_view module) const;
+  auto operator<=>(const ModuleRecipe&) const = default;
+};
+
+/// Linear layers that compute in low precision. A linear layer takes the first of `modules` that matches its name.
+/// Without a match, those of a range of layers use fp8, except routed experts; all others use the model's dtype, like
+/// routers and embeddings.
 struct Fp8Layers {
-  Fp8Format gradients = Fp8Format::E4M3;  ///< format of gradients; inputs and weights always use E4M3
-  i64 first = 0, end = 0;                 ///< global layer indices [first, end); empty if equal
+  PassRecipes recipe = {};
+  i64 first = 0, end = 0;  ///< global layer indices [first, end); empty if equal
+  std::vector<ModuleRecipe> modules = {};
 
   bool has(i64 layer) const { return first <= layer && layer < end; }
+  bool is_empty() const { return first == end && modules.empty(); }
+  /// Returns a number that is equal for two layers of the same kind only if their linear layers have the same recipes.
+  i64 variant(i64 layer) const { return modules.empty() ? (has(layer) ? 1 : 0) : layer; }
+  /// Return the recipe of a linear layer of a layer, or of routed experts or the output layer, which only a match puts
+  /// into low precision; null: it uses the model's dtype.
+  const PassRecipes* find(std::string_view module, i64 layer) const;
+  const PassRecipes* find(std::string_view module) const;
   auto operator<=>(const Fp8Layers&) const = default;
 };
 
@@ -78,8 +98,9 @@ struct ModelContext {
   /// Returns the dropout of a site such as "decoder.layers.3.mlp" for rows at `positions`.
   Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions,
                       const MicrobatchContext& microbatch) const;
-  /// Returns the fp8 recipe of the linear layers of a global layer; std::nullopt: they use the model's dtype.
-  std::optional<Fp8Recipe> fp8_recipe(i64 layer) const;
+  /// Return Fp8Layers::find() with the ranks that hold shards of a microbatch.
+  std::optional<Fp8Recipe> fp8_recipe(std::string_view module, i64 layer) const;
+  std::optional<Fp8Recipe> fp8_recipe(std::string_view module) const;
   /// Sets the placement of a parameter that is replicated on tensor-parallel ranks and used between the parallel
   /// regions.
   void place_in_stream(Param& param) const;

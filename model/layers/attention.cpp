@@ -23,7 +23,7 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, const Attention
     : spec_(spec),
       context_(context),
       region_(context_.tp, context_.sequence_parallel),
-      fp8_(context_.fp8_recipe(layer)) {
+      fp8_(context_.fp8_recipe(name, layer)) {
   const i64 tp = context_.tp.size(), groups = spec_.num_query_groups, head_dim = spec_.head_dim;
   const i64 q_rows = spec_.num_heads / groups * head_dim;
   if (spec_.has_output_gate)
@@ -210,7 +210,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const Attention
                     .skip_bias_add = true,
                     .init_std = context_.output_init_std(),
                     .sequence_parallel = context_.sequence_parallel,
-                    .fp8 = context_.fp8_recipe(layer)}) {
+                    .fp8 = context_.fp8_recipe(name + ".linear_proj", layer)}) {
   if (spec.softmax == SoftmaxType::Learnable)
     softmax_offset_ =
         std::make_unique<Param>(name + ".core_attention.softmax_offset", split_box({spec.num_heads}, 0, context_.tp),

@@ -1,5 +1,6 @@
 #include "model/layers/mixer_projection.h"
 
+#include <string>
 #include <vector>
 
 #include "model/layers/columns.h"
@@ -26,15 +27,16 @@ std::vector<Box> projection_matrices(const RecurrentSpec& spec, i64 hidden) {
   return matrices;
 }
 
-LinearOptions projection_options(const ModelContext& context, i64 layer) {
+LinearOptions projection_options(const std::string& name, const ModelContext& context, i64 layer) {
   return {.bias = false,
           .init_std = context.config.init_method_std,
           .sequence_parallel = context.sequence_parallel,
-          .fp8 = context.fp8_recipe(layer)};
+          .fp8 = context.fp8_recipe(name, layer)};
 }
 
-LinearOptions in_proj_options(const RecurrentSpec& spec, const ModelContext& context, i64 layer) {
-  LinearOptions options = projection_options(context, layer);
+LinearOptions in_proj_options(const std::string& name, const RecurrentSpec& spec, const ModelContext& context,
+                              i64 layer) {
+  LinearOptions options = projection_options(name, context, layer);
   options.matrices = projection_matrices(spec, context.config.hidden_size);
   return options;
 }
@@ -48,8 +50,9 @@ ScanShape tensor_parallel_part(ScanShape shape, const ModelContext& context) {
 
 LowRankProjection::LowRankProjection(const std::string& name, i64 layer, i64 rank, const Shape& out,
                                      const ModelContext& context)
-    : down_(name + "_down_proj", context.config.hidden_size, rank, context.tp, projection_options(context, layer)),
-      up_(name + "_up_proj", rank, out, 0, context.tp, projection_options(context, layer)) {}
+    : down_(name + "_down_proj", context.config.hidden_size, rank, context.tp,
+            projection_options(name + "_down_proj", context, layer)),
+      up_(name + "_up_proj", rank, out, 0, context.tp, projection_options(name + "_up_proj", context, layer)) {}
 
 Tensor LowRankProjection::forward(const Tensor& x, MicrobatchContext& microbatch) {
   return up_.forward(down_.forward(x, microbatch), microbatch);
@@ -72,7 +75,7 @@ MixerProjection::MixerProjection(const std::string& name, i64 layer, const Recur
                                  const ModelContext& context)
     : shape_(tensor_parallel_part(spec.shape, context)),
       in_proj_(name + ".in_proj", context.config.hidden_size, {spec.shape.groups, spec.projection_widths().front()}, 0,
-               context.tp, in_proj_options(spec, context, layer)) {
+               context.tp, in_proj_options(name + ".in_proj", spec, context, layer)) {
   if (!shape_.decays_channels()) return;
   const auto low_rank = [&](const char* part, i64 width) {
     return std::make_unique<LowRankProjection>(name + part, layer, shape_.value_dim, Shape{spec.shape.groups, width},

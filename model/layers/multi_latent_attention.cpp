@@ -35,11 +35,11 @@ Tensor sum_of_heads(const Heads& x) {
   return sum.view({x.seq, x.batch, x.head_dim});
 }
 
-LinearOptions linear_options(const ModelContext& context, i64 layer) {
+LinearOptions linear_options(const std::string& name, const ModelContext& context, i64 layer) {
   return {.bias = false,
           .init_std = context.config.init_method_std,
           .sequence_parallel = context.sequence_parallel,
-          .fp8 = context.fp8_recipe(layer)};
+          .fp8 = context.fp8_recipe(name, layer)};
 }
 
 double latent_norm_epsilon(const ModelConfig& config) {
@@ -50,9 +50,10 @@ double latent_norm_epsilon(const ModelConfig& config) {
 ColumnParallelLinear make_query_projection(const std::string& name, i64 layer, const MultiLatentAttentionSpec& spec,
                                            const ModelContext& context) {
   const bool has_latent = spec.q_lora_rank > 0;
-  LinearOptions options = linear_options(context, layer);
+  const std::string module = name + (has_latent ? ".linear_q_up_proj" : ".linear_q_proj");
+  LinearOptions options = linear_options(module, context, layer);
   options.head_rows = spec.query_dim();
-  return {name + (has_latent ? ".linear_q_up_proj" : ".linear_q_proj"),
+  return {module,
           has_latent ? spec.q_lora_rank : context.config.hidden_size,
           {spec.num_heads, spec.query_dim()},
           0,
@@ -60,16 +61,18 @@ ColumnParallelLinear make_query_projection(const std::string& name, i64 layer, c
           options};
 }
 
-LinearOptions kv_down_options(const MultiLatentAttentionSpec& spec, const ModelContext& context, i64 layer) {
-  LinearOptions options = linear_options(context, layer);
+LinearOptions kv_down_options(const std::string& name, const MultiLatentAttentionSpec& spec,
+                              const ModelContext& context, i64 layer) {
+  LinearOptions options = linear_options(name, context, layer);
   const Shape weight{spec.latent_width(), context.config.hidden_size};
   options.matrices = {slab(weight, 0, 0, spec.kv_lora_rank),
                       slab(weight, 0, spec.kv_lora_rank, spec.qk_pos_emb_head_dim)};
   return options;
 }
 
-LinearOptions kv_up_options(const MultiLatentAttentionSpec& spec, const ModelContext& context, i64 layer) {
-  LinearOptions options = linear_options(context, layer);
+LinearOptions kv_up_options(const std::string& name, const MultiLatentAttentionSpec& spec, const ModelContext& context,
+                            i64 layer) {
+  LinearOptions options = linear_options(name, context, layer);
   const Shape weight{spec.num_heads, spec.qk_head_dim + spec.v_head_dim, spec.kv_lora_rank};
   options.matrices = {slab(weight, 1, 0, spec.qk_head_dim), slab(weight, 1, spec.qk_head_dim, spec.v_head_dim)};
   options.head_rows = std::max(spec.qk_head_dim, spec.v_head_dim);
@@ -82,8 +85,9 @@ LatentQueries::LatentQueries(const std::string& name, i64 layer, const MultiLate
                              const ModelContext& context)
     : linear_up_(make_query_projection(name, layer, spec, context)) {
   if (spec.q_lora_rank == 0) return;
-  linear_down_ = std::make_unique<ReplicatedLinear>(name + ".linear_q_down_proj", context.config.hidden_size,
-                                                    spec.q_lora_rank, context.tp, linear_options(context, layer));
+  linear_down_ =
+      std::make_unique<ReplicatedLinear>(name + ".linear_q_down_proj", context.config.hidden_size, spec.q_lora_rank,
+                                         context.tp, linear_options(name + ".linear_q_down_proj", context, layer));
   layernorm_ =
       std::make_unique<Norm>(name + ".q_layernorm", context, spec.q_lora_rank, latent_norm_epsilon(context.config));
 }
@@ -115,10 +119,10 @@ LatentKeysValues::LatentKeysValues(const std::string& name, i64 layer, const Mul
       rotary_dim_(spec.qk_pos_emb_head_dim),
       region_(context.tp, context.sequence_parallel),
       linear_down_(name + ".linear_kv_down_proj", context.config.hidden_size, spec.latent_width(), context.tp,
-                   kv_down_options(spec, context, layer)),
+                   kv_down_options(name + ".linear_kv_down_proj", spec, context, layer)),
       layernorm_(name + ".kv_layernorm", context, spec.kv_lora_rank, latent_norm_epsilon(context.config)),
       linear_up_(name + ".linear_kv_up_proj", spec.kv_lora_rank, {spec.num_heads, spec.qk_head_dim + spec.v_head_dim},
-                 0, context.tp, kv_up_options(spec, context, layer)) {}
+                 0, context.tp, kv_up_options(name + ".linear_kv_up_proj", spec, context, layer)) {}
 
 LatentKeysValues::Latents LatentKeysValues::forward(const Tensor& x, MicrobatchContext& microbatch) {
   const Tensor down = linear_down_.forward(x, microbatch);
@@ -167,7 +171,7 @@ MultiLatentAttention::MultiLatentAttention(const std::string& name, i64 layer, c
                     .skip_bias_add = true,
                     .init_std = context_.output_init_std(),
                     .sequence_parallel = context_.sequence_parallel,
-                    .fp8 = context_.fp8_recipe(layer)}) {}
+                    .fp8 = context_.fp8_recipe(name + ".linear_proj", layer)}) {}
 
 AttentionOptions MultiLatentAttention::make_options(const MicrobatchContext& microbatch) const {
   AttentionOptions options;

@@ -49,6 +49,7 @@ void VocabMatrix::visit(const ParamVisitor& f) {
 OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
     : context_(context),
       region_(context_.tp, context_.sequence_parallel),
+      fp8_(context_.fp8_recipe("output_layer")),
       weight_(weight_name(context_.config), context, shared) {
   const bool is_tied = !context_.config.untie_embeddings_and_output_weights;
   MCPP_CHECK(!shared || is_tied, "untied embeddings cannot be shared");
@@ -63,9 +64,10 @@ Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& microbatch) 
     ops::scale(input, factor);
   }
   microbatch.save(this, input);
+  const LinearScales scales = fp8_.forward(this, input, {weight_.value()}, microbatch);
   const Tensor rows = region_.gather_sequence(input).wait().as_matrix();
   Tensor y = Tensor::like(rows, {rows.dim(0), weight_.value().dim(0)});
-  ops::matmul(rows, weight_.value(), y, {.transpose_b = true});
+  multiply_scaled(rows, weight_.value(), y, scales.forward(), {.transpose_b = true});
   if (context_.config.final_logit_softcapping > 0) ops::soft_cap(y, context_.config.final_logit_softcapping);
   return y;
 }
@@ -84,22 +86,28 @@ TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, doubl
 
 Tensor OutputLayer::backward(MicrobatchContext& microbatch) {
   const ProfileRange range(context_.device, context_.profiler, "output_layer");
-  const Tensor d_logits = microbatch.take(this), input = microbatch.take(this);
+  const Tensor d_logits = microbatch.take(this);
+  const LinearScales scales = fp8_.backward(this, {d_logits}, microbatch);
+  const Tensor input = microbatch.take(this);
   const auto input_gradient = [&] {
     Tensor dx = Tensor::like(input, {d_logits.dim(0) / input.dim(1), input.dim(1), input.dim(2)});
     Tensor rows = dx.as_matrix();
-    ops::matmul(d_logits, weight_.value(), rows);
+    multiply_scaled(d_logits, weight_.value(), rows, scales.dgrad(columns()));
     if (const double factor = context_.config.logit_scale(); factor != 1) ops::scale(dx, factor);
     return dx;
   };
   return region_.backward(input, microbatch, input_gradient,
-                          [this, d_logits](const Tensor& full) { weight_gradient(d_logits, full); });
+                          [this, d_logits, scales](const Tensor& full) { weight_gradient(d_logits, full, scales); });
 }
 
-void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& input) {
+void OutputLayer::weight_gradient(const Tensor& d_logits, const Tensor& input, const LinearScales& scales) {
   weight_.add_grad([&](Tensor& sum, float beta) {
-    ops::matmul(d_logits, input.as_matrix(), sum, {.transpose_a = true, .beta = beta});
+    multiply_scaled(d_logits, input.as_matrix(), sum, scales.wgrad(columns()), {.transpose_a = true, .beta = beta});
   });
+}
+
+OutputColumns OutputLayer::columns() const {
+  return output_columns(kOutputName, weight_.box());
 }
 
 ActivationPlacement OutputLayer::output_placement(ActivationPlacement hidden) const {

@@ -4,6 +4,7 @@
 
 #include "base/stored_ref.h"
 #include "model/config/context.h"
+#include "parallel/tp/fp8_scaling.h"
 #include "parallel/tp/mappings.h"
 #include "parallel/tp/vocab_parallel.h"
 
@@ -48,7 +49,8 @@ class VocabMatrix {
   Param weight_;  // if shared, only its main_grad is used, from the first backward to add_shared_gradient()
 };
 
-/// Output matrix and loss. Reads the result of the final norm or of a layer of multi-token prediction.
+/// Output matrix and loss, in low precision if a recipe names "output_layer". Reads the result of the final norm or of
+/// a layer of multi-token prediction.
 class OutputLayer {
  public:
   /// `shared` is passed to VocabMatrix.
@@ -70,11 +72,14 @@ class OutputLayer {
   void visit(const ParamVisitor& f) { weight_.visit(f); }
 
  private:
+  /// Returns the columns of the logits of this rank.
+  OutputColumns columns() const;
   /// `input` is the hidden states times ModelConfig::logit_scale().
-  void weight_gradient(const Tensor& d_logits, const Tensor& input);
+  void weight_gradient(const Tensor& d_logits, const Tensor& input, const LinearScales& scales);
 
   const ModelContext& context_;
   TensorParallelRegion region_;
+  Fp8Scaling fp8_;
   VocabMatrix weight_;
 };
 

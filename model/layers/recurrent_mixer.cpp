@@ -47,7 +47,7 @@ RecurrentMixer::RecurrentMixer(const std::string& name, i64 layer, const Recurre
                  .skip_bias_add = true,
                  .init_std = context_.output_init_std(),
                  .sequence_parallel = context_.sequence_parallel,
-                 .fp8 = context_.fp8_recipe(layer)}) {
+                 .fp8 = context_.fp8_recipe(name + ".out_proj", layer)}) {
   if (!spec.is_mamba()) {
     norm_weight_.placement.tp = {gradient_spread(ActivationPlacement::ColumnSharded)};
     return;

@@ -1,26 +1,63 @@
-// FP8 scales of the GEMMs of a linear layer. Each tensor has one scale, derived from the largest magnitude of its
-// elements. Ranks that hold shards of a tensor reduce the magnitude, so that rounding does not depend on the sharding.
+// Rounding of the operands of a linear layer's GEMMs. With the recipe `tensorwise`, each tensor has one scale, derived
+// from the largest magnitude of its elements. Ranks that hold shards of a tensor reduce the magnitude, so that rounding
+// does not depend on the sharding. Blocks lie within a shard and need no communication. `nvfp4` has both.
 #pragma once
 #include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "nn/microbatch_context.h"
-#include "tensor/ops/low_precision/fp8.h"
+#include "nn/param.h"
+#include "tensor/ops/low_precision/recipe.h"
 
 namespace mcpp {
 
-/// FP8 settings of the linear layers of a transformer layer.
+/// Low-precision settings of a linear layer.
 struct Fp8Recipe {
-  Fp8Format forward = Fp8Format::E4M3;    ///< format of inputs and weights
-  Fp8Format gradients = Fp8Format::E4M3;  ///< format of output gradients in backward
+  PassRecipes passes = {};
   /// Groups over which the tensors of one microbatch are sharded: tensor- and context-parallel ranks.
   std::vector<Communicator*> holders = {};
+  u64 seed = 0;  ///< of the random numbers of nvfp4
 };
 
-/// Scales of the operands of a layer's GEMMs. Undefined without fp8.
+/// Scales of the two operands of a GEMM in fp8.
+struct Fp8Operands {
+  Fp8Scale a, b;
+};
+/// Scales of the two operands of a GEMM in NVFP4.
+struct Nvfp4Operands {
+  Nvfp4Scale a, b;
+  std::optional<u32> hadamard_signs = {};  ///< if set, both operands are first transformed by ops::random_hadamard()
+};
+using GemmScales = std::variant<Fp8Operands, Nvfp4Operands>;
+
+/// Columns of the gradient of a layer's output, by which random numbers are keyed.
+struct OutputColumns {
+  std::string weight;           ///< name of the weight
+  std::vector<ColumnRun> runs;  ///< rows of the global weight that are the columns of this rank
+};
+/// Returns the columns of a layer whose weight is this box; all axes except the last are rows.
+OutputColumns output_columns(const std::string& weight, const Box& box);
+
+/// Scales of the operands of a layer's GEMMs. Each function returns std::nullopt if the pass does not round operands.
 struct LinearScales {
-  std::optional<Fp8Scale> input, weight, gradient;
+  PassRecipes passes = PassRecipes::of(GemmRecipe::Bf16);
+  /// Largest magnitudes of the full tensors, fp32 [1]; undefined if no pass has scales of full tensors.
+  Tensor input = {}, weight = {}, gradient = {};
+  u64 seed = 0;                   ///< Fp8Recipe::seed
+  std::vector<i64> samples = {};  ///< samples of the microbatch, for stochastic rounding
+  PositionRanges positions = {};  ///< positions of the rows of the gradient
+
+  std::optional<GemmScales> forward() const;                            ///< of x and W
+  std::optional<GemmScales> dgrad(const OutputColumns& columns) const;  ///< of dy and W
+  std::optional<GemmScales> wgrad(const OutputColumns& columns) const;  ///< of dy and x
+
+ private:
+  Nvfp4Operands nvfp4_dgrad(const OutputColumns& columns) const;
+  Nvfp4Operands nvfp4_wgrad(const OutputColumns& columns) const;
+  StochasticRounding stochastic(const char* pass, const OutputColumns& columns) const;
 };
 
 class Fp8Scaling {
@@ -29,21 +66,24 @@ class Fp8Scaling {
   explicit Fp8Scaling(std::optional<Fp8Recipe> recipe) : recipe_(std::move(recipe)) {}
 
   /// Returns the scales of the input and the weight of a layer. Each of them may consist of several tensors or be
-  /// sharded over ranks. Saves 8 bytes for backward() under `owner`.
+  /// sharded over ranks. If a pass has scales of full tensors, saves 8 bytes for backward() under `owner`.
   LinearScales forward(const void* owner, const Tensor& input, const std::vector<Tensor>& weight,
                        MicrobatchContext& context) const;
-  /// Returns the scales of forward(), taken from the context, and of the output's gradient.
-  LinearScales backward(const void* owner, const std::vector<Tensor>& gradient, MicrobatchContext& context) const;
+  /// Returns the scales of forward(), taken from the context, and of the output's gradient, whose first row is row
+  /// `first_row` of the rank's positions.
+  LinearScales backward(const void* owner, const std::vector<Tensor>& gradient, MicrobatchContext& context,
+                        i64 first_row = 0) const;
 
  private:
+  bool needs_amax() const { return recipe_->passes.needs_amax(); }
   LinearScales scales(const Tensor& saved) const;
   void reduce_amax(Tensor& amax) const;
 
   std::optional<Fp8Recipe> recipe_;
 };
 
-/// Computes c = op(a) op(b) + beta c with ops::matmul(), or in fp8 if both operands have scales.
-void multiply_scaled(const Tensor& a, const std::optional<Fp8Scale>& a_scale, const Tensor& b,
-                     const std::optional<Fp8Scale>& b_scale, Tensor& c, const ops::MatmulOptions& options = {});
+/// Computes c = op(a) op(b) + beta c with ops::matmul() or, with scales, in low precision.
+void multiply_scaled(const Tensor& a, const Tensor& b, Tensor& c, const std::optional<GemmScales>& scales,
+                     const ops::MatmulOptions& options = {});
 
 }  // namespace mcpp

@@ -25,6 +25,7 @@ LinearSlice::LinearSlice(const std::string& name, Box weight_box, Box bias_box, 
   const Shape& global = weight.box.global;
   weight.matrices = options.matrices.empty() ? std::vector{slab(global, 0, 0, global[0])} : options.matrices;
   weight.head_rows = options.head_rows;
+  columns_ = output_columns(weight.name, weight.box);
   if (options.bias) bias = std::make_unique<Param>(name + ".bias", std::move(bias_box), Init::Zeros);
 }
 
@@ -32,7 +33,7 @@ Tensor LinearSlice::multiply(const Tensor& x, const LinearScales& scales) const 
   const Tensor w = weight.value.as_matrix();
   Tensor y = Tensor::like(x, with_last(x, w.dim(0)));
   Tensor y_matrix = y.as_matrix();
-  multiply_scaled(x.as_matrix(), scales.input, w, scales.weight, y_matrix, {.transpose_b = true});
+  multiply_scaled(x.as_matrix(), w, y_matrix, scales.forward(), {.transpose_b = true});
   return y;
 }
 
@@ -62,20 +63,19 @@ Tensor LinearSlice::input_gradient(const Tensor& dy, const LinearScales& scales)
   const Tensor w = weight.value.as_matrix();
   Tensor dx = Tensor::like(dy, with_last(dy, w.dim(1)));
   Tensor dx_matrix = dx.as_matrix();
-  multiply_scaled(dy.as_matrix(), scales.gradient, w, scales.weight, dx_matrix);
+  multiply_scaled(dy.as_matrix(), w, dx_matrix, scales.dgrad(columns_));
   return dx;
 }
 
 void LinearSlice::add_input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const {
   Tensor dx_matrix = dx.as_matrix();
-  multiply_scaled(dy.as_matrix(), scales.gradient, weight.value.as_matrix(), scales.weight, dx_matrix, {.beta = 1});
+  multiply_scaled(dy.as_matrix(), weight.value.as_matrix(), dx_matrix, scales.dgrad(columns_), {.beta = 1});
 }
 
 void LinearSlice::weight_gradient(const Tensor& dy, const Tensor& x, const LinearScales& scales) {
   weight.add_grad([&](const Tensor& sum, float beta) {
     Tensor dw = sum.as_matrix();
-    multiply_scaled(dy.as_matrix(), scales.gradient, x.as_matrix(), scales.input, dw,
-                    {.transpose_a = true, .beta = beta});
+    multiply_scaled(dy.as_matrix(), x.as_matrix(), dw, scales.wgrad(columns_), {.transpose_a = true, .beta = beta});
   });
   if (bias) bias->add_grad([&](Tensor& db, float beta) { ops::column_sum(dy.as_matrix(), db, beta); });
 }

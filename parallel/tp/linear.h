@@ -27,7 +27,7 @@ struct LinearOptions {
 };
 
 /// Slice of a weight [.., out, in] and of its bias on one rank, and the local GEMMs with them: in the model's dtype, or
-/// in fp8 with scales.
+/// in low precision with scales.
 class LinearSlice {
  public:
   LinearSlice(const std::string& name, Box weight, Box bias, const LinearOptions& options);
@@ -45,6 +45,9 @@ class LinearSlice {
 
   Param weight;
   std::unique_ptr<Param> bias;  ///< nullptr if disabled
+
+ private:
+  OutputColumns columns_;
 };
 
 /// Column-parallel linear layer: y = x W^T + b with W sharded along `split_axis` of its output axes. forward: x [s, b,

@@ -4,7 +4,8 @@ namespace mcpp {
 
 ReplicatedLinear::ReplicatedLinear(const std::string& name, i64 in, i64 out, Communicator& tp,
                                    const LinearOptions& options)
-    : placement_(TensorParallelRegion(tp, options.sequence_parallel).outer_placement()),
+    : tp_(tp),
+      placement_(TensorParallelRegion(tp, options.sequence_parallel).outer_placement()),
       fp8_(options.fp8),
       slice_(name, slab({out, in}, 0, 0, out), slab({out}, 0, 0, out), options) {
   slice_.visit([&](Param& param) { param.placement.tp = {gradient_spread(placement_)}; });
@@ -16,7 +17,8 @@ Tensor ReplicatedLinear::forward(const Tensor& x, MicrobatchContext& context) {
 }
 
 Tensor ReplicatedLinear::backward(const Tensor& dy, MicrobatchContext& context) {
-  const LinearScales scales = fp8_.backward(this, {dy}, context);
+  const i64 first_row = placement_ == ActivationPlacement::SequenceSharded ? tp_.rank() * dy.dim(0) : 0;
+  const LinearScales scales = fp8_.backward(this, {dy}, context, first_row);
   const Tensor x = context.take(this);
   Tensor dx = slice_.input_gradient(dy, scales);
   context.run_or_delay_wgrad([this, dy, x, scales] { slice_.weight_gradient(dy, x, scales); });

@@ -18,6 +18,7 @@ class ReplicatedLinear final : public Module {
   void visit(const ParamVisitor& f) override { slice_.visit(f); }
 
  private:
+  Communicator& tp_;
   ActivationPlacement placement_;
   Fp8Scaling fp8_;
   LinearSlice slice_;

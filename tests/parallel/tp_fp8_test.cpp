@@ -3,6 +3,8 @@
 // own would change its values.
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "comm/local.h"
 #include "parallel/tp/linear.h"
 #include "parallel/tp/mappings.h"
@@ -14,7 +16,10 @@ namespace {
 
 using test::Numbers;
 
-constexpr i64 kSeq = 8, kBatch = 4, kIn = 32, kOut = 48, kRows = kSeq * kBatch;
+constexpr i64 kSeq = 16, kBatch = 4, kRows = kSeq * kBatch;
+/// Samples of the microbatch, which key stochastic rounding.
+const std::vector<i64> kSamples{3, 9, 1, 4};
+constexpr u64 kSeed = 11;
 /// Small relative to the rest: the values are then in the subnormal range, which has fewer bits.
 constexpr double kSmall = 0x1p-13;
 
@@ -30,7 +35,8 @@ Numbers uneven(i64 rows, i64 columns, bool by_rows, u64 seed) {
 
 struct Case {
   bool is_row_parallel, sequence_parallel, delay_wgrad_compute;
-  Fp8Format gradients;
+  PassRecipes recipe;
+  i64 in = 64, out = 96;
 };
 
 /// Inputs of the layers. Ranks hold parts of different magnitude of what the layers shard.
@@ -38,9 +44,9 @@ struct Data {
   Numbers x, w, dy;  // [rows, in], [out, in], [rows, out]
 
   explicit Data(const Case& c)
-      : x(uneven(kRows, kIn, !c.is_row_parallel && c.sequence_parallel, 1)),
-        w(uneven(kOut, kIn, !c.is_row_parallel, 2)),
-        dy(uneven(kRows, kOut, c.is_row_parallel && c.sequence_parallel, 3)) {}
+      : x(uneven(kRows, c.in, !c.is_row_parallel && c.sequence_parallel, 1)),
+        w(uneven(c.out, c.in, !c.is_row_parallel, 2)),
+        dy(uneven(kRows, c.out, c.is_row_parallel && c.sequence_parallel, 3)) {}
 };
 
 /// op(a) op(b), and the sum of the magnitudes of the products.
@@ -75,9 +81,9 @@ void expect_part(const Tensor& actual, const Truth& truth, const Box& box, doubl
 std::unique_ptr<Module> make_layer(const Case& c, Communicator& tp) {
   const LinearOptions options{.bias = false,
                               .sequence_parallel = c.sequence_parallel,
-                              .fp8 = Fp8Recipe{.gradients = c.gradients, .holders = {&tp}}};
-  if (c.is_row_parallel) return std::make_unique<RowParallelLinear>("row", kIn, kOut, tp, options);
-  return std::make_unique<ColumnParallelLinear>("column", kIn, Shape{kOut}, 0, tp, options);
+                              .fp8 = Fp8Recipe{.passes = c.recipe, .holders = {&tp}, .seed = kSeed}};
+  if (c.is_row_parallel) return std::make_unique<RowParallelLinear>("row", c.in, c.out, tp, options);
+  return std::make_unique<ColumnParallelLinear>("column", c.in, Shape{c.out}, 0, tp, options);
 }
 
 /// Returns the part of [s, b, columns] that a rank has: all of it, or a shard of the sequence or of the columns.
@@ -86,21 +92,83 @@ Box part_box(i64 columns, int axis, Communicator& tp) {
   return axis < 0 ? slab(whole, 0, 0, kSeq) : split_box(whole, axis, tp);
 }
 
+/// Returns an operand of a GEMM as the recipe rounds the unsharded matrix.
+Numbers rounded(const Numbers& x, i64 columns, GemmRecipe recipe, Fp8Format format, const BlockShape& block) {
+  if (recipe == GemmRecipe::Bf16 || recipe == GemmRecipe::Nvfp4) return x;  // NVFP4: Reference::set_nvfp4()
+  if (recipe == GemmRecipe::Tensorwise) return test::in_fp8(x, format, test::largest_magnitude(x));
+  return test::in_fp8_blocks(x, columns, format, block);
+}
+
+/// Returns a matrix that ops::round_to_nvfp4() rounds, times the scale of the matrix.
+Numbers in_nvfp4(const Numbers& x, i64 columns, const Nvfp4Scale& scale, const std::optional<u32>& signs) {
+  CpuDevice device;
+  const Shape shape{static_cast<i64>(x.size()) / columns, columns};
+  Tensor from = test::tensor_of(x, shape, DType::BF16, device), y = test::garbage(shape, DType::BF16, device);
+  if (signs) {
+    ops::random_hadamard(from, *signs, y);
+    std::swap(from, y);
+  }
+  ops::round_to_nvfp4(from, scale, y);
+  Numbers values = test::to_doubles(y);
+  for (double& value : values) value *= nvfp4_matrix_scale(*scale.amax.data<float>(), scale.headroom);
+  return values;
+}
+
+/// Results of the three passes of the unsharded layer.
+struct Reference {
+  Truth y, dx, dw;
+
+  /// Replaces the passes in NVFP4 by those with operands that are rounded as unsharded matrices.
+  void set_nvfp4(const Case& c, const Data& data, const std::string& weight) {
+    CpuDevice device;
+    const auto amax = [&](const Numbers& x) {
+      return test::tensor_of({test::largest_magnitude(x)}, {1}, DType::F32, device);
+    };
+    LinearScales scales{.passes = c.recipe, .input = amax(data.x), .weight = amax(data.w), .gradient = amax(data.dy)};
+    scales.seed = kSeed, scales.samples = kSamples;
+    const OutputColumns columns{weight, {{0, 0, c.out}}};
+    if (c.recipe.forward == GemmRecipe::Nvfp4) {
+      const auto forward = std::get<Nvfp4Operands>(*scales.forward());
+      y = product(in_nvfp4(data.x, c.in, forward.a, {}), c.in, 1, in_nvfp4(data.w, c.in, forward.b, {}), c.in, 1, kRows,
+                  c.out, c.in);
+    }
+    if (c.recipe.dgrad == GemmRecipe::Nvfp4) {
+      const auto dgrad = std::get<Nvfp4Operands>(*scales.dgrad(columns));
+      dx = product(in_nvfp4(data.dy, c.out, dgrad.a, {}), c.out, 1, in_nvfp4(data.w, c.in, dgrad.b, {}), 1, c.in, kRows,
+                   c.in, c.out);
+    }
+    if (c.recipe.wgrad == GemmRecipe::Nvfp4) {
+      const auto wgrad = std::get<Nvfp4Operands>(*scales.wgrad(columns));
+      ASSERT_TRUE(wgrad.hadamard_signs);
+      dw = product(in_nvfp4(data.dy, c.out, wgrad.a, wgrad.hadamard_signs), 1, c.out,
+                   in_nvfp4(data.x, c.in, wgrad.b, wgrad.hadamard_signs), 1, c.in, c.out, c.in, kRows);
+    }
+  }
+
+  Reference(const Case& c, const Data& data) {
+    const auto [forward, dgrad, wgrad, gradients] = c.recipe;
+    constexpr auto kRowwise = Contraction::Columns, kColumnwise = Contraction::Rows;
+    constexpr Fp8Format kE4m3 = Fp8Format::E4M3;
+    y = product(rounded(data.x, c.in, forward, kE4m3, activation_blocks(forward, kRowwise)), c.in, 1,
+                rounded(data.w, c.in, forward, kE4m3, weight_blocks(forward, kRowwise)), c.in, 1, kRows, c.out, c.in);
+    dx = product(rounded(data.dy, c.out, dgrad, gradients, activation_blocks(dgrad, kRowwise)), c.out, 1,
+                 rounded(data.w, c.in, dgrad, kE4m3, weight_blocks(dgrad, kColumnwise)), 1, c.in, kRows, c.in, c.out);
+    dw = product(rounded(data.dy, c.out, wgrad, gradients, activation_blocks(wgrad, kColumnwise)), 1, c.out,
+                 rounded(data.x, c.in, wgrad, kE4m3, activation_blocks(wgrad, kColumnwise)), 1, c.in, c.out, c.in,
+                 kRows);
+  }
+};
+
 void expect_reference(const Case& c, int ranks) {
   const Data data(c);
-  const auto rounded = [&](const Numbers& x, Fp8Format format) {
-    return test::in_fp8(x, format, test::largest_magnitude(x));
-  };
-  const Numbers x = rounded(data.x, Fp8Format::E4M3), w = rounded(data.w, Fp8Format::E4M3),
-                dy = rounded(data.dy, c.gradients);
-  const Truth y = product(x, kIn, 1, w, kIn, 1, kRows, kOut, kIn);
-  const Truth dx = product(dy, kOut, 1, w, 1, kIn, kRows, kIn, kOut);
-  const Truth dw = product(dy, 1, kOut, x, 1, kIn, kOut, kIn, kRows);
+  Reference reference(c, data);
+  reference.set_nvfp4(c, data, c.is_row_parallel ? "row.weight" : "column.weight");
+  const auto& [y, dx, dw] = reference;
   const int outside = c.sequence_parallel ? 0 : -1;
   run_local_ranks(ranks, [&](Communicator& tp, int) {
     CpuDevice device;
-    const Box x_box = part_box(kIn, c.is_row_parallel ? 2 : outside, tp),
-              y_box = part_box(kOut, c.is_row_parallel ? outside : 2, tp);
+    const Box x_box = part_box(c.in, c.is_row_parallel ? 2 : outside, tp),
+              y_box = part_box(c.out, c.is_row_parallel ? outside : 2, tp);
     const auto layer = make_layer(c, tp);
     Param* weight = nullptr;
     layer->visit([&](Param& param) {
@@ -113,16 +181,31 @@ void expect_reference(const Case& c, int ranks) {
     };
     MicrobatchContext context;
     context.delay_wgrad_compute = c.delay_wgrad_compute;
+    context.samples = kSamples;
     // bf16 rounds the result, and before it the parts of a sum over ranks. Gradients of weights are in fp32.
     constexpr double kOnce = 0x1p-8, kTwice = 2 * kOnce;
     expect_part(layer->forward(part(data.x, x_box), context), y, y_box, c.is_row_parallel ? kTwice : kOnce, "y");
-    EXPECT_LE(context.saved_tensors.bytes(), (kRows * kIn * 2) + 8) << "the input and two values";
+    const i64 values = c.recipe.needs_amax() ? 8 : 0;
+    EXPECT_EQ(context.saved_tensors.bytes(), (numel(x_box.shape) * 2) + values) << "the input, and scales of tensors";
     expect_part(layer->backward(part(data.dy, y_box), context), dx, x_box, c.is_row_parallel ? kOnce : kTwice, "dx");
     context.run_delayed_wgrads();
     EXPECT_TRUE(context.saved_tensors.empty());
     expect_part(weight->main_grad, dw, weight->box, 1e-6, "dw");
   });
 }
+
+constexpr GemmRecipe kBf16 = GemmRecipe::Bf16, kTensorwise = GemmRecipe::Tensorwise, kBlockwise = GemmRecipe::Blockwise,
+                     kMxfp8 = GemmRecipe::Mxfp8, kNvfp4 = GemmRecipe::Nvfp4;
+const PassRecipes kRecipes[]{PassRecipes::of(kTensorwise),
+                             PassRecipes::of(kTensorwise, Fp8Format::E5M2),
+                             PassRecipes::of(kBlockwise),
+                             PassRecipes::of(kMxfp8),
+                             PassRecipes::of(kMxfp8, Fp8Format::E5M2),
+                             {kMxfp8, kBlockwise, kBf16, Fp8Format::E5M2},
+                             {kBf16, kMxfp8, kTensorwise, Fp8Format::E4M3},
+                             {kTensorwise, kBf16, kMxfp8, Fp8Format::E4M3},
+                             PassRecipes::of(kNvfp4),
+                             {kNvfp4, kMxfp8, kNvfp4, Fp8Format::E5M2}};
 
 class Fp8LinearTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Fp8LinearTest, testing::Values(1, 2, 4));
@@ -131,25 +214,50 @@ TEST_P(Fp8LinearTest, MatchesReferenceRoundedAsUnshardedTensors) {
   for (const bool is_row_parallel : {false, true})
     for (const bool sequence_parallel : {false, true})
       for (const bool defers : {false, true})
-        for (const Fp8Format gradients : {Fp8Format::E4M3, Fp8Format::E5M2}) {
+        for (const PassRecipes& recipe : kRecipes) {
           SCOPED_TRACE(str(is_row_parallel ? "row" : "column", sequence_parallel ? " sequence" : "",
-                           defers ? " deferred" : "", gradients == Fp8Format::E5M2 ? " hybrid" : " e4m3"));
-          expect_reference({is_row_parallel, sequence_parallel, defers, gradients}, GetParam());
+                           defers ? " deferred" : "", " ", enum_name(recipe.forward), " ", enum_name(recipe.dgrad), " ",
+                           enum_name(recipe.wgrad), " ", enum_name(recipe.gradients)));
+          Case c{is_row_parallel, sequence_parallel, defers, recipe};
+          // Blocks lie within the shard of a rank.
+          i64& sharded = is_row_parallel ? c.in : c.out;
+          if (recipe.uses(GemmRecipe::Mxfp8) || recipe.uses(GemmRecipe::Nvfp4)) sharded = 32 * GetParam();
+          if (recipe.uses(GemmRecipe::Blockwise)) sharded = 128 * GetParam();
+          expect_reference(c, GetParam());
           if (HasFailure()) return;
         }
 }
 
+/// Columns of a shard keep their places in the unsharded layer, wherever its weight is sharded.
+TEST(OutputColumnsTest, AreRowsOfGlobalWeight) {
+  const Box boxes[]{{{6, 4}, {0, 0}, {6, 4}},          {{6, 4}, {3, 0}, {3, 4}},
+                    {{2, 8, 4}, {0, 2, 0}, {2, 2, 4}}, {{4, 6, 5}, {2, 0, 0}, {2, 6, 5}},
+                    {{4, 6, 5}, {1, 2, 0}, {1, 4, 5}}, {{3, 4, 6, 2}, {1, 0, 3, 0}, {2, 4, 2, 2}},
+                    {{6, 4}, {0, 2}, {6, 2}}};
+  for (const Box& box : boxes) {
+    const OutputColumns columns = output_columns("w", box);
+    Box rows = box;  // without the last axis
+    rows.global.pop_back(), rows.offset.pop_back(), rows.shape.pop_back();
+    i64 row = 0;
+    for (const ColumnRun& run : columns.runs) {
+      EXPECT_EQ(run.first, row);
+      for (i64 i = 0; i < run.count; ++i) EXPECT_EQ(run.global + i, test::global_index(rows, row++));
+    }
+    EXPECT_EQ(row, numel(rows.shape));
+  }
+}
+
 TEST(LinearWithoutFp8Test, ComputesInModelType) {
-  const Case c{false, false, false, Fp8Format::E4M3};
+  const Case c{false, false, false, PassRecipes::of(kBf16)};
   const Data data(c);
   CpuDevice device;
   const auto self = make_self_communicator();
-  ColumnParallelLinear layer("column", kIn, {kOut}, 0, *self, {.bias = false});
+  ColumnParallelLinear layer("column", c.in, {c.out}, 0, *self, {.bias = false});
   layer.visit([&](Param& param) { param.value = test::tensor_of(data.w, param.box.shape, DType::BF16, device); });
-  const Tensor x = test::tensor_of(data.x, {kSeq, kBatch, kIn}, DType::BF16, device);
+  const Tensor x = test::tensor_of(data.x, {kSeq, kBatch, c.in}, DType::BF16, device);
   MicrobatchContext context;
-  const Truth y = product(data.x, kIn, 1, data.w, kIn, 1, kRows, kOut, kIn);
-  expect_part(layer.forward(x, context), y, slab({kSeq, kBatch, kOut}, 0, 0, kSeq), 0x1p-8, "y");
+  const Truth y = product(data.x, c.in, 1, data.w, c.in, 1, kRows, c.out, c.in);
+  expect_part(layer.forward(x, context), y, slab({kSeq, kBatch, c.out}, 0, 0, kSeq), 0x1p-8, "y");
   EXPECT_EQ(context.saved_tensors.bytes(), x.bytes());
 }
 

@@ -32,7 +32,26 @@ void recompute_conflicts(const TrainingConfig& t, std::vector<std::string>& erro
   }
 }
 
+void low_precision_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
+  if (!t.low_precision.empty() && t.precision != Precision::Bf16)
+    errors.push_back("training.low_precision: needs training.precision \"bf16\", which all other operations use");
+  for (std::size_t i = 0; i < t.low_precision.size(); ++i) {
+    const LowPrecisionConfig& table = t.low_precision[i];
+    const auto add = [&](const char* text) {
+      errors.push_back(str("training.low_precision: table ", i + 1, ": ", text));
+    };
+    if (std::ranges::count(table.modules.values(), "") > 0)
+      add("modules: is missing; set it to names of linear layers such as \"decoder.layers.*.mlp.*\"");
+    const PassRecipes passes = table.passes();
+    const auto is_fp8 = [](GemmRecipe recipe) { return recipe != GemmRecipe::Bf16 && recipe != GemmRecipe::Nvfp4; };
+    if (!is_fp8(passes.dgrad) && !is_fp8(passes.wgrad) && table.gradients != Fp8Format::E4M3)
+      add("gradients: only read when dgrad or wgrad has a recipe of fp8");
+  }
+}
+
 void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
+  if (t.fp8 == Fp8::None && t.fp8_recipe != Fp8RecipeName::Tensorwise)
+    errors.push_back("training.fp8_recipe: only read when fp8 is \"e4m3\" or \"hybrid\"");
   if (t.fp8 != Fp8::None && t.precision != Precision::Bf16)
     errors.push_back("training.fp8: needs training.precision \"bf16\", which all other operations use");
   if (t.fp8 == Fp8::None && t.first_last_layers_bf16)
@@ -65,6 +84,13 @@ void add_receiver_conflicts(const LoggingConfig& l, std::vector<std::string>& er
 
 }  // namespace
 
+PassRecipes LowPrecisionConfig::passes() const {
+  const auto of_pass = [this](PassRecipeName pass) {
+    return pass == PassRecipeName::Same ? recipe : static_cast<GemmRecipe>(static_cast<int>(pass) - 1);
+  };
+  return {.forward = recipe, .dgrad = of_pass(dgrad), .wgrad = of_pass(wgrad), .gradients = gradients};
+}
+
 std::vector<std::string> TrainingConfig::conflicts() const {
   std::vector<std::string> errors;
   if (train_iters == 0 && train_samples == 0) {
@@ -85,6 +111,7 @@ std::vector<std::string> TrainingConfig::conflicts() const {
   }
   recompute_conflicts(*this, errors);
   fp8_conflicts(*this, errors);
+  low_precision_conflicts(*this, errors);
   return errors;
 }
 

@@ -10,12 +10,15 @@
 #include "base/io/offload_tier.h"
 #include "parallel/layout.h"
 #include "tensor/dtype.h"
+#include "tensor/ops/low_precision/recipe.h"
 
 namespace mcpp {
 
 enum class Precision { Fp32, Bf16, Fp16 };
 enum class Fp8 { None, E4m3, Hybrid };
-enum class Fp8RecipeName { Tensorwise };
+enum class Fp8RecipeName { Tensorwise, Blockwise, Mxfp8 };
+/// Recipe of one pass in a table of low_precision; Same: the table's recipe.
+enum class PassRecipeName { Same, Bf16, Tensorwise, Blockwise, Mxfp8, Nvfp4 };
 enum class RecomputeMethod { Uniform, Block, Sqrt };
 enum class NanPolicy { Skip, Stop, Rollback };
 enum class SpikePolicy { Off, Warn, Skip, Rollback };
@@ -30,7 +33,11 @@ struct EnumNames<Fp8> {
 };
 template <>
 struct EnumNames<Fp8RecipeName> {
-  static constexpr std::array<std::string_view, 1> value{"tensorwise"};
+  static constexpr std::array<std::string_view, 3> value{"tensorwise", "blockwise", "mxfp8"};
+};
+template <>
+struct EnumNames<PassRecipeName> {
+  static constexpr std::array<std::string_view, 6> value{"same", "bf16", "tensorwise", "blockwise", "mxfp8", "nvfp4"};
 };
 template <>
 struct EnumNames<RecomputeMethod> {
@@ -56,6 +63,29 @@ constexpr Precision precision_of(DType type) {
 /// Allowed values of recompute_modules: parts of a layer whose activations are cheap to recompute.
 inline constexpr std::array<std::string_view, 4> kRecomputeModules{"core_attn", "layernorm", "mlp_act", "moe_act"};
 
+/// Precision of the linear layers whose names match (training.low_precision).
+struct LowPrecisionConfig {
+  OneOrList<std::string> modules;
+  GemmRecipe recipe = GemmRecipe::Bf16;
+  PassRecipeName dgrad = PassRecipeName::Same;
+  PassRecipeName wgrad = PassRecipeName::Same;
+  Fp8Format gradients = Fp8Format::E4M3;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("modules", self.modules,
+          "names of linear layers, such as \"decoder.layers.*.mlp.*\"; * stands for any characters, ? for one");
+    visit("recipe", self.recipe, "rounding of the operands of GEMMs; bf16: none");
+    visit("dgrad", self.dgrad, "recipe of the gradients of inputs; same: recipe");
+    visit("wgrad", self.wgrad, "recipe of the gradients of weights; same: recipe");
+    visit("gradients", self.gradients, "format of the gradients of outputs in fp8");
+  }
+
+  /// Returns the recipes of the three passes.
+  PassRecipes passes() const;
+  bool operator==(const LowPrecisionConfig&) const = default;
+};
+
 struct TrainingConfig {
   i64 seed = 1234;
   i64 micro_batch_size = 1;
@@ -69,6 +99,7 @@ struct TrainingConfig {
   bool first_last_layers_bf16 = false;
   i64 num_layers_at_start_in_bf16 = 1;
   i64 num_layers_at_end_in_bf16 = 1;
+  std::vector<LowPrecisionConfig> low_precision = {};
   RecomputeGranularity recompute_granularity = RecomputeGranularity::None;
   RecomputeMethod recompute_method = RecomputeMethod::Uniform;
   i64 recompute_num_layers = 0;
@@ -117,6 +148,8 @@ struct TrainingConfig {
           "save and stop after the process has run for this many minutes; 0 = never", at_least(0));
   }
 
+  /// Returns true if any linear layer may compute in low precision.
+  bool has_low_precision() const { return fp8 != Fp8::None || !low_precision.empty(); }
   /// Returns every violated rule between fields, as "training.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 
@@ -128,12 +161,17 @@ struct TrainingConfig {
           "with bf16: GEMMs of linear layers in fp8. e4m3: all operands in E4M3; hybrid: output gradients in "
           "E5M2. A GPU needs compute capability 8.9; a CPU emulates it, slower than bf16");
     visit("fp8_recipe", self.fp8_recipe,
-          "how scales are computed; tensorwise: one per tensor, from its current largest absolute value");
+          "which elements share a scale, which follows from their largest absolute value; tensorwise: a tensor; "
+          "blockwise: 128 elements of activations and gradients along the contraction, and 128 x 128 of weights; "
+          "mxfp8: 32 elements along the contraction. Blocks need a CPU");
     visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: keep the first and last layers in bf16");
     visit("num_layers_at_start_in_bf16", self.num_layers_at_start_in_bf16,
           "with first_last_layers_bf16: number of first layers in bf16", at_least(0));
     visit("num_layers_at_end_in_bf16", self.num_layers_at_end_in_bf16,
           "with first_last_layers_bf16: number of last layers in bf16", at_least(0));
+    visit("low_precision", self.low_precision,
+          "linear layers with their own recipe, as [[training.low_precision]] tables with the keys modules, recipe, "
+          "dgrad, wgrad and gradients; a layer takes the first table that matches its name");
   }
 
   template <class Self, class Visitor>

@@ -67,6 +67,46 @@ void for_each_expert(const Tensor& x, std::span<const i64> rows, F&& f) {
   }
 }
 
+/// Returns x rounded to blocks, in memory for kernels.
+Tensor rounded(const Tensor& x, const Fp8Scale& scale) {
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), MemoryClass::Workspace);
+  ops::round_to_fp8(x, scale, y);
+  return y;
+}
+
+/// Returns the weights [experts, out, in], each rounded to blocks.
+Tensor rounded_matrices(const Tensor& weights, const Fp8Scale& scale) {
+  Tensor y = Tensor::empty(weights.shape(), weights.dtype(), weights.device(), MemoryClass::Workspace);
+  const i64 elements = weights.dim(1) * weights.dim(2);
+  const auto matrix = [&](const Tensor& of, i64 expert) {
+    return of.flat(expert * elements, elements).view({weights.dim(1), weights.dim(2)});
+  };
+  for (i64 expert = 0; expert < weights.dim(0); ++expert) {
+    Tensor to = matrix(y, expert);
+    ops::round_to_fp8(matrix(weights, expert), scale, to);
+  }
+  return y;
+}
+
+/// Computes y = x W^T per expert for weights [experts, out, in].
+void multiply(const PassRecipes& recipe, const Tensor& x, const Tensor& weights, std::span<const i64> rows, Tensor& y) {
+  const GemmRecipe blocks = recipe.forward;
+  if (blocks == GemmRecipe::Bf16) return ops::grouped_matmul(x, weights, rows, y, /*transpose_weights=*/true);
+  const Tensor a = rounded(x, {.block = activation_blocks(blocks, Contraction::Columns)});
+  const Tensor b = rounded_matrices(weights, {.block = weight_blocks(blocks, Contraction::Columns)});
+  ops::grouped_matmul(a, b, rows, y, /*transpose_weights=*/true);
+}
+
+/// Computes dx = dy W per expert.
+void multiply_backward(const PassRecipes& recipe, const Tensor& dy, const Tensor& weights, std::span<const i64> rows,
+                       Tensor& dx) {
+  const GemmRecipe blocks = recipe.dgrad;
+  if (blocks == GemmRecipe::Bf16) return ops::grouped_matmul(dy, weights, rows, dx, /*transpose_weights=*/false);
+  const Tensor a = rounded(dy, {.format = recipe.gradients, .block = activation_blocks(blocks, Contraction::Columns)});
+  const Tensor b = rounded_matrices(weights, {.block = weight_blocks(blocks, Contraction::Rows)});
+  ops::grouped_matmul(a, b, rows, dx, /*transpose_weights=*/false);
+}
+
 void add_biases(const Param& bias, std::span<const i64> rows, Tensor& x) {
   for_each_expert(x, rows, [&](i64 expert, Tensor part) {
     if (part.numel() > 0) ops::add_bias(part, bias.value.flat(expert * x.dim(-1), x.dim(-1)));
@@ -90,8 +130,12 @@ void add_bias_gradients(Param& bias, const Tensor& dy, std::span<const i64> rows
 /// `shape` is the shape of the weight. A bias has all of its axes except the last.
 Experts::Linear Experts::make_linear(const std::string& name, const Shape& shape, std::size_t ffn_axis,
                                      double init_std) const {
+  const PassRecipes* recipe = context_.fp8.find(name);
   Linear result{.weight = Param(name + ".weight", shard_box(shape, ffn_axis, context_.experts), Init::Normal, init_std),
-                .bias = nullptr};
+                .bias = nullptr,
+                .recipe = recipe ? *recipe : PassRecipes::of(GemmRecipe::Bf16)};
+  MCPP_CHECK(!result.recipe.needs_amax() && result.recipe.wgrad == GemmRecipe::Bf16, name,
+             ": experts support fp8 with blocks, and bf16 weight gradients");
   result.weight.placement.grid = GridKind::Expert;
   result.weight.matrices = expert_matrices(shape);
   if (!context_.config.mlp_bias()) return result;
@@ -119,7 +163,7 @@ Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchCo
   microbatch.save(this, x);
   const Tensor fc1 = matrices(fc1_.weight.value);
   Tensor up = Tensor::like(x, {x.dim(0), fc1.dim(1)});
-  ops::grouped_matmul(x, fc1, rows, up, /*transpose_weights=*/true);
+  multiply(fc1_.recipe, x, fc1, rows, up);
   if (fc1_.bias) add_biases(*fc1_.bias, rows, up);
   microbatch.save(this, up);
   const Tensor activated = activate(up);
@@ -129,7 +173,7 @@ Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchCo
                     [this](std::span<const Tensor> saved) { return activate(saved[0]); });
   microbatch.save(this, activated);
   Tensor y = Tensor::like(x);
-  ops::grouped_matmul(activated, fc2_.weight.value, rows, y, /*transpose_weights=*/true);
+  multiply(fc2_.recipe, activated, fc2_.weight.value, rows, y);
   if (fc2_.bias && context_.experts.tp_rank == 0) add_biases(*fc2_.bias, rows, y);
   return y;
 }
@@ -150,12 +194,12 @@ Tensor Experts::backward(const Tensor& dy, std::span<const i64> rows, Microbatch
   Tensor up = microbatch.take(this);
   const Tensor x = microbatch.take(this);
   Tensor d_activated = Tensor::like(activated);
-  ops::grouped_matmul(dy, fc2_.weight.value, rows, d_activated, /*transpose_weights=*/false);
+  multiply_backward(fc2_.recipe, dy, fc2_.weight.value, rows, d_activated);
   add_weight_gradient(fc2_, dy, activated, rows, microbatch);
   Tensor d_up = up;  // overwrites its input, which is no longer needed
   ops::activation_backward(activation_, d_activated, up, nullptr, d_up);
   Tensor dx = Tensor::like(x);
-  ops::grouped_matmul(d_up, matrices(fc1_.weight.value), rows, dx, /*transpose_weights=*/false);
+  multiply_backward(fc1_.recipe, d_up, matrices(fc1_.weight.value), rows, dx);
   add_weight_gradient(fc1_, d_up, x, rows, microbatch);
   return dx;
 }

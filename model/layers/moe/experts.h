@@ -20,6 +20,8 @@ namespace mcpp {
 /// - linear_fc2.weight [num_experts, h, ffn];
 /// - if MLPs have biases, linear_fc1.bias [num_experts, ffn] (gated: [num_experts, 2, ffn]) and linear_fc2.bias
 ///   [num_experts, h]. Of the ranks that share an expert's width, only the first adds the latter.
+/// A recipe with blocks rounds the operands of forward and of the input gradient. Weight gradients are in the model's
+/// dtype: their blocks of tokens would depend on which ranks exchange tokens.
 /// Saves x, the up projection [M, ffn] (gated: [M, 2 ffn]) including bias, and the output of the activation [M, ffn].
 class Experts {
  public:
@@ -35,6 +37,7 @@ class Experts {
   struct Linear {
     Param weight;
     std::unique_ptr<Param> bias;  // nullptr without bias
+    PassRecipes recipe;
   };
   Linear make_linear(const std::string& name, const Shape& shape, std::size_t ffn_axis, double init_std) const;
   Tensor activate(const Tensor& up) const;

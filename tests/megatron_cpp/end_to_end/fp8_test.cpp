@@ -14,7 +14,7 @@ class Fp8EndToEndTest : public EndToEndOnRanks {
 };
 
 TEST_F(Fp8EndToEndTest, TrainsInFp8AndEvaluatesInBf16) {
-  EXPECT_CONTAINS(run_ok(pretrain("run", fp8())), "linear maps of 2 layers in fp8 (hybrid), emulated");
+  EXPECT_CONTAINS(run_ok(pretrain("run", fp8())), "linear maps of 2 layers in fp8 (hybrid, tensorwise), emulated");
   train("bf16", in_precision("bf16"));
   const std::vector<double> found = losses("run", 12), plain = losses("bf16", 12);
   EXPECT_NE(found, plain);
@@ -58,6 +58,39 @@ TEST_F(Fp8EndToEndTest, RefusesToEnableFp8InExistingRun) {
   EXPECT_CONTAINS(refused.err, "training.fp8: \"none\" in the checkpoint, \"hybrid\" now");
   train("run", fp8({"--checkpoint.allow_changed_keys=training.fp8"}));
   losses("run", 12);
+}
+
+/// A run with several recipes stops on one rank, continues on two stages, and is bitwise identical to a run without
+/// interruption: random numbers of stochastic rounding depend on samples, not on ranks or starts.
+TEST_F(Fp8EndToEndTest, ResumesRecipesOfLayersBitwise) {
+  const Strings recipes{
+      "--training.precision=bf16", "--training.micro_batch_size=1",
+      R"(--training.low_precision=[{modules = "decoder.layers.0.*", recipe = "nvfp4"}, )"
+      R"({modules = "*.mlp.*", recipe = "mxfp8", gradients = "e5m2"}, {modules = "output_layer", recipe = "blockwise"}])"};
+  const std::string plan = run_ok(pretrain("whole", recipes));
+  EXPECT_CONTAINS(plan, "decoder.layers.0.*: 4 linear layers, nvfp4\n");
+  EXPECT_CONTAINS(plan, "*.mlp.*: 2 linear layers, mxfp8, gradients in e5m2\n");
+  train("run", plus(recipes, "--training.exit_interval=5"));
+  train_on(2, "run", plus(recipes, "--parallel.pipeline_model_parallel_size=2"));
+  EXPECT_EQ(losses("whole", 12), losses("run", 12));
+  expect_same_checkpoint("whole", "run");
+  const Outcome refused = run(pretrain("run", plus(in_precision("bf16"), "--training.micro_batch_size=1")));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_CONTAINS(refused.err, "training.low_precision: [{modules = \"decoder.layers.0.*\"");
+}
+
+TEST_F(Fp8EndToEndTest, RefusesRecipesThatFitNoLayerOrLayout) {
+  const auto message = [&](const std::string& table) {
+    const Outcome refused =
+        run_on(2, pretrain("run", {"--training.precision=bf16", "--parallel.tensor_model_parallel_size=2",
+                                   str("--training.low_precision=[", table, "]")}));
+    EXPECT_EQ(refused.code, 2) << refused.out;
+    return refused.err;
+  };
+  const std::string no_layer = message(R"({modules = "decoder.layers.*.mlp.linear_fc3", recipe = "mxfp8"})"),
+                    straddles = message(R"({modules = "*.linear_proj", recipe = "blockwise"})");
+  EXPECT_CONTAINS(no_layer, "no linear layer matches \"decoder.layers.*.mlp.linear_fc3\"; did you mean");
+  EXPECT_CONTAINS(straddles, "blocks must not straddle ranks");
 }
 
 }  // namespace

@@ -136,31 +136,62 @@ TEST_P(TensorParallelVolumeTest, MatchesFormulaWithSequenceParallelism) {
                });
 }
 
-/// In fp8, each of a layer's four linear maps reduces the amax of input and weight over the ranks that share a
-/// microbatch, and in backward that of the gradient: with tensor and context parallelism only.
+/// Messages of all ranks by group of ranks, in excess of those of a run in bf16.
+struct Excess {
+  std::map<std::string, i64> calls, bytes;  // calls of all_reduce, bytes of all operations
+};
+Excess excess_over_bf16(const RunTask& in_low_precision, const RunLayout& layout) {
+  Excess excess;
+  std::mutex mutex;
+  for (const bool is_bf16 : {true, false}) {
+    RunTask task = in_low_precision;
+    if (is_bf16) task.fp8 = Fp8::None, task.fp8_recipe = Fp8RecipeName::Tensorwise, task.low_precision.clear();
+    in_each_rank(task, layout, [&](LayoutRank&, const Meters& meters) {
+      const std::lock_guard lock(mutex);
+      for (const auto& [name, meter] : meters) {
+        excess.calls[name] += (is_bf16 ? -1 : 1) * meter[CommOp::AllReduce].calls;
+        excess.bytes[name] += (is_bf16 ? -1 : 1) * meter.total_bytes();
+      }
+    });
+  }
+  return excess;
+}
+
+const RunLayout kLowPrecisionLayouts[]{
+    {{.tp = 2}}, {{.tp = 2, .sequence_parallel = true}}, {{.tp = 2, .cp = 2}}, {{.pp = 2, .dp = 2}}};
+
+/// With one scale per tensor, each of a layer's four linear maps reduces the amax of input and weight over the ranks
+/// that share a microbatch, and in backward that of the gradient: with tensor and context parallelism only.
 TEST(Fp8VolumeTest, AddsFewBytesPerLinearLayer) {
-  for (const RunLayout& layout : {RunLayout{{.tp = 2}}, RunLayout{{.tp = 2, .sequence_parallel = true}},
-                                  RunLayout{{.tp = 2, .cp = 2}}, RunLayout{{.pp = 2, .dp = 2}}}) {
-    std::map<std::string, i64> calls, bytes;  // sums over all ranks, minus those of the bf16 run
-    std::mutex mutex;
-    for (const Fp8 fp8 : {Fp8::None, Fp8::Hybrid}) {
+  for (const RunLayout& layout : kLowPrecisionLayouts) {
+    for (const bool is_nvfp4 : {false, true}) {
+      if (is_nvfp4 && test::runs_on_gpus()) continue;
       RunTask task = task_of("llama", DType::BF16, layout.dp * kBatch);
-      task.fp8 = fp8;
-      in_each_rank(task, layout, [&](LayoutRank&, const Meters& meters) {
-        const std::lock_guard lock(mutex);
-        for (const auto& [name, meter] : meters) {
-          calls[name] += (fp8 == Fp8::None ? -1 : 1) * meter[CommOp::AllReduce].calls;
-          bytes[name] += (fp8 == Fp8::None ? -1 : 1) * meter.total_bytes();
-        }
-      });
+      if (is_nvfp4)
+        task.low_precision = {{.modules = OneOrList<std::string>("decoder.*"), .recipe = GemmRecipe::Nvfp4}};
+      else
+        task.fp8 = Fp8::Hybrid;
+      const Excess excess = excess_over_bf16(task, layout);
+      const i64 linear_maps = 4 * model_of("llama").num_layers, ranks = layout.ranks();
+      const i64 each = all_reduce(2 * 4, 2) + all_reduce(4, 2);
+      for (const auto& [name, more] : excess.calls) {
+        const bool agrees = (name == "tp" && layout.tp > 1) || (name == "cp_ring" && layout.cp > 1);
+        EXPECT_EQ(more, agrees ? 2 * linear_maps * ranks : 0) << name;
+        EXPECT_EQ(excess.bytes.at(name), agrees ? each * linear_maps * ranks : 0) << name;
+      }
     }
-    const i64 linear_maps = 4 * model_of("llama").num_layers, ranks = layout.ranks();
-    const i64 each = all_reduce(2 * 4, 2) + all_reduce(4, 2);
-    for (const auto& [name, more] : calls) {
-      const bool agrees = (name == "tp" && layout.tp > 1) || (name == "cp_ring" && layout.cp > 1);
-      EXPECT_EQ(more, agrees ? 2 * linear_maps * ranks : 0) << name;
-      EXPECT_EQ(bytes.at(name), agrees ? each * linear_maps * ranks : 0) << name;
-    }
+  }
+}
+
+/// Blocks lie within the shard of a rank.
+TEST(BlockVolumeTest, AddsNoMessages) {
+  if (test::runs_on_gpus()) GTEST_SKIP() << "blocks need a CPU";
+  for (const RunLayout& layout : kLowPrecisionLayouts) {
+    RunTask task = task_of("llama", DType::BF16, layout.dp * kBatch);
+    task.low_precision = {{.modules = OneOrList<std::string>("*"), .recipe = GemmRecipe::Mxfp8}};
+    const Excess excess = excess_over_bf16(task, layout);
+    for (const auto& [name, more] : excess.calls) EXPECT_EQ(more, 0) << name;
+    for (const auto& [name, more] : excess.bytes) EXPECT_EQ(more, 0) << name;
   }
 }
 

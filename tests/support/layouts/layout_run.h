@@ -46,6 +46,8 @@ struct RunTask {
   ModelConfig model;
   DType dtype = DType::F32;
   Fp8 fp8 = Fp8::None;
+  Fp8RecipeName fp8_recipe = Fp8RecipeName::Tensorwise;
+  std::vector<LowPrecisionConfig> low_precision = {};
   bool first_last_layers_bf16 = false;
   bool gelu_epilogue = false;
   OptimizerConfig optimizer;
@@ -92,6 +94,8 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   t.train_iters = task.steps;
   t.precision = precision_of(task.dtype);
   t.fp8 = task.fp8;
+  t.fp8_recipe = task.fp8_recipe;
+  t.low_precision = task.low_precision;
   config.device.gelu_epilogue = task.gelu_epilogue;
   t.first_last_layers_bf16 = task.first_last_layers_bf16;
   config = apply_layout(config, layout);

@@ -42,8 +42,9 @@ TEST(Fp8ConfigTest, IsOffByDefault) {
 TEST(Fp8ConfigTest, NamesAllowedValues) {
   EXPECT_EQ(error_of("precision = 'bf16'\nfp8 = 'e5m2'"),
             "run.toml:6:1: training.fp8: must be one of \"none\", \"e4m3\", \"hybrid\", not \"e5m2\"");
-  EXPECT_THAT(error_of("precision = 'bf16'\nfp8 = 'e4m3'\nfp8_recipe = 'delayed'"),
-              HasSubstr("training.fp8_recipe: must be one of \"tensorwise\", not \"delayed\""));
+  EXPECT_THAT(
+      error_of("precision = 'bf16'\nfp8 = 'e4m3'\nfp8_recipe = 'delayed'"),
+      HasSubstr("training.fp8_recipe: must be one of \"tensorwise\", \"blockwise\", \"mxfp8\", not \"delayed\""));
   EXPECT_THAT(error_of("precision = 'bf16'\nfp8_format = 'hybrid'"), HasSubstr("did you mean training.fp8?"));
 }
 
@@ -67,13 +68,13 @@ TEST(Fp8ConfigTest, KeepsLayersInBf16AtBothEnds) {
   config.model.num_layers = 6;
   EXPECT_EQ(fp8_layers(config).first, 0);
   EXPECT_EQ(fp8_layers(config).end, 6);
-  EXPECT_EQ(fp8_layers(config).gradients, Fp8Format::E5M2);
+  EXPECT_EQ(fp8_layers(config).recipe.gradients, Fp8Format::E5M2);
   config.training.fp8 = Fp8::E4m3;
   config.training.first_last_layers_bf16 = true;
   config.training.num_layers_at_end_in_bf16 = 3;
   EXPECT_EQ(fp8_layers(config).first, 1);
   EXPECT_EQ(fp8_layers(config).end, 3);
-  EXPECT_EQ(fp8_layers(config).gradients, Fp8Format::E4M3);
+  EXPECT_EQ(fp8_layers(config).recipe.gradients, Fp8Format::E4M3);
   EXPECT_THAT(config.conflicts(), IsEmpty());
   config.training.num_layers_at_end_in_bf16 = 5;
   EXPECT_THAT(config.conflicts(), Contains(HasSubstr("leave none of the 6 layers in fp8")));
@@ -126,7 +127,8 @@ TEST(Fp8ConfigTest, RefusesChangeOnResume) {
 
 TEST(Fp8ConfigTest, IsReportedInPlan) {
   Config config = config_in_fp8();
-  EXPECT_THAT(describe_run(config, 1), HasSubstr("bf16, linear maps of 12 layers in fp8 (hybrid), emulated"));
+  EXPECT_THAT(describe_run(config, 1),
+              HasSubstr("bf16, linear maps of 12 layers in fp8 (hybrid, tensorwise), emulated"));
   config.training.fp8 = Fp8::None;
   EXPECT_THAT(describe_run(config, 1), Not(HasSubstr("fp8")));
 }

@@ -159,6 +159,7 @@ std::string value_of(const Field& field) {
       {"optimizer.lr", "1e-3"},
       {"optimizer.min_loss_scale", "2"},
       {"optimizer.offload_segment_size", "1024"},
+      {"training.low_precision", "[{modules = \"*\", recipe = \"mxfp8\"}]"},
       {"optimizer.param_group", "[{match = \"*\", lr_mult = 0.5}]"},
       {"data.split", "9,1,0"},
       {"checkpoint.allow_changed_keys", "training.seed"},
