@@ -40,36 +40,6 @@ bool output_uses_own_embedding(const ModelConfig& c, const RankMemorySpec& share
                    c.untie_embeddings_and_output_weights ? &StageContents::has_final_norm : &StageContents::has_output);
 }
 
-ChunkParameters count_chunk(GPTModel& chunk, const RankMemorySpec& share, GridKind grid) {
-  std::vector<ParamMeta> params;
-  std::vector<i64> matrices;  // for each parameter, its elements in linear layers
-  ChunkParameters counts;
-  chunk.visit([&](const Param& param, int unit) {
-    if (param.placement.grid != grid) return;
-    matrices.push_back(param.matrices.empty() ? 0 : param.numel());
-    params.push_back({param.name, param.numel(), unit});
-    counts.all += param.numel();
-    counts.largest = std::max(counts.largest, param.numel());
-    counts.matrices += matrices.back();
-    if (unit == params.front().unit) counts.first += param.numel();
-    if (is_low_rank(param, share.layout.formats.power_sgd_rank))
-      counts.low_rank += param.numel() + param.box.shape.back() * share.layout.formats.power_sgd_rank;
-  });
-  const i64 shards = grid == GridKind::Dense ? share.shards() : share.expert_shards();
-  const i64 bucket_limit = bucket_close_threshold(share.layout.zero_stage, share.layout.bucket_size,
-                                                  share.layout.formats.has_quantized_comm());
-  const BufferPlan plan = plan_buffer(params, static_cast<int>(shards), bucket_limit);
-  for (const Bucket& bucket : plan.buckets) {
-    counts.buckets.push_back(bucket.size());
-    counts.units.push_back(bucket.first_unit);
-    const auto first = matrices.begin();
-    counts.matrices_of_buckets.push_back(std::accumulate(first + static_cast<std::ptrdiff_t>(bucket.first_param),
-                                                         first + static_cast<std::ptrdiff_t>(bucket.end_param),
-                                                         i64{0}));
-  }
-  return counts;
-}
-
 /// Number of different rotary tables.
 i64 rotary_tables(const BlockKinds& blocks) {
   std::set<RotaryKind> kinds;
@@ -110,15 +80,6 @@ void visit_rank_meta_model(const ModelConfig& config, const ActivationSetup& set
   std::vector<StageContents> stages;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk) stages.push_back(share.contents(chunk));
   for (const auto& chunk : make_chunks(context, stages)) f(*chunk);
-}
-
-RankParameters rank_parameters(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share) {
-  RankParameters counts;
-  visit_rank_meta_model(config, setup, share, [&](GPTModel& chunk) {
-    counts.dense.push_back(count_chunk(chunk, share, GridKind::Dense));
-    if (config.moe.num_experts > 0) counts.experts.push_back(count_chunk(chunk, share, GridKind::Expert));
-  });
-  return counts;
 }
 
 ActivationSetup activation_setup(const Layout& layout, DType dtype) {

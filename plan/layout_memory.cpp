@@ -62,7 +62,7 @@ const RankParameters& LayoutMemory::get_parameters(const Layout& l, const Activa
                           share.layout.zero_stage >= 2,
                           share.layout.formats.has_quantized_comm()};
   auto it = parameters_.find(key);
-  if (it == parameters_.end()) it = parameters_.emplace(key, rank_parameters(work_.model, setup, share)).first;
+  if (it == parameters_.end()) it = parameters_.emplace(key, rank_parameters(chunk_params_, setup, share)).first;
   return it->second;
 }
 

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "model/chunk_params.h"
 #include "model/peak_activations.h"
 #include "plan/cost/workload.h"
 #include "plan/hardware/hardware.h"
@@ -16,7 +17,7 @@ namespace mcpp {
 class LayoutMemory {
  public:
   explicit LayoutMemory(const Workload& work)
-      : work_(work), measurements_(std::make_shared<ModelMeasurements>(work.model)) {}
+      : work_(work), measurements_(std::make_shared<ModelMeasurements>(work.model)), chunk_params_(work.model) {}
 
   /// Returns the estimate for the pipeline rank that needs the most device memory: either the first rank, which has the
   /// most microbatches in flight, or the rank with the output layer.
@@ -47,6 +48,7 @@ class LayoutMemory {
 
   const Workload& work_;
   std::shared_ptr<ModelMeasurements> measurements_;
+  ChunkParams chunk_params_;
   std::map<PipelineKey, Pipeline> pipelines_;
   std::map<ParametersKey, RankParameters> parameters_;
 };
