@@ -1,5 +1,6 @@
 #include "megatron_cpp/step/training_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -8,6 +9,7 @@
 #include "optimizer/param_group.h"
 #include "parallel/pp/schedule.h"
 #include "parallel/pp/simulate.h"
+#include "parallel/reduce_scalar.h"
 #include "parallel/stages.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
@@ -280,6 +282,18 @@ StepOutcome TrainingState::outcome() {
           .is_aborted = false,
           .experts = routers_.layer_stats(),
           .logits = layer_logits_};
+}
+
+i64 TrainingState::count_targets(std::span<const MicroBatch> batches) const {
+  double count = 0;
+  if (std::ranges::any_of(chunks_, [](const Chunk& chunk) { return chunk.model->stage().has_output; })) {
+    for (const MicroBatch& batch : batches)
+      count +=
+          static_cast<double>(std::ranges::count_if(read_values<i32>(batch.targets), [](i32 t) { return t >= 0; }));
+  }
+  for (Communicator* group : {parallel_.dp_cp.get(), parallel_.pp.get()})
+    count = reduce_scalar(count, ReduceOp::Sum, *group, device_);
+  return static_cast<i64>(count);
 }
 
 StepOutcome TrainingState::train_step(std::span<const MicroBatch> batches, double lr, double weight_decay) {

@@ -110,6 +110,8 @@ class TrainingState {
   StepOutcome outcome();
   /// Returns true if the last backward() used an outdated loss scale. Identical on all ranks.
   bool needs_backward_rerun() const { return grad_scale_ != loss_scale_.factor(tokens_); }
+  /// Returns the number of targets in the global batch, as StepOutcome::tokens of a step on it. Collective.
+  i64 count_targets(std::span<const MicroBatch> batches) const;
   /// Calls backward(), update() and outcome().
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
   /// Returns the sum of losses and the number of targets of this rank, fp64 [2], followed by two such values for each

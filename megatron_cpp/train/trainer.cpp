@@ -161,12 +161,15 @@ void Trainer::train_step() {
 void Trainer::skip_iteration() {
   finish_step();
   if (is_aborted_) return;
-  run_.session.enter(Activity::Training, progress_.iteration + 1);
-  next_batches();
+  const i64 iteration = progress_.iteration + 1;
+  run_.session.enter(Activity::Training, iteration);
+  faults_.before_step(iteration);
+  const std::vector<MicroBatch> batches = next_batches();
   const i64 batch_size = batch_size_at(batch_sizes_, progress_.consumed_samples);
-  progress_.iteration += 1;
+  progress_.iteration = iteration;
   progress_.skipped_iterations += 1;
   progress_.consumed_samples += batch_size;
+  progress_.consumed_tokens += state_.count_targets(batches);
   log_event(RunEvent::Kind::Skip,
             str("iteration ", progress_.iteration, ": skipped (training.iterations_to_skip), with samples ",
                 progress_.consumed_samples - batch_size, " to ", progress_.consumed_samples - 1));
