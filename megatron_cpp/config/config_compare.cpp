@@ -142,6 +142,7 @@ ModelConfig architecture(ModelConfig model) {
   model.attention_dropout = defaults.attention_dropout;
   model.init_method_std = defaults.init_method_std;
   model.embedding_init_method_std = defaults.embedding_init_method_std;
+  model.depth_init = defaults.depth_init;
   model.output_z_loss_coeff = defaults.output_z_loss_coeff;
   model.mtp_loss_scaling_factor = defaults.mtp_loss_scaling_factor;
   model.moe.router_dtype = defaults.moe.router_dtype;

@@ -27,6 +27,13 @@ enum class ActivationFunction { Gelu, GeluErf, SwiGLU, SquaredReLU, GeGLU, Quick
 /// attention sink.
 enum class SoftmaxType : u8 { Vanilla, OffByOne, Learnable };
 
+/// Scaling of the initial values of projections that add to the residual stream.
+enum class DepthInit : u8 { Total, Layer, None };
+
+template <>
+struct EnumNames<DepthInit> {
+  static constexpr std::array<std::string_view, 3> value{"total", "layer", "none"};
+};
 template <>
 struct EnumNames<PositionEmbedding> {
   static constexpr std::array<std::string_view, 3> value{"learned_absolute", "rope", "none"};
@@ -104,6 +111,7 @@ struct ModelConfig {
   double attention_dropout = 0.1;
   double init_method_std = 0.02;
   double embedding_init_method_std = 0;
+  DepthInit depth_init = DepthInit::Total;
   double output_z_loss_coeff = 0;
   MupConfig mup = {};
   MoeConfig moe = {};
@@ -238,6 +246,9 @@ struct ModelConfig {
     visit("init_method_std", self.init_method_std, "standard deviation of initial weights", greater_than(0));
     visit("embedding_init_method_std", self.embedding_init_method_std,
           "standard deviation of initial embeddings, of words and positions; 0 = init_method_std", at_least(0));
+    visit("depth_init", self.depth_init,
+          "divisor of init_method_std for projections that add to the residual stream: total = square root of their "
+          "number in the model, layer = of their number up to their own layer, none = 1");
     visit(
         "output_z_loss_coeff", self.output_z_loss_coeff,
         "weight of the z-loss of the output, the mean over tokens of the square of log(sum(exp(logits))), which keeps "

@@ -23,8 +23,10 @@ std::vector<LayerGroup> layer_groups(const Recompute& recompute, i64 layers) {
   return groups;
 }
 
-double ModelContext::output_init_std() const {
-  return config.init_method_std / std::sqrt(static_cast<double>(count_branches(config)));
+double ModelContext::output_init_std(i64 layer) const {
+  if (config.depth_init == DepthInit::None) return config.init_method_std;
+  const i64 layers = config.depth_init == DepthInit::Layer ? std::min(layer + 1, config.num_layers) : config.num_layers;
+  return config.init_method_std / std::sqrt(static_cast<double>(count_branches(config) / config.num_layers * layers));
 }
 
 Positions ModelContext::positions(const Tensor& x, const MicrobatchContext& microbatch) const {

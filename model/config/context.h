@@ -75,9 +75,10 @@ struct ModelContext {
   ActivationStore* activations = nullptr;
   Profiler* profiler = nullptr;  ///< profiler of this rank; may be null
 
-  /// Returns the initial standard deviation of projections that add to the residual stream: init_method_std divided by
-  /// the square root of their number (GPT-2). There are two per layer unless hybrid_layer_pattern is set.
-  double output_init_std() const;
+  /// Returns the initial standard deviation of projections of a layer that add to the residual stream: init_method_std
+  /// divided by the square root of their number in the model (GPT-2), or as depth_init selects. There are two per layer
+  /// unless hybrid_layer_pattern is set. Layers of multi-token prediction count as the last layer.
+  double output_init_std(i64 layer) const;
   /// Pipeline rank with the final norm and multi-token prediction; with tied embeddings, also with the output layer. If
   /// it uses the word embeddings, they are one parameter on the first rank and this one.
   int final_norm_rank = 0;

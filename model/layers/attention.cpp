@@ -208,7 +208,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const Attention
       linear_proj_(name + ".linear_proj", spec.query_width(), context_.config.hidden_size, context_.tp,
                    {.bias = context_.config.attention_output_bias(),
                     .skip_bias_add = true,
-                    .init_std = context_.output_init_std(),
+                    .init_std = context_.output_init_std(layer),
                     .sequence_parallel = context_.sequence_parallel,
                     .fp8 = context_.fp8_recipe(name + ".linear_proj", layer)}) {
   if (spec.softmax == SoftmaxType::Learnable)

@@ -57,7 +57,7 @@ Mlp::Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i6
       linear_fc2_(name + ".linear_fc2", ffn, context_.config.hidden_size, context_.tp,
                   {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
-                   .init_std = context_.output_init_std(),
+                   .init_std = context_.output_init_std(layer),
                    .sequence_parallel = context_.sequence_parallel,
                    .fp8 = context_.fp8_recipe(name + ".linear_fc2", layer)}) {}
 

@@ -45,7 +45,7 @@ RecurrentMixer::RecurrentMixer(const std::string& name, i64 layer, const Recurre
       out_proj_(name + ".out_proj", spec.shape.heads() * spec.shape.value_dim, context_.config.hidden_size, context_.tp,
                 {.bias = false,
                  .skip_bias_add = true,
-                 .init_std = context_.output_init_std(),
+                 .init_std = context_.output_init_std(layer),
                  .sequence_parallel = context_.sequence_parallel,
                  .fp8 = context_.fp8_recipe(name + ".out_proj", layer)}) {
   if (!spec.is_mamba()) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <map>
+
 #include "tensor/transfer.h"
 #include "tests/support/errors.h"
 
@@ -60,6 +63,46 @@ TEST(MetaModelTest, HandlesHugeModels) {
   i64 matrices = 0;
   visit_meta_params(config, [&](const Param& param) { matrices += !param.matrices.empty(); });
   EXPECT_EQ(matrices, 4 * config.num_layers);
+}
+
+/// Returns the standard deviation of initial values by name.
+std::map<std::string, double> init_stds(const ModelConfig& config) {
+  std::map<std::string, double> result;
+  visit_meta_params(config, [&](const Param& param) { result[param.name] = param.init_std; });
+  return result;
+}
+
+TEST(MetaModelTest, DepthScalesInitialOutputProjections) {
+  ModelConfig config = config_of(true, false);
+  config.moe.num_experts = 2;
+  config.moe.layer_freq = std::vector<i64>{0, 1, 0};
+  config.mtp_num_layers = 1;
+  const auto expect = [&](DepthInit depth_init, const std::vector<double>& branches) {
+    config.depth_init = depth_init;
+    const std::map<std::string, double> stds = init_stds(config);
+    const auto expect_std = [&](const std::string& name, double count) {
+      EXPECT_DOUBLE_EQ(stds.at(name), config.init_method_std / std::sqrt(count))
+          << name << " " << enum_name(depth_init);
+    };
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      const std::string prefix = str("decoder.layers.", layer, ".");
+      expect_std(prefix + "self_attention.linear_proj.weight", branches[layer]);
+      expect_std(prefix + (layer == 1 ? "mlp.experts.linear_fc2.weight" : "mlp.linear_fc2.weight"), branches[layer]);
+      expect_std(prefix + "self_attention.linear_qkv.weight", 1);
+      expect_std(prefix + (layer == 1 ? "mlp.experts.linear_fc1.weight" : "mlp.linear_fc1.weight"), 1);
+    }
+    expect_std("mtp.layers.0.transformer_layer.mlp.linear_fc2.weight", branches.back());
+  };
+  expect(DepthInit::Total, {6, 6, 6});
+  expect(DepthInit::Layer, {2, 4, 6});
+  expect(DepthInit::None, {1, 1, 1});
+  // Layers with one branch each.
+  ModelConfig hybrid = config_of(true, false);
+  hybrid.num_layers = 4;
+  hybrid.hybrid_layer_pattern = "*-*-";
+  hybrid.depth_init = DepthInit::Layer;
+  EXPECT_DOUBLE_EQ(init_stds(hybrid).at("decoder.layers.2.self_attention.linear_proj.weight"),
+                   hybrid.init_method_std / std::sqrt(3));
 }
 
 // The byte counts of these models exceed 64 bits.

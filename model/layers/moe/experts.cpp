@@ -146,12 +146,12 @@ Experts::Linear Experts::make_linear(const std::string& name, const Shape& shape
   return result;
 }
 
-Experts::Experts(const std::string& name, const MoeSpec& spec, StoredRef<ModelContext> context)
+Experts::Experts(const std::string& name, i64 layer, const MoeSpec& spec, StoredRef<ModelContext> context)
     : context_(context),
       activation_(activation_rule(context_.config)),
       fc1_(make_linear(name + ".linear_fc1", fc1_shape(spec, context_.config), context_.config.is_gated() ? 2 : 1,
                        context_.config.init_method_std)),
-      fc2_(make_linear(name + ".linear_fc2", fc2_shape(spec, context_.config), 2, context_.output_init_std())) {}
+      fc2_(make_linear(name + ".linear_fc2", fc2_shape(spec, context_.config), 2, context_.output_init_std(layer))) {}
 
 Tensor Experts::activate(const Tensor& up) const {
   Tensor y = Tensor::like(up, {up.dim(0), fc2_.weight.box.shape[2]});

@@ -25,7 +25,7 @@ namespace mcpp {
 /// Saves x, the up projection [M, ffn] (gated: [M, 2 ffn]) including bias, and the output of the activation [M, ffn].
 class Experts {
  public:
-  Experts(const std::string& name, const MoeSpec& spec, StoredRef<ModelContext> context);
+  Experts(const std::string& name, i64 layer, const MoeSpec& spec, StoredRef<ModelContext> context);
 
   Tensor forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& microbatch);
   /// Returns the gradient of x.

@@ -36,13 +36,13 @@ MoELayer::MoELayer(const std::string& name, i64 layer, const MoeSpec& spec, Stor
     : context_(context),
       shard_(context_.splits_sequence() ? nullptr : &context_.tp),
       router_(name + ".router", context),
-      experts_(name + ".experts", spec, context) {
+      experts_(name + ".experts", layer, spec, context) {
   if (spec.latent_size > 0) {
     const i64 hidden = context_.config.hidden_size;
     fc1_latent_proj_ = std::make_unique<LatentProjection>(name + ".fc1_latent_proj", hidden, spec.latent_size,
                                                           context_.config.init_method_std, context_);
     fc2_latent_proj_ = std::make_unique<LatentProjection>(name + ".fc2_latent_proj", spec.latent_size, hidden,
-                                                          context_.output_init_std(), context_);
+                                                          context_.output_init_std(layer), context_);
   }
   if (spec.shared_expert_intermediate_size > 0)
     shared_ =

@@ -57,6 +57,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"model.add_mlp_bias", "as add_qkv_bias"},
     {"model.init_method_std", "initial weights"},
     {"model.embedding_init_method_std", "initial weights"},
+    {"model.depth_init", "initial weights"},
     {"model.output_z_loss_coeff", "gradient of the loss"},
     {"model.hidden_dropout", "forward pass"},
     {"model.attention_dropout", "forward pass"},
