@@ -39,22 +39,27 @@ class MeteredCommunicator final : public Communicator {
   int size() const override { return inner_->size(); }
 
   Work all_reduce(Tensor& t, ReduceOp op) override {
+    contribute(CommOp::AllReduce, &t);
     return start(CommOp::AllReduce, bytes_to_others(2 * t.bytes()), log_.collective("all_reduce", t.bytes()),
                  [&] { return inner_->all_reduce(t, op); });
   }
   Work all_gather(const Tensor& shard, Tensor& full) override {
+    contribute(CommOp::AllGather, &shard);
     return start(CommOp::AllGather, bytes_to_others(full.bytes()), log_.collective("all_gather", full.bytes()),
                  [&] { return inner_->all_gather(shard, full); });
   }
   Work reduce_scatter(const Tensor& full, Tensor& shard) override {
+    contribute(CommOp::ReduceScatter, &full);
     return start(CommOp::ReduceScatter, bytes_to_others(full.bytes()), log_.collective("reduce_scatter", full.bytes()),
                  [&] { return inner_->reduce_scatter(full, shard); });
   }
   Work broadcast(Tensor& t, int root) override {
+    contribute(CommOp::Broadcast, rank() == root ? &t : nullptr);
     return start(CommOp::Broadcast, size() > 1 ? t.bytes() : 0, log_.collective("broadcast", t.bytes()),
                  [&] { return inner_->broadcast(t, root); });
   }
   Work all_to_all(const Tensor& in, Tensor& out) override {
+    contribute(CommOp::AllToAll, &in);
     return start(CommOp::AllToAll, bytes_to_others(in.bytes()), log_.collective("all_to_all", in.bytes()),
                  [&] { return inner_->all_to_all(in, out); });
   }
@@ -62,6 +67,8 @@ class MeteredCommunicator final : public Communicator {
     i64 sent = 0;
     for (int r = 0; r < static_cast<int>(send.size()); ++r) sent += r == rank() ? 0 : send[r].count;
     const i64 bytes = sent * size_of(in.dtype());
+    if (meter_->contributions)
+      meter_->contributions->add_collective("all_to_all_v", meter_->group, meter_->ranks, in, send);
     return start(CommOp::AllToAll, bytes, log_.collective("all_to_all_v", bytes),
                  [&] { return inner_->all_to_all_v(in, send, out, receive); });
   }
@@ -70,11 +77,29 @@ class MeteredCommunicator final : public Communicator {
     inner_->connect(peers);
   }
   Work send(const Tensor& t, int destination) override {
+    if (meter_->contributions)
+      meter_->contributions->add_message(meter_->group, meter_->ranks, rank(), destination, &t);
     return start(CommOp::Send, t.bytes(), log_.send(destination, t.bytes()),
                  [&] { return inner_->send(t, destination); });
   }
   Work recv(Tensor& t, int source) override {
-    return start(CommOp::Recv, 0, log_.recv(source, t.bytes()), [&] { return inner_->recv(t, source); });
+    Work work = start(CommOp::Recv, 0, log_.recv(source, t.bytes()), [&] { return inner_->recv(t, source); });
+    if (!meter_->contributions || !meter_->contributions->is_recording()) return work;
+    // A message has an effect from when it is waited for; the receive may have been started much earlier.
+    const auto record = [meter = meter_, source, own = rank()] {
+      if (meter->contributions) meter->contributions->add_message(meter->group, meter->ranks, source, own, nullptr);
+    };
+    if (work.is_complete()) {
+      record();
+      return {};
+    }
+    const auto operation = std::make_shared<Work>(std::move(work));
+    return Work(
+        [operation, record] {
+          operation->wait();
+          record();
+        },
+        [operation] { return operation->is_done(); });
   }
   void barrier() override {
     const WaitRange range = make_wait_range(*meter_, names_of(CommOp::Barrier).begin, 0);
@@ -95,6 +120,12 @@ class MeteredCommunicator final : public Communicator {
     Work work;
     GroupLog::Entry entry;
   };
+
+  /// Records what this rank contributes to a collective; null: nothing.
+  void contribute(CommOp op, const Tensor* data) const {
+    if (meter_->contributions)
+      meter_->contributions->add_collective(names_of(op).begin, meter_->group, meter_->ranks, data);
+  }
 
   i64 bytes_to_others(i64 bytes) const { return bytes * (size() - 1) / size(); }
 

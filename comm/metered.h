@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/contribution_log.h"
 #include "comm/watchdog/flight_recorder.h"
 #include "tensor/host/device_wait_timer.h"
 
@@ -37,6 +38,8 @@ struct CommMeter {
   RangeKind kind = RangeKind::Communication;
   std::string group = {};       ///< name of the group
   std::vector<int> ranks = {};  ///< world ranks of the group; empty if unknown
+  /// Receives a checksum of what this rank contributes to each operation; null if nothing is recorded.
+  ContributionLog* contributions = nullptr;
 
   Count& operator[](CommOp op) { return by_op[static_cast<std::size_t>(op)]; }
   const Count& operator[](CommOp op) const { return by_op[static_cast<std::size_t>(op)]; }

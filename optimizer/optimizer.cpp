@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "nn/offload/host_memory.h"
+#include "nn/layer_name.h"
 #include "optimizer/muon.h"
 #include "tensor/dtype.h"
 #include "tensor/ops/low_precision/quantize.h"
@@ -20,22 +21,28 @@ const ParamAndGradBuffer& checked_front(std::span<ParamAndGradBuffer* const> buf
   return *buffers.front();
 }
 
+/// Elements [begin, end) of a segment, of parameters of one layer.
+struct LayerRange {
+  std::string layer;
+  i64 begin, end;
+};
+
 /// Returns the ranges of the segment whose gradient this rank counts, relative to its begin. Padding is zero, so ranges
-/// separated by padding are merged.
-std::vector<std::pair<i64, i64>> counted_ranges(const ParamAndGradBuffer& buffer, i64 begin, i64 end,
-                                                const NormScope& scope) {
-  if (!scope.is_counted) return {{0, end - begin}};
-  std::vector<std::pair<i64, i64>> ranges;
+/// of a layer that are separated by padding are merged.
+std::vector<LayerRange> counted_ranges(const ParamAndGradBuffer& buffer, i64 begin, i64 end, const NormScope& scope) {
+  std::vector<LayerRange> ranges;
   bool was_counted = false;
   for (std::size_t i = 0; i < buffer.params().size(); ++i) {
     const ParamPart part = part_inside(buffer.plan(), i, begin, end);
     if (part.count <= 0) continue;
-    const bool is_counted = scope.is_counted(*buffer.params()[i]);
+    const Param& param = *buffer.params()[i];
+    const bool is_counted = !scope.is_counted || scope.is_counted(param);
     const i64 from = buffer.plan().offsets[i] + part.first - begin;
-    if (is_counted && was_counted) {
-      ranges.back().second = from + part.count;
+    std::string layer = layer_of(param.name);
+    if (is_counted && was_counted && ranges.back().layer == layer) {
+      ranges.back().end = from + part.count;
     } else if (is_counted) {
-      ranges.emplace_back(from, from + part.count);
+      ranges.push_back({std::move(layer), from, from + part.count});
     }
     was_counted = is_counted;
   }
@@ -79,6 +86,7 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       count_in_norm(*buffer, shard);
     }
   }
+  layer_squares_ = Tensor::zeros({std::ssize(norm_layers())}, DType::F64, device_, MemoryClass::Other);
   states_->reserve();
   needs_staging_ = !is_resident() || std::ranges::any_of(segments_, [](const UpdateSegment& segment) {
     return std::ranges::any_of(segment.forms, [](StorageForm form) { return form != StorageForm::Plain; });
@@ -86,6 +94,13 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
   if (rule_of(config_.optimizer).needs_matrices()) gather_matrices(buffers, holders);
   copy_model_to_master();
   start_ema();
+}
+
+std::vector<Optimizer::NormLayer> Optimizer::norm_layers() const {
+  std::vector<NormLayer> result;
+  for (const auto& [grid, layers] : norm_grads_)
+    for (const auto& [name, gradients] : layers) result.push_back({grid, name});
+  return result;
 }
 
 const UpdateRule& Optimizer::rule_of(OptimizerKind kind) {
@@ -143,8 +158,8 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
 
 /// Adds the gradient ranges that this rank counts in the norm.
 void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
-  for (const auto& [begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.count, scope_))
-    norm_grads_[buffer.grid()].push_back(shard.grads.flat(begin, end - begin));
+  for (const auto& [layer, begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.count, scope_))
+    norm_grads_[buffer.grid()][layer].push_back(shard.grads.flat(begin, end - begin));
 }
 
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
@@ -160,9 +175,18 @@ StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {
 
 Tensor Optimizer::compute_update_scale(const Tensor& totals, StepRule rule) const {
   Tensor squares = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
-  for (const auto& [grid, gradients] : norm_grads_) {
+  ops::fill_zero(layer_squares_);
+  i64 first = 0;
+  for (const auto& [grid, layers] : norm_grads_) {
+    const auto count = static_cast<i64>(layers.size());
+    i64 layer = first;
+    for (const auto& [name, gradients] : layers) {
+      Tensor layer_sum = layer_squares_.flat(layer++, 1);
+      for (const Tensor& grads : gradients) ops::add_sum_of_squares(grads, layer_sum);
+    }
     Tensor grid_sum = Tensor::zeros({1}, DType::F64, device_, MemoryClass::Workspace);
-    for (const Tensor& grads : gradients) ops::add_sum_of_squares(grads, grid_sum);
+    if (count > 0) ops::column_sum(layer_squares_.flat(first, count).view({count, 1}), grid_sum, 0);
+    first += count;
     if (const auto groups = scope_.groups.find(grid); groups != scope_.groups.end())
       all_reduce_sum(groups->second, grid_sum);
     ops::add_to(grid_sum, squares);

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -65,6 +66,16 @@ class Optimizer {
   void update(double lr, double weight_decay, const Tensor& factor, const RowScales& scales = {});
   void count_step() { ++steps_; }
 
+  /// Layer of which this rank counts gradients in the norm.
+  struct NormLayer {
+    GridKind grid;
+    std::string name;  ///< layer_of() its parameters
+  };
+  std::vector<NormLayer> norm_layers() const;
+  /// Returns the sums of squares of these gradients at the last compute_update_scale(), fp64 [norm_layers()]. Summed over
+  /// the layers of one replica of the gradients, they are the square of the norm, without grad_scale.
+  const Tensor& layer_squares() const { return layer_squares_; }
+
   /// Conversions for bf16 and fp16 models. No effect if the model's weights are the master weights themselves. With
   /// OptimizerConfig::store_param_remainders the weights are a part of the master weights and always consistent with
   /// them.
@@ -122,8 +133,9 @@ class Optimizer {
   StagedUpdate staged_update_;
   bool needs_staging_ = false;  // a state is encoded, or on a different device than its weights or gradient
   std::vector<std::unique_ptr<MatrixGatherer>> matrices_;  // by grid; empty unless the configured rule needs them
-  /// Gradients of this rank that count in the norm; has an entry for every grid of the scope.
-  std::map<GridKind, std::vector<Tensor>> norm_grads_;
+  /// Gradients of this rank that count in the norm, by layer; has an entry for every grid of the scope.
+  std::map<GridKind, std::map<std::string, std::vector<Tensor>>> norm_grads_;
+  mutable Tensor layer_squares_;  // in the order of norm_grads_
   i64 steps_ = 0;
 };
 

@@ -154,6 +154,7 @@ constexpr ForeignName kNames[]{
     {"moe_enable_deepep", "parallel.moe_token_dispatcher_type"},
     {"moe_flex_dispatcher_backend", "parallel.moe_token_dispatcher_type"},
     {"moe_layer_recompute", "training.recompute_modules"},
+    {"rerun_mode", "training.rerun_interval"},
 };
 
 struct FormerName {

@@ -178,6 +178,8 @@ void find_in_faults(const Config& config, std::vector<UnusedKey>& keys) {
   collector.add(has_none && f.iteration != defaults.iteration, "iteration", kKind, kNeedsFault);
   collector.add(has_none && f.iterations != defaults.iterations, "iterations", kKind, kNeedsFault);
   collector.add(has_none && f.rank != defaults.rank, "rank", kKind, kNeedsFault);
+  collector.add(f.kind != FaultKind::BitFlip && f.executions != defaults.executions, "executions", kKind,
+                "only read when kind is \"bit_flip\"; remove it");
   collector.add(f.kind != FaultKind::Exit && f.exit_code != defaults.exit_code, "exit_code", kKind,
                 "only read when kind is \"exit\"; remove it");
   collector.add(f.kind != FaultKind::Slow && f.seconds != defaults.seconds, "seconds", kKind,

@@ -92,7 +92,7 @@ struct RunStart {
 
 /// Event of a run, other than a step.
 struct RunEvent {
-  enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure, Straggler, Stage };
+  enum class Kind : u8 { Save, Skip, Spike, RollBack, Stop, End, Failure, Straggler, Stage, Cause, Rerun };
   enum class Console : u8 { Info, Warning, None };
   Kind kind = Kind::Save;
   i64 iteration = 0;

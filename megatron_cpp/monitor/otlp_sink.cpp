@@ -73,6 +73,8 @@ std::pair<int, const char*> severity_of(const RunEvent& event) {
     case RunEvent::Kind::Spike:
     case RunEvent::Kind::RollBack:
     case RunEvent::Kind::Straggler:
+    case RunEvent::Kind::Cause:
+    case RunEvent::Kind::Rerun:
       return {13, "WARN"};
     case RunEvent::Kind::Save:
     case RunEvent::Kind::Stage:

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "megatron_cpp/monitor/rank_report.h"
 #include "megatron_cpp/step/training_shards.h"
+#include "nn/layer_name.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
@@ -51,14 +52,6 @@ ValueStats decoded(const Json& list) {
   ValueStats stats{.count = list[0], .zeros = list[1], .sum = list[2], .sum_of_squares = list[3], .max_abs = list[4]};
   for (std::size_t i = 0; i < list[5].size(); ++i) stats.buckets[list[5][i].get<float>()] = list[6][i];
   return stats;
-}
-
-std::string layer_of(const std::string& parameter) {
-  constexpr std::string_view kLayers = "decoder.layers.";
-  const std::size_t begin = parameter.starts_with(kLayers) ? kLayers.size() : 0;
-  const std::size_t end = parameter.find('.', begin);
-  if (begin > 0 || !parameter.starts_with("decoder.")) return parameter.substr(0, end);
-  return parameter.substr(0, parameter.find('.', end + 1));
 }
 
 }  // namespace
@@ -125,14 +118,6 @@ void scale(ValueStats& stats, double factor) {
   std::map<float, double> buckets;
   for (const auto& [limit, count] : stats.buckets) buckets[static_cast<float>(limit * factor)] += count;
   stats.buckets = std::move(buckets);
-}
-
-/// Sort key: the embedding, the layers in order, then what follows them.
-int layer_order(const std::string& layer) {
-  constexpr std::string_view kLayers = "decoder.layers.";
-  if (layer.starts_with(kLayers)) return std::stoi(layer.substr(kLayers.size()));
-  constexpr int kEnd = 1 << 30;
-  return layer == "embedding" ? -1 : layer == "output_layer" ? kEnd + 1 : kEnd;
 }
 
 }  // namespace

@@ -35,8 +35,7 @@ using StatsByName = std::map<std::string, ValueStats>;
 StatsByName sum_over_ranks(const StatsByName& local, Communicator& world);
 /// Returns the statistics of all names combined.
 ValueStats total_stats(const StatsByName& stats);
-/// Groups statistics by layer: "decoder.layers.3" for all parameters of the layer, "embedding", "output_layer",
-/// "decoder.final_layernorm".
+/// Groups statistics by layer_of() the parameters.
 StatsByName group_by_layer(const StatsByName& by_parameter);
 
 /// Statistics of one step, identical on all ranks.

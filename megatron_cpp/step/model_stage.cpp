@@ -59,6 +59,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, do
   totals_ = totals;
   step_ = &step;
   logits_row_ = {};
+  sample_losses_.clear();
   contexts_.clear();
   for (const MicroBatch& batch : batches) {
     MicrobatchContext& context = contexts_.emplace_back();
@@ -110,7 +111,15 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   std::ranges::for_each(losses.future, std::ref(add));
   if (Tensor sum = totals_.flat(totals_.numel() - 1, 1); losses.next.z_loss.defined())
     ops::add_to(losses.next.z_loss, sum);
+  if (is_training_ && records_sample_losses_) add_sample_losses(batch.samples, losses.next.per_token);
   return {};
+}
+
+void ModelStage::add_sample_losses(const std::vector<i64>& samples, const Tensor& per_token) {
+  const auto count = static_cast<i64>(samples.size());
+  Tensor sums = Tensor::like(per_token, {count});
+  ops::column_sum(per_token.view({-1, count}), sums, 0);
+  sample_losses_.push_back({.samples = samples, .sums = sums});
 }
 
 void ModelStage::request_logits(i64 position, const Tensor& row) {

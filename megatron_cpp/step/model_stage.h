@@ -1,6 +1,7 @@
 // Model chunk as driven by the pipeline engine: consumes microbatches and produces losses on the last stage.
 #pragma once
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "megatron_cpp/step/interruptible_step.h"
@@ -29,6 +30,12 @@ struct MicroBatch {
 /// On stages that read no data it has only sample indices.
 MicroBatch shard_microbatch(const MicroBatch& batch, const ModelConfig& config, const ContextParallel& cp);
 
+/// Losses of the samples of a microbatch.
+struct SampleLosses {
+  std::vector<i64> samples;  ///< [b] global sample indices
+  Tensor sums;               ///< [b] sums of the losses of the targets on this rank
+};
+
 class ModelStage final : public PipelineStage {
  public:
   /// `chunk` is the index of the chunk on its rank, used in profiles.
@@ -40,6 +47,11 @@ class ModelStage final : public PipelineStage {
   /// is polled before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
   void begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
              InterruptibleStep& step);
+
+  /// Sets whether the last stage records the losses of each sample in training, from the next begin() on.
+  void record_sample_losses(bool is_recording) { records_sample_losses_ = is_recording; }
+  /// Returns the recorded losses of the last run, by microbatch. Aborted microbatches are missing.
+  std::vector<SampleLosses> take_sample_losses() { return std::exchange(sample_losses_, {}); }
 
   /// Requests logits instead of losses for an inference run; call it after begin(). The last stage writes the logits
   /// that follow the token at `position` in the first sample of the first microbatch to this rank's part of `row`, fp32
@@ -66,12 +78,15 @@ class ModelStage final : public PipelineStage {
   /// Allocates a message between stages, see StageContents::sends_predictions().
   Tensor empty_hidden(bool has_predictions) const;
   void read_logits(const Tensor& logits, const MicrobatchContext& context);
+  /// Records the losses of the samples of a microbatch. `per_token` is [s * b].
+  void add_sample_losses(const std::vector<i64>& samples, const Tensor& per_token);
 
   GPTModel& model_;
   int chunk_;
   InterruptibleStep* step_ = nullptr;
   std::span<const MicroBatch> batches_;
-  bool is_training_ = false;
+  bool is_training_ = false, records_sample_losses_ = false;
+  std::vector<SampleLosses> sample_losses_;
   double grad_scale_ = 1;
   std::vector<MicrobatchContext> contexts_;
   Tensor totals_;

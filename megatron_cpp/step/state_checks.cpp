@@ -5,7 +5,6 @@
 #include <exception>
 #include <map>
 
-#include "base/file.h"
 #include "base/machine.h"
 #include "base/strings.h"
 #include "comm/object_collectives.h"
@@ -119,12 +118,6 @@ void check_grid(const TrainingState& state, ParallelState& parallel, GridKind gr
 }
 
 }  // namespace
-
-std::string checksum_of(const Tensor& value) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(value.bytes()));
-  read_bytes(value, bytes.data());
-  return checksum_hex(bytes);
-}
 
 void check_weights_across_replicas(const TrainingState& state, ParallelState& parallel,
                                    const Fingerprint& fingerprint) {

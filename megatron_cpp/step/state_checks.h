@@ -4,6 +4,7 @@
 #include <string>
 
 #include "megatron_cpp/step/training_state.h"
+#include "tensor/checksum.h"
 
 namespace mcpp {
 
@@ -18,7 +19,6 @@ std::string find_nonfinite_weight(const TrainingState& state, Communicator& worl
 
 /// Returns a digest of a tensor.
 using Fingerprint = std::function<std::string(const Tensor& value)>;
-std::string checksum_of(const Tensor& value);
 
 /// Compares the weights of all replicas. Collective; call it between two steps. If any differ, throws the same PeerLost
 /// error on all ranks, naming the rank, its host and the first parameter. With only two replicas the error names both,

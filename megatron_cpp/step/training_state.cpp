@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "parallel/pp/simulate.h"
 #include "parallel/reduce_scalar.h"
 #include "parallel/stages.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
@@ -162,13 +164,13 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool is_training, d
           .waiting;
 }
 
-void TrainingState::sum_totals_over_ranks() {
+void TrainingState::sum_over_ranks(Tensor& totals) {
   // Stages without the output add zero, which keeps the sum bitwise identical to a run without pipeline parallelism.
-  parallel_.dp_cp->all_reduce(totals_, ReduceOp::Sum).wait();
+  parallel_.dp_cp->all_reduce(totals, ReduceOp::Sum).wait();
   if (parallel_.pp->size() == 1) return;
   // Stages that finish early wait here.
   const WaitRange range(pipeline_waiting_, pipeline_wait_timer_.get(), profiler_, "pipeline-end", RangeKind::Bubble);
-  parallel_.pp->all_reduce(totals_, ReduceOp::Sum).wait();
+  parallel_.pp->all_reduce(totals, ReduceOp::Sum).wait();
 }
 
 /// Counts all tokens, whether or not they are targets: known to every rank before the forward pass.
@@ -204,7 +206,7 @@ void TrainingState::update(const StepOptions& options) {
   has_gradients_ = false;
   is_outcome_pending_ = true;
   const ProfileRange range(device_, profiler_, "optimizer", Detail::Phase);
-  sum_totals_over_ranks();
+  sum_over_ranks(totals_);
   // Gradients are of the summed loss; dividing by the tokens of the global batch makes them layout-independent.
   Tensor decided = step_scalars_.flat(0, StepScalars::kCount);
   StepRule rule = options.rule;
@@ -212,6 +214,12 @@ void TrainingState::update(const StepOptions& options) {
   {
     const ProfileRange norm(device_, profiler_, "optimizer-clip-main-grad", Detail::Microbatch);
     ops::copy(optimizer_.compute_update_scale(totals_.flat(0, 2), rule), decided);
+  }
+  updated_grad_scale_ = grad_scale_;
+  sample_losses_.clear();
+  for (const Chunk& chunk : chunks_) {
+    std::vector<SampleLosses> losses = chunk.stage->take_sample_losses();
+    std::ranges::move(losses, std::back_inserter(sample_losses_));
   }
   const i64 count = totals_.numel() - 2;
   Tensor more_totals = step_scalars_.flat(kMtpTotals, count);
@@ -284,6 +292,40 @@ StepOutcome TrainingState::outcome() {
           .logits = layer_logits_};
 }
 
+TrainingState::Measurement TrainingState::measure() {
+  MCPP_CHECK(has_gradients_, "measure() was called without backward()");
+  Tensor totals = Tensor::like(totals_);
+  ops::copy(totals_, totals);
+  sum_over_ranks(totals);
+  Tensor scalars = Tensor::zeros({StepScalars::kCount + 1}, DType::F64, device_, MemoryClass::Workspace);
+  Tensor decided = scalars.flat(0, StepScalars::kCount), aborted = scalars.flat(StepScalars::kCount, 1);
+  StepRule rule;
+  rule.grad_scale = 1 / grad_scale_;
+  ops::copy(optimizer_.compute_update_scale(totals.flat(0, 2), rule), decided);
+  write_values<double>({double(step_.is_aborted())}, aborted);
+  parallel_.world.all_reduce(scalars, ReduceOp::Max).wait();
+  const std::vector<double> values = read_values<double>(scalars);
+  return {.loss = values[StepScalars::kLoss],
+          .grad_norm = values[StepScalars::kGradNorm],
+          .is_aborted = values.back() != 0};
+}
+
+void TrainingState::record_sample_losses(bool is_recording) {
+  for (const Chunk& chunk : chunks_) chunk.stage->record_sample_losses(is_recording);
+}
+
+std::map<i64, double> TrainingState::sample_losses() const {
+  std::map<i64, double> sums;
+  if (parallel_.coordinates.tp != 0) return sums;
+  for (const SampleLosses& losses : sample_losses_) {
+    on_float(losses.sums.dtype(), [&]<class T>() {
+      const std::vector<T> values = read_values<T>(losses.sums);
+      for (std::size_t i = 0; i < values.size(); ++i) sums[losses.samples[i]] += to_double(values[i]);
+    });
+  }
+  return sums;
+}
+
 i64 TrainingState::count_targets(std::span<const MicroBatch> batches) const {
   double count = 0;
   if (std::ranges::any_of(chunks_, [](const Chunk& chunk) { return chunk.model->stage().has_output; })) {
@@ -327,7 +369,7 @@ void TrainingState::start_evaluation(std::span<const MicroBatch> batches) {
   MCPP_CHECK(evaluations_started_ - evaluations_taken_ < evaluation_readbacks_.size(),
              "too many evaluations in flight");
   run(batches, /*is_training=*/false);
-  sum_totals_over_ranks();
+  sum_over_ranks(totals_);
   Tensor values = Tensor::empty({kNumEvaluationValues}, DType::F64, device_, MemoryClass::Workspace);
   Tensor totals = values.flat(0, 2), stop_request = values.flat(kEvaluationStopRequest, StopRequest::kCount);
   ops::copy(totals_.flat(0, 2), totals);

@@ -99,6 +99,13 @@ class TrainingState {
   /// Sets whether steps record the largest attention logits, from the next backward() on. QK-clip always records them.
   /// Must be identical on all ranks.
   void record_attention_logits(bool is_recording) { records_logits_ = is_recording; }
+  /// Sets whether steps record the losses of their samples, from the next backward() on.
+  void record_sample_losses(bool is_recording);
+  /// Returns the recorded losses of the last update() that this rank computed, by sample: sums over the targets. Ranks
+  /// with the same targets as another return none. Waits for the device.
+  std::map<i64, double> sample_losses() const;
+  /// Returns the factor of the gradients of the last update() relative to those of the mean loss.
+  double updated_grad_scale() const { return updated_grad_scale_; }
   /// Runs forward and backward over this rank's microbatches of one global batch and reduces the gradients over all
   /// ranks. Replaces earlier gradients. `loss_grad_factor` multiplies the gradient of the loss; NaN injects a fault
   /// before the reduction.
@@ -112,6 +119,13 @@ class TrainingState {
   bool needs_backward_rerun() const { return grad_scale_ != loss_scale_.factor(tokens_); }
   /// Returns the number of targets in the global batch, as StepOutcome::tokens of a step on it. Collective.
   i64 count_targets(std::span<const MicroBatch> batches) const;
+  /// Loss and gradient norm of the last backward(), as StepOutcome states them.
+  struct Measurement {
+    double loss = 0, grad_norm = 0;
+    bool is_aborted = false;
+  };
+  /// Returns the results of the last backward(), whose gradients stay available for update(). Collective.
+  Measurement measure();
   /// Calls backward(), update() and outcome().
   StepOutcome train_step(std::span<const MicroBatch> batches, double lr, double weight_decay);
   /// Returns the sum of losses and the number of targets of this rank, fp64 [2], followed by two such values for each
@@ -159,7 +173,7 @@ class TrainingState {
   void run(std::span<const MicroBatch> batches, bool is_training, double grad_scale = 1,
            const LogitsRequest* request = nullptr);
   i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
-  void sum_totals_over_ranks();
+  void sum_over_ranks(Tensor& totals);
   RowScales clip_logits();
   /// Writes this rank's stop request into `values` at `offset`.
   void write_stop_request(i64 offset, Tensor& values) const;
@@ -173,13 +187,15 @@ class TrainingState {
   LossScale loss_scale_;
   i64 tokens_ = 1;                                           // tokens in the global batch of the last backward()
   double grad_scale_ = 1;                                    // factor of the last backward()
+  double updated_grad_scale_ = 1;                            // factor of the last update()
   bool has_gradients_ = false, is_outcome_pending_ = false;  // set by backward() and by update(), respectively
   PartialGradients partial_gradients_;
   RouterStats routers_;
   LogitStats logits_;
   bool records_logits_ = false;
-  std::vector<LayerLogits> layer_logits_;  // of the last update()
-  Tensor totals_;                          // fp64, see loss_totals()
+  std::vector<LayerLogits> layer_logits_;    // of the last update()
+  std::vector<SampleLosses> sample_losses_;  // of the last update()
+  Tensor totals_;                            // fp64, see loss_totals()
   Tensor step_scalars_;  // fp64, of the last update: StepScalars, StopRequest, and whether any rank aborted
   std::unique_ptr<AsyncReadback> step_readback_;
   std::array<std::unique_ptr<AsyncReadback>, 2> evaluation_readbacks_;  // used alternately by the evaluations in flight

@@ -47,6 +47,34 @@ void scale_gradients(TrainingState& state, double factor) {
   }
 }
 
+/// Returns the index of the highest bit of the mantissa.
+int mantissa_bit(DType type) {
+  return type == DType::F64 ? 51 : type == DType::F32 ? 22 : type == DType::F16 ? 9 : 6;
+}
+
+/// Flips the highest bit of the mantissa of an element, which changes it by at most half of its size.
+void flip_bit(const Tensor& values, i64 index) {
+  Tensor element = values.flat(index % values.numel(), 1);
+  std::vector<u8> bytes(static_cast<std::size_t>(element.bytes()));
+  read_bytes(element, bytes.data());
+  const int bit = mantissa_bit(values.dtype());
+  bytes[static_cast<std::size_t>(bit / 8)] ^= static_cast<u8>(1U << (bit % 8));
+  write_bytes(bytes.data(), element);
+}
+
+/// Flips a bit of the first weight of a linear layer that is on this rank. A second call restores it.
+void flip_weight(TrainingState& state, i64 index) {
+  for (const ParamAndGradBuffer* buffer : state.buffers()) buffer->shard();  // waits for gathers of the weights
+  bool is_done = false;
+  for (const TrainingState::Chunk& chunk : state.chunks()) {
+    chunk.memory->visit_weights([&](const Param& param, i64, const Tensor& values) {
+      if (is_done || param.matrices.empty() || values.numel() == 0) return;
+      flip_bit(values, index);
+      is_done = true;
+    });
+  }
+}
+
 void amplify(TrainingState& state) {
   constexpr double kFactor = 1000;
   std::vector<double> totals = read_values<double>(state.loss_totals());
@@ -89,6 +117,16 @@ void FaultInjection::before_step(i64 iteration) const {
 
 double FaultInjection::loss_grad_factor(i64 iteration) const {
   return config_.kind == FaultKind::NanLocalGrad && is_triggered(iteration) ? kNan : 1;
+}
+
+void FaultInjection::run_passes(i64 iteration, TrainingState& state, const std::function<void()>& passes) {
+  executions_ = iteration == executed_iteration_ ? executions_ + 1 : 1;
+  executed_iteration_ = iteration;
+  const bool is_affected = config_.kind == FaultKind::BitFlip && is_triggered(iteration) &&
+                           (config_.executions == 0 || executions_ <= config_.executions);
+  if (is_affected) flip_weight(state, executions_);
+  passes();
+  if (is_affected) flip_weight(state, executions_);
 }
 
 void FaultInjection::corrupt(i64 iteration, TrainingState& state) const {

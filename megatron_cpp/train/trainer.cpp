@@ -26,7 +26,11 @@ Trainer::Trainer(const RunContext& run, TrainerParts parts)
       progress_(parts_.progress),
       batch_sizes_(run_.config.batch_sizes()),
       faults_(std::cref(run_.config.fault_injection), run_.world().rank()),
-      statistics_(std::cref(run_.config.logging), state_, run_.world(), [this](i64 i) { return should_log(i); }) {}
+      statistics_(std::cref(run_.config.logging), state_, run_.world(), [this](i64 i) { return should_log(i); }) {
+  if (!run_.config.training.attribute_spikes) return;
+  layer_norms_.emplace(std::cref(state_), run_.world(), run_.config.training.spike_window);
+  state_.record_sample_losses(true);
+}
 
 ExitCode Trainer::train() {
   run_.logger.begin_timing(timings());
@@ -135,14 +139,16 @@ void Trainer::train_step() {
   // For traces only; the log measures steps itself.
   const TimedRange range(run_.session.profiler.get(), "train-step", Detail::Layer, {.iteration = iteration});
   faults_.before_step(iteration);
-  const std::vector<MicroBatch> batches = next_batches();
-  backward(iteration, batches);
-  // The outcome of the previous step determines the learning rate, the optimizer's step count and the spike limits. It
-  // is awaited here, while the device executes the next forward and backward passes. If it rolled the weights back, or
-  // its overflow changed the loss scale, these passes are repeated.
-  const bool rolled_back = finish_step();
+  if (should_compare_executions(iteration)) finish_step();
   if (is_aborted_) return;
-  if (rolled_back || state_.needs_backward_rerun()) backward(iteration, batches);
+  std::vector<MicroBatch> batches = next_batches();
+  should_compare_executions(iteration) ? compare_executions(iteration, batches) : backward(iteration, batches);
+  // The outcome of the previous step determines the learning rate, the optimizer's step count and the spike limits. It
+  // is awaited here, while the device executes the next forward and backward passes. If it replaced weights or
+  // gradients, or its overflow changed the loss scale, these passes are repeated.
+  const bool is_replaced = finish_step();
+  if (is_aborted_) return;
+  if (is_replaced || state_.needs_backward_rerun()) backward(iteration, batches);
   saver_.wait_for_copy();
   faults_.corrupt(iteration, state_);
   const StepOptions options{.lr = parts_.schedule->lr(progress_),
@@ -156,6 +162,7 @@ void Trainer::train_step() {
               .timings = timings(),
               .timers = run_.session.profiler->take_seconds(),
               .statistics = std::move(statistics)};
+  if (run_.config.training.rerun_spikes) pending_->batches = std::move(batches);
 }
 
 void Trainer::skip_iteration() {
@@ -185,7 +192,7 @@ void Trainer::backward(i64 iteration, const std::vector<MicroBatch>& batches) {
   statistics_.before_backward(iteration);
   state_.record_attention_logits(run_.config.logging.log_max_attention_logit && should_log(iteration));
   state_.set_exact_reduction(iteration <= run_.config.parallel.power_sgd_start_iter);
-  state_.backward(batches, faults_.loss_grad_factor(iteration));
+  faults_.run_passes(iteration, state_, [&] { state_.backward(batches, faults_.loss_grad_factor(iteration)); });
   statistics_.after_backward();
 }
 
@@ -288,9 +295,76 @@ bool Trainer::finish_step() {
     progress_.spikes.add(outcome.loss, outcome.grad_norm, run_.config.training.spike_window);
   log_step(outcome, step);
   log_device_warnings(*run_.session.device, run_.log);
+  const bool is_bad = outcome.status != StepStatus::Fine && outcome.overflow != Overflow::Handled;
+  if (layer_norms_ && outcome.overflow != Overflow::Handled) attribute_step(outcome);
+  const bool is_rerun = is_bad && outcome.is_skipped && run_.config.training.rerun_spikes;
+  if (is_rerun) rerun_step(outcome, step);
   const bool rolled_back = apply_step_policy(outcome, step.batch_size);
   if (is_log_iteration(iteration())) log_line();
-  return rolled_back;
+  return rolled_back || is_rerun;
+}
+
+void Trainer::attribute_step(const StepOutcome& outcome) {
+  if (outcome.status == StepStatus::Fine) return layer_norms_->add_step(outcome.tokens);
+  std::string text =
+      str("iteration ", progress_.iteration, ": ", describe_layer_norms(layer_norms_->last_step(outcome.tokens)));
+  const std::map<i64, double> losses = mean_sample_losses(state_, run_.world());
+  if (run_.world().rank() == 0) {
+    try {
+      const i64 first_sample = run_.config.stage ? run_.config.stage->first_sample : 0;
+      text += SampleDescriber(run_.config, *parts_.datasets->train, first_sample).describe(losses);
+    } catch (const Error& error) {
+      text += str("; its samples cannot be shown: ", error.what());
+    }
+  }
+  log_event(RunEvent::Kind::Cause, text, RunEvent::Console::Warning);
+}
+
+bool Trainer::should_compare_executions(i64 iteration) const {
+  const i64 interval = run_.config.training.rerun_interval;
+  return interval > 0 && iteration % interval == 0;
+}
+
+void Trainer::compare_executions(i64 iteration, const std::vector<MicroBatch>& batches) {
+  saver_.wait_for_copy();
+  StepReplay replay(state_, run_.session.parallel);
+  const ReplayVerdict verdict = replay.compare([&] { backward(iteration, batches); });
+  if (verdict.kind == ReplayVerdict::Kind::Persistent) fail_on_faulty_ranks(iteration, verdict.ranks);
+  if (verdict.kind != ReplayVerdict::Kind::Transient) return;
+  run_.logger.log_event(
+      {.kind = RunEvent::Kind::Rerun,
+       .iteration = iteration,
+       .text = str("iteration ", iteration, ": two executions of the step differ on ", describe(verdict.ranks),
+                   "; a third agrees with one of them and is used: a transient fault"),
+       .console = RunEvent::Console::Warning});
+}
+
+void Trainer::rerun_step(const StepOutcome& outcome, const PendingStep& step) {
+  saver_.wait_for_copy();
+  StepReplay replay(state_, run_.session.parallel);
+  const ReplayVerdict verdict = replay.compare([&] { backward(progress_.iteration, step.batches); });
+  if (verdict.kind == ReplayVerdict::Kind::Aborted) return;
+  if (verdict.kind == ReplayVerdict::Kind::Persistent) fail_on_faulty_ranks(progress_.iteration, verdict.ranks);
+  const auto [loss, grad_norm, is_aborted] = replay.measurement();
+  const bool is_same = loss == outcome.loss && grad_norm == outcome.grad_norm;
+  std::string text = str("iteration ", progress_.iteration, ": ");
+  if (verdict.kind == ReplayVerdict::Kind::Transient) {
+    text += str("two executions of the step differ on ", describe(verdict.ranks), ": a transient fault");
+  } else if (is_same) {
+    text += "repeated executions have the same loss and gradient norm: the data or the settings caused them, no fault";
+  } else {
+    text += str("repeated executions agree on loss ", shortest(loss), " and gradient norm ", shortest(grad_norm),
+                ": a transient fault of an unknown rank; training.rerun_interval = 1 names it");
+  }
+  log_event(RunEvent::Kind::Rerun, text, is_same ? RunEvent::Console::Info : RunEvent::Console::Warning);
+}
+
+void Trainer::fail_on_faulty_ranks(i64 iteration, const std::vector<FaultyRank>& ranks) {
+  const std::string reason = str("iteration ", iteration, ": every execution of the step has a different result on ",
+                                 describe(ranks), ": its memory or arithmetic cannot be trusted");
+  run_.logger.log_event(
+      {.kind = RunEvent::Kind::Failure, .iteration = iteration, .text = reason, .console = RunEvent::Console::None});
+  fail(ExitCode::PeerLost, reason, ". Exclude that host and restart; the run resumes from its last checkpoint");
 }
 
 void Trainer::log_step(const StepOutcome& outcome, PendingStep& step) {

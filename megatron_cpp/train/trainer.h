@@ -12,10 +12,12 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 #include "megatron_cpp/resume/training_schedule.h"
 #include "megatron_cpp/setup/datasets/dataset_provider.h"
+#include "megatron_cpp/step/step_replay.h"
 #include "megatron_cpp/train/evaluator.h"
 #include "megatron_cpp/train/fault_injection.h"
 #include "megatron_cpp/train/huggingface_exports.h"
 #include "megatron_cpp/train/signals.h"
+#include "megatron_cpp/train/spike_causes.h"
 
 namespace mcpp {
 
@@ -58,6 +60,7 @@ class Trainer {
     RankTimings timings;                   ///< timings of the rank when the step was queued
     std::map<std::string, double> timers;  ///< seconds of the queued work, by name
     StepStatistics statistics;             ///< statistics of the gradient
+    std::vector<MicroBatch> batches = {};  ///< batches of the step, if it may be repeated (training.rerun_spikes)
   };
 
   /// Logs the start of the training and of its stage.
@@ -75,7 +78,7 @@ class Trainer {
   void skip_iteration();
   std::vector<MicroBatch> next_batches();
   /// Waits for the outcome of the pending step, if any, and handles it. Returns true if this replaced the weights of
-  /// the model (rollback).
+  /// the model (rollback) or the gradients (rerun_step()).
   bool finish_step();
   bool must_finish_step() const;
   /// Duration of a long step, in minutes. After a long step the host waits for the outcome immediately, at negligible
@@ -85,6 +88,13 @@ class Trainer {
   i64 iteration() const { return progress_.iteration + (pending_ ? 1 : 0); }
   bool is_due(i64 interval) const { return interval > 0 && iteration() % interval == 0; }
   void backward(i64 iteration, const std::vector<MicroBatch>& batches);
+  bool should_compare_executions(i64 iteration) const;
+  /// Executes the passes of a step at least twice. Throws PeerLost, on all ranks, if a rank cannot be trusted.
+  void compare_executions(i64 iteration, const std::vector<MicroBatch>& batches);
+  /// Repeats a step that was not applied and logs whether a fault of the hardware caused it. Throws like
+  /// compare_executions().
+  void rerun_step(const StepOutcome& outcome, const PendingStep& step);
+  [[noreturn]] void fail_on_faulty_ranks(i64 iteration, const std::vector<FaultyRank>& ranks);
   void log_step(const StepOutcome& outcome, PendingStep& step);
   /// Returns true if a log line or a point of a curve is written for the iteration.
   bool should_log(i64 iteration) const;
@@ -93,6 +103,8 @@ class Trainer {
   }
   bool apply_step_policy(const StepOutcome& outcome, i64 batch_size);
   void count_skip(const std::string& warning);
+  /// Logs the layers and the samples that probably caused a bad step, or adds a good step to the usual norms.
+  void attribute_step(const StepOutcome& outcome);
   void roll_back(const std::string& reason);
   [[noreturn]] void fail_training(const std::string& reason);
   void log_line();
@@ -128,6 +140,7 @@ class Trainer {
   const std::vector<BatchSizeStep> batch_sizes_;
   FaultInjection faults_;
   StatisticsCollector statistics_;
+  std::optional<LayerNormHistory> layer_norms_;  // with training.attribute_spikes
   std::optional<PendingStep> pending_;
   bool is_aborted_ = false;
   bool should_stop_ = false;         // exit_interval or exit_duration_in_mins

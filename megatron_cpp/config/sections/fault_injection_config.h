@@ -9,15 +9,28 @@
 
 namespace mcpp {
 
-enum class FaultKind { None, NanLoss, NanGrad, NanLocalGrad, NanWeights, Spike, Error, Exit, Kill, Hang, Slow };
+enum class FaultKind {
+  None,
+  NanLoss,
+  NanGrad,
+  NanLocalGrad,
+  NanWeights,
+  Spike,
+  BitFlip,
+  Error,
+  Exit,
+  Kill,
+  Hang,
+  Slow
+};
 /// Point at which Error, Exit, Kill and Hang take effect: before a step, or at a SavePoint.
 enum class FaultPoint { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
 
 template <>
 struct EnumNames<FaultKind> {
-  static constexpr std::array<std::string_view, 11> value{"none",        "nan_loss", "nan_grad", "nan_local_grad",
-                                                          "nan_weights", "spike",    "error",    "exit",
-                                                          "kill",        "hang",     "slow"};
+  static constexpr std::array<std::string_view, 12> value{"none",        "nan_loss", "nan_grad", "nan_local_grad",
+                                                          "nan_weights", "spike",    "bit_flip", "error",
+                                                          "exit",        "kill",     "hang",     "slow"};
 };
 template <>
 struct EnumNames<FaultPoint> {
@@ -34,6 +47,7 @@ struct FaultInjectionConfig {
   FaultKind kind = FaultKind::None;
   i64 iteration = 1;
   i64 iterations = 1;
+  i64 executions = 1;
   i64 rank = -1;
   FaultPoint point = FaultPoint::Step;
   i64 exit_code = 1;
@@ -44,10 +58,15 @@ struct FaultInjectionConfig {
     visit("kind", self.kind,
           "for tests of recovery: nan_loss, nan_grad, nan_weights write NaN to loss, gradients or weights; "
           "nan_local_grad writes NaN to the gradients of one rank before they are reduced (with pipelines, a rank with "
-          "the output layer); spike multiplies loss and gradient by 1000; error throws an internal error; exit ends "
+          "the output layer); spike multiplies loss and gradient by 1000; bit_flip flips a bit of a weight during "
+          "the passes of a step; error throws an internal error; exit ends "
           "the process, kill kills it, hang sleeps forever, slow sleeps for some seconds before every step");
     visit("iteration", self.iteration, "first iteration that is affected", at_least(0));
     visit("iterations", self.iterations, "number of consecutive iterations that are affected; 0 = all from the first",
+          at_least(0));
+    visit("executions", self.executions,
+          "for bit_flip: number of executions of an affected step that are affected, if the step is repeated "
+          "(training.rerun_interval); 0 = all, each with a different bit",
           at_least(0));
     visit("rank", self.rank, "rank that is affected; -1 = all", at_least(-1));
     visit("point", self.point,

@@ -18,8 +18,8 @@ struct EnumNames<TimingLogOption> {
 };
 
 /// Events of a run.
-inline constexpr std::array<std::string_view, 9> kEventNames{"save", "skip",    "spike",     "roll back", "stop",
-                                                             "end",  "failure", "straggler", "stage"};
+inline constexpr std::array<std::string_view, 11> kEventNames{
+    "save", "skip", "spike", "roll back", "stop", "end", "failure", "straggler", "stage", "cause", "rerun"};
 
 struct LoggingConfig {
   i64 log_interval = 10;

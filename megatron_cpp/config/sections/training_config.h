@@ -115,6 +115,9 @@ struct TrainingConfig {
   SpikePolicy spike_policy = SpikePolicy::Warn;
   i64 spike_window = 128;
   double spike_z_score = 6;
+  bool attribute_spikes = true;
+  bool rerun_spikes = false;
+  i64 rerun_interval = 0;
   i64 max_consecutive_skips = 10;
   i64 max_rollbacks = 3;
   std::vector<i64> iterations_to_skip;
@@ -207,6 +210,16 @@ struct TrainingConfig {
           at_least(2));
     visit("spike_z_score", self.spike_z_score, "threshold of a spike: number of standard deviations above the mean",
           greater_than(0));
+    visit("attribute_spikes", self.attribute_spikes,
+          "log the layers whose gradient norm rose most at a spike, or at a loss or gradient that is not finite, and "
+          "the text of the batch");
+    visit("rerun_spikes", self.rerun_spikes,
+          "repeat a step that is not applied because of a spike, or because its loss or gradient is not finite, and "
+          "compare the results bitwise, to distinguish faults of the hardware from bad data");
+    visit("rerun_interval", self.rerun_interval,
+          "iterations between steps that are computed twice and compared bitwise on each rank; a difference names the "
+          "faulty rank; 1 = every step; 0 = never",
+          at_least(0));
     visit("max_consecutive_skips", self.max_consecutive_skips,
           "maximum number of consecutive skipped steps; if exceeded, training stops with exit code 17", at_least(0));
     visit("max_rollbacks", self.max_rollbacks,

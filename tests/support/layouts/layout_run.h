@@ -1,5 +1,7 @@
 // Short training on any layout, with ranks as threads of the test, and its results in global terms.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -15,6 +17,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "megatron_cpp/step/step_replay.h"
 #include "tests/support/boxes.h"
 #include "tests/support/layouts/rank_devices.h"
 
@@ -63,6 +66,7 @@ struct RunTask {
   i32 eod = -1;
   const Weights* initial = nullptr;  ///< drawn from the seed if null
   bool async_save = false;
+  bool compares_executions = false;  ///< each step is executed twice, which must give identical results
 };
 
 /// Returns the samples of a step, with microbatches of two, beyond which memory does not grow: with a pipeline, enough
@@ -139,7 +143,15 @@ class LayoutRank {
     if (task.initial) load(*task.initial);
   }
 
-  StepOutcome step(i64 step) { return state_.train_step(batches(task_, step), task_.lr(step), task_.weight_decay); }
+  StepOutcome step(i64 step) {
+    const std::vector<MicroBatch> samples = batches(task_, step);
+    if (!task_.compares_executions) return state_.train_step(samples, task_.lr(step), task_.weight_decay);
+    StepReplay replay(state_, session_.parallel);
+    const ReplayVerdict verdict = replay.compare([&] { state_.backward(samples); });
+    EXPECT_EQ(verdict.kind, ReplayVerdict::Kind::Reproducible) << "step " << step << " on " << describe(verdict.ranks);
+    update(step);
+    return state_.outcome();
+  }
   /// Run the parts of a step without blocking the host: the outcome is read when the next backward is queued.
   void backward(i64 step) { state_.backward(batches(task_, step)); }
   void update(i64 step) { state_.update({.lr = task_.lr(step), .weight_decay = task_.weight_decay}); }

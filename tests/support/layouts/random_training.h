@@ -32,6 +32,7 @@ class RandomTraining {
     task.global_batch_size = config_.training.global_batch_size;
     task.micro_batch_size = config_.training.micro_batch_size;
     task.steps = 3;
+    task.compares_executions = pick("compares_executions", {false, false, true});
     if (flip("documents")) task.eod = 3;
     // The learning rate is small, because a jump of the gradient norm amplifies rounding a thousandfold, so that all
     // correct layouts differ.

@@ -70,6 +70,9 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"training.spike_policy", "what follows a spike"},
     {"training.spike_window", "which step is a spike"},
     {"training.spike_z_score", "which step is a spike"},
+    {"training.attribute_spikes", "warnings at a spike"},
+    {"training.rerun_spikes", "steps that are repeated"},
+    {"training.rerun_interval", "steps that are repeated"},
     {"training.max_consecutive_skips", "when skipping ends the run"},
     {"training.check_weight_hash_across_dp_replicas_interval", "iterations with a comparison"},
     {"training.iterations_to_skip", "which samples are trained on"},
@@ -242,8 +245,8 @@ struct RefusedCase {
   std::string key;
 };
 
-TEST(UnusedKeyTest, ErrorNamesKeyAndAdvice) {
-  const std::vector<RefusedCase> cases{
+std::vector<RefusedCase> refused_cases() {
+  return {
       {{"--optimizer.lr_warmup_init=1e-6"}, "optimizer.lr_warmup_init"},
       {{"--optimizer.lr_wsd_decay_style=linear"}, "optimizer.lr_wsd_decay_style"},
       {{"--optimizer.lr_decay_style=constant", "--optimizer.min_lr=1e-5"}, "optimizer.min_lr"},
@@ -281,12 +284,16 @@ TEST(UnusedKeyTest, ErrorNamesKeyAndAdvice) {
       {{"--fault_injection.iteration=5"}, "fault_injection.iteration"},
       {{"--fault_injection.iterations=5"}, "fault_injection.iterations"},
       {{"--fault_injection.rank=0"}, "fault_injection.rank"},
+      {{"--fault_injection.kind=spike", "--fault_injection.executions=2"}, "fault_injection.executions"},
       {{"--fault_injection.kind=kill", "--fault_injection.exit_code=5"}, "fault_injection.exit_code"},
       {{"--fault_injection.kind=exit", "--fault_injection.seconds=5"}, "fault_injection.seconds"},
       {{"--model.num_experts=4", "--model.moe_router_load_balancing_type=seq_aux_loss"},
        "model.moe_router_load_balancing_type"},
   };
-  for (const RefusedCase& refused : cases) {
+}
+
+TEST(UnusedKeyTest, ErrorNamesKeyAndAdvice) {
+  for (const RefusedCase& refused : refused_cases()) {
     EXPECT_THAT(error_of(refused.args), testing::MatchesRegex(str("command line: --", refused.key, "[^\n]*: [^\n]*")));
     const Config config =
         parse_stored_config(print_config([&] {
