@@ -99,7 +99,11 @@ check_checkpoint_settings() {
   local load
   save=$(setting checkpoint save) || exit $?
   [ -n "$save" ] || fail "checkpoint.save is empty: a restart would begin from scratch; set --checkpoint.save=FOLDER"
-  case $save in /*) ;; *) save=./$save ;; esac # the name may begin with -
+  case $save in
+    s3://*) save=${MEGATRON_CPP_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/megatron_cpp}/runs/${save#s3://} ;; # local files of the run
+    /*) ;;
+    *) save=./$save ;; # the name may begin with -
+  esac
   load=$(setting checkpoint load) || exit $?
   [ -z "$load" ] || [ ! -e "$load/manifest.json" ] || [ "$(setting checkpoint finetune)" = true ] ||
     fail "checkpoint.load is a single checkpoint, to which every restart would return; use its parent folder or checkpoint.finetune"

@@ -170,6 +170,9 @@ test_ends() {
   expect_log 'attempt=3 .* checkpoint=3 code=75 next="restart"'
   expect repeated_local_save_is_no_progress 75 4 $'local 5 75\nlocal 5 75\nlocal 4 75\n75\n0'
   expect_message "3 identical failures without a new checkpoint"
+  export MEGATRON_CPP_CACHE=$scratch/cache
+  save=s3://bucket/run expect counts_saves_to_an_object_store_as_progress 0 3 $'local 1 75\nlocal 2 75\n0'
+  [ -s "$scratch/cache/runs/bucket/run/launch.log" ] || report_failure "the log is not in the cache of the node"
   expect does_not_wait_for_the_lock_of_a_different_job 2 1 "locked 2"
   expect stops_after_max_restarts 75 3 $'save 1 75\nsave 2 75\nsave 3 75\n0' --max_restarts 2
   expect_message "max_restarts 2 reached"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "tests/support/layouts/compare_runs.h"
 #include "tests/support/layouts/random_training.h"
 #include "tests/support/layouts/resumed_run.h"
+#include "tests/support/s3_environment.h"
 
 namespace mcpp::random_layouts_test {
 namespace {
@@ -183,20 +185,24 @@ void expect_model_of_one_rank(u64 seed) {
   if (is_bitwise_identical(task, layout)) test::expect_same_bits(result, run_layout(task, same_sums_as(layout)));
 }
 
-/// Expects that the run continues bitwise identically on the same layout, wherever its tensors were and are.
+/// Expects that the run continues bitwise identically on the same layout, wherever its tensors were and are. Some runs
+/// save to an object store.
 void expect_continues(u64 seed) {
   const RandomTraining training(seed);
   SCOPED_TRACE(training.text());
   if (test::runs_on_gpus() && training.task().fp8 != Fp8::None)
     GTEST_SKIP() << "GEMMs in fp8 on GPUs need sizes that are multiples of 16";
   const test::DiskFolder disk;
-  const test::ScratchFolder saved;
+  const test::ScratchFolder local;
+  std::optional<test::S3Environment> store;
+  if (constexpr u64 kSeedsPerStore = 8; seed % kSeedsPerStore == 0) store.emplace();
+  const Path saved = store ? Path("s3://bucket/run") : local.path();
   RunTask task = training.task(), moved = training.task_moved();
   task.optimizer.offload_folder = moved.optimizer.offload_folder = disk.path().string();
   RunLayout layout = training.layout();
-  const test::Numbers losses = test::save_and_continue(task, layout, saved.path());
+  const test::Numbers losses = test::save_and_continue(task, layout, saved);
   layout.activations_tier = layout.activations_tier == OffloadTier::File ? OffloadTier::Device : OffloadTier::File;
-  EXPECT_EQ(test::load_and_continue(moved, layout, saved.path()), losses);
+  EXPECT_EQ(test::load_and_continue(moved, layout, saved), losses);
 }
 
 u64 number_from_environment(const char* name) {
