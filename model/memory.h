@@ -105,11 +105,15 @@ struct MemoryEstimate {
 struct StatesPerWeight {
   double matrix_states = 2;  ///< values per weight of linear layers (Param::matrices)
   double other_states = 2;
-  bool has_param_remainders = false;  ///< OptimizerConfig::store_param_remainders
-  bool has_encoded_moments = false;   ///< some states are stored in an encoded form
+  bool has_param_remainders = false;   ///< OptimizerConfig::store_param_remainders
+  bool rounds_stochastically = false;  ///< OptimizerConfig::stochastic_rounding, which needs no master weights
+  bool has_encoded_moments = false;    ///< some states are stored in an encoded form
 
   /// Returns the master weight of a model of type `dtype`, in fp32 values.
-  double master(DType dtype) const { return !is_low_precision(dtype) ? 0 : has_param_remainders ? 17.0 / 32 : 1; }
+  double master(DType dtype) const {
+    if (!is_low_precision(dtype) || rounds_stochastically) return 0;
+    return has_param_remainders ? 17.0 / 32 : 1;
+  }
 };
 
 /// Sizes, in elements, of the parameters of one chunk on a rank that belong to one grid.

@@ -57,6 +57,16 @@ void OptimizerConfig::add_ignored_keys(std::vector<std::string>& errors) const {
   }
 }
 
+void OptimizerConfig::add_storage_conflicts(std::vector<std::string>& errors) const {
+  if (stochastic_rounding && store_param_remainders)
+    errors.push_back(
+        "optimizer.store_param_remainders: stochastic_rounding stores no master weights; remove one of the two");
+  if (stochastic_rounding && ema_decay > 0)
+    errors.push_back(
+        "optimizer.ema_decay: the average is exchanged with the weights for evaluations, which must not round it; "
+        "remove ema_decay or stochastic_rounding");
+}
+
 void OptimizerConfig::add_offload_conflicts(std::vector<std::string>& errors) const {
   const OptimizerConfig defaults;
   const bool is_on_device = offload == OffloadTier::Device;
@@ -103,6 +113,7 @@ std::vector<std::string> OptimizerConfig::conflicts() const {
   }
   add_ignored_keys(errors);
   add_offload_conflicts(errors);
+  add_storage_conflicts(errors);
   add_param_group_conflicts(errors);
   const bool has_ramp = start_weight_decay >= 0 || end_weight_decay >= 0;
   if (weight_decay_incr_style == WeightDecayIncrStyle::Constant && has_ramp) {

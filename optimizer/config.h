@@ -14,7 +14,7 @@ namespace mcpp {
 
 enum class OptimizerKind { Adam, Sgd, Muon };
 /// Storage formats of the optimizer's moments.
-enum class StateDType { Fp32, Bf16, Uint8 };
+enum class StateDType { Fp32, Bf16, Uint8, Fp8E4m3, Fp8E5m2 };
 /// Coefficients of the Newton-Schulz iterations, named as in NVIDIA's Emerging-Optimizers.
 enum class MuonCoefficientType { Simple, Quintic, PolarExpress, Cans, Aol, DeepseekV4 };
 /// Iterations of MuonCoefficientType::DeepseekV4.
@@ -30,7 +30,7 @@ struct EnumNames<OptimizerKind> {
 };
 template <>
 struct EnumNames<StateDType> {
-  static constexpr std::array<std::string_view, 3> value{"fp32", "bf16", "uint8"};
+  static constexpr std::array<std::string_view, 5> value{"fp32", "bf16", "uint8", "fp8_e4m3", "fp8_e5m2"};
 };
 template <>
 struct EnumNames<MuonCoefficientType> {
@@ -129,6 +129,7 @@ struct OptimizerConfig {
   StateDType exp_avg_dtype = StateDType::Fp32;
   StateDType exp_avg_sq_dtype = StateDType::Fp32;
   bool store_param_remainders = false;
+  bool stochastic_rounding = false;
   GradDType main_grads_dtype = GradDType::Fp32;
   OffloadTier offload = OffloadTier::Device;
   double offload_fraction = 1;
@@ -252,12 +253,16 @@ struct OptimizerConfig {
 
   template <class Self, class Visitor>
   static void storage_fields(Self& self, Visitor& visit) {
-    visit("exp_avg_dtype", self.exp_avg_dtype,
-          "storage type of first moments (and momentum); uint8 = one byte each, with a scale per 64");
+    visit(
+        "exp_avg_dtype", self.exp_avg_dtype,
+        "storage type of first moments (and momentum); uint8, fp8_e4m3, fp8_e5m2 = one byte each, with a scale per 64");
     visit("exp_avg_sq_dtype", self.exp_avg_sq_dtype, "storage type of second moments");
     visit("store_param_remainders", self.store_param_remainders,
           "with training.precision bf16: store only those bits of master weights that the bf16 weights lack, 17 "
           "instead of 32; bitwise identical");
+    visit("stochastic_rounding", self.stochastic_rounding,
+          "with training.precision bf16: store no master weights; updates round weights up or down at random, so that "
+          "they are exact on average, identically on every layout");
     visit("main_grads_dtype", self.main_grads_dtype,
           "type in which ranks store and send summed gradients, with parallel.zero_stage 2 and 3");
     visit("offload", self.offload,
@@ -278,6 +283,7 @@ struct OptimizerConfig {
 
   void add_ignored_keys(std::vector<std::string>& errors) const;
   void add_offload_conflicts(std::vector<std::string>& errors) const;
+  void add_storage_conflicts(std::vector<std::string>& errors) const;
   void add_param_group_conflicts(std::vector<std::string>& errors) const;
 };
 

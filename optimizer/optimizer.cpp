@@ -6,9 +6,10 @@
 #include <set>
 #include <utility>
 
-#include "nn/offload/host_memory.h"
 #include "nn/layer_name.h"
+#include "nn/offload/host_memory.h"
 #include "optimizer/muon.h"
+#include "optimizer/stochastic_weights.h"
 #include "tensor/dtype.h"
 #include "tensor/ops/low_precision/quantize.h"
 #include "tensor/transfer.h"
@@ -78,6 +79,8 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
       staged_update_(device_, dtype_, kept_weights(), copies ? std::move(copies) : make_async_copy_engine(device_)) {
   MCPP_CHECK(!config_.store_param_remainders || dtype_ == DType::BF16, "weights in ", name_of(dtype_),
              " cannot be upper halves of master weights");
+  MCPP_CHECK(!config_.stochastic_rounding || (dtype_ == DType::BF16 && !config_.store_param_remainders && !has_ema()),
+             "stochastic rounding needs weights in bf16, without remainders and without averaged weights");
   for (const auto& [grid, groups] : scope_.groups) norm_grads_[grid];
   for (const ParamAndGradBuffer* buffer : buffers) {
     MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");
@@ -107,6 +110,11 @@ const UpdateRule& Optimizer::rule_of(OptimizerKind kind) {
   std::unique_ptr<UpdateRule>& rule = rules_[kind];
   if (!rule) rule = make_update_rule(kind, config_, dtype_);
   return *rule;
+}
+
+StorageForm Optimizer::master_form() const {
+  if (config_.stochastic_rounding) return StorageForm::Model;
+  return config_.store_param_remainders ? StorageForm::Remainder : StorageForm::Plain;
 }
 
 void Optimizer::gather_matrices(std::span<ParamAndGradBuffer* const> buffers, const MatrixGroups& holders) {
@@ -148,9 +156,7 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
   UpdateSegment segment{
       .buffer = &buffer, .shard = shard, .rule = &rule_of(kind), .forms = {}, .runs = std::move(runs)};
   segment.forms = segment.rule->forms();
-  if (has_master_copy())
-    segment.forms.insert(segment.forms.begin(),
-                         config_.store_param_remainders ? StorageForm::Remainder : StorageForm::Plain);
+  if (has_master_copy()) segment.forms.insert(segment.forms.begin(), master_form());
   if (has_ema()) segment.forms.push_back(StorageForm::Plain);
   states_->add(segment.vectors(accumulate_dtype(dtype_)));
   segments_.push_back(std::move(segment));
@@ -226,6 +232,7 @@ void Optimizer::update(double lr, double weight_decay, const Tensor& factor, con
     const UpdateStep step = make_step(part, group);
     rule.update(part, step);
     if (!scales.empty()) scale_rows(part, scales);
+    if (config_.stochastic_rounding) round_weights(part, rounding_seed_, step.step);
     if (has_ema()) update_ema(part, config_, step);
   });
   states_->prefetch(segments_of(matrices_.empty() ? PassKind::Update : PassKind::Prepare));  // during the next pass
@@ -263,13 +270,13 @@ bool Optimizer::is_resident() const {
 }
 
 void Optimizer::copy_model_to_master() {
-  if (!has_master_copy()) return;
+  if (!stores_master()) return;
   for_each_part(PassKind::Update,
                 [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.model, part.weights); });
 }
 
 void Optimizer::copy_master_to_model() {
-  if (!has_master_copy()) return;
+  if (!stores_master()) return;
   for_each_part(PassKind::Update,
                 [](const UpdateRule&, UpdatePart& part, const ParamGroup&) { ops::copy(part.weights, part.model); });
 }
@@ -315,6 +322,7 @@ void Optimizer::visit_run(std::size_t index, const UpdateRun& run, const StoredS
     if (part.count <= 0) continue;
     const i64 from = plan.offsets[i] + part.first;
     for (std::size_t k = 0; k < names.size(); ++k) {
+      if (segment.forms[k] == StorageForm::Model) continue;
       StoredArray values = states[k].part(run.offset + from - begin, part.count);
       if (segment.forms[k] == StorageForm::Remainder)
         values = values.with_model(segment.shard.stored_weights(from - segment.shard.begin, part.count));

@@ -1,5 +1,5 @@
 // Weight update: global gradient norm, clipping, and an update rule per parameter group over the flat vectors, with
-// fp32 states and, for bf16 and fp16 models, fp32 master weights.
+// fp32 states and, for bf16 and fp16 models, fp32 master weights or, in bf16, stochastic rounding.
 #pragma once
 #include <functional>
 #include <map>
@@ -72,8 +72,8 @@ class Optimizer {
     std::string name;  ///< layer_of() its parameters
   };
   std::vector<NormLayer> norm_layers() const;
-  /// Returns the sums of squares of these gradients at the last compute_update_scale(), fp64 [norm_layers()]. Summed over
-  /// the layers of one replica of the gradients, they are the square of the norm, without grad_scale.
+  /// Returns the sums of squares of these gradients at the last compute_update_scale(), fp64 [norm_layers()]. Summed
+  /// over the layers of one replica of the gradients, they are the square of the norm, without grad_scale.
   const Tensor& layer_squares() const { return layer_squares_; }
 
   /// Conversions for bf16 and fp16 models. No effect if the model's weights are the master weights themselves. With
@@ -81,6 +81,11 @@ class Optimizer {
   /// them.
   void copy_model_to_master();  ///< call after only the model's weights were loaded
   void copy_master_to_model();  ///< call after master weights were loaded, and before publish()
+
+  /// Returns true if master weights are stored: for bf16 and fp16 models, unless weights are rounded stochastically.
+  bool stores_master() const { return has_master_copy() && !config_.stochastic_rounding; }
+  /// Sets the seed of stochastic rounding.
+  void set_rounding_seed(u64 seed) { rounding_seed_ = seed; }
 
   bool has_ema() const { return mcpp::has_ema(config_); }
   /// Sets averaged weights, if kept, to the weights. Call after weights were loaded without their average.
@@ -91,7 +96,7 @@ class Optimizer {
 
   /// Calls f(state, param, first, values) for each state of each parameter. `values` are the stored states of the
   /// parameter's elements [first, first + values.numel()) in its box that this rank updates. Master weights are visited
-  /// only if they are separate from the model's weights (bf16 and fp16 models). The order is fixed. Parameters of which
+  /// only if stores_master(). The order is fixed. Parameters of which
   /// this rank updates no elements are skipped.
   using StoredStateVisitor = std::function<void(std::string_view state, Param&, i64 first, const StoredArray& values)>;
   void visit_stored_state(const StoredStateVisitor& f) const;
@@ -113,7 +118,9 @@ class Optimizer {
   const UpdateRule& rule_of(OptimizerKind kind);
   /// Waits until no communication of the last publish() uses the weights, so that a pass may change them.
   void wait_for_gathers() const;
+  /// Returns true if updates compute weights that are separate from the model's weights.
   bool has_master_copy() const { return is_low_precision(dtype_); }
+  StorageForm master_form() const;
   KeptWeights kept_weights() const { return {.has_master = has_master_copy(), .has_ema = has_ema()}; }
   std::vector<std::size_t> segments_of(PassKind kind) const;
   /// Returns true if an update moves no data between devices.
@@ -137,6 +144,7 @@ class Optimizer {
   std::map<GridKind, std::map<std::string, std::vector<Tensor>>> norm_grads_;
   mutable Tensor layer_squares_;  // in the order of norm_grads_
   i64 steps_ = 0;
+  u64 rounding_seed_ = 0;
 };
 
 }  // namespace mcpp

@@ -259,7 +259,8 @@ void StagedUpdate::for_each_part(StateStore& states, std::span<const UpdateSegme
     std::vector<Tensor> decoded;
     for (std::size_t s = 0; s < arrays.size(); ++s) {
       stored.push_back(arrays[s].part(parts[i].state_offset(), count));
-      const bool is_unused = kind == PassKind::Prepare && segment.forms[s] == StorageForm::Remainder;
+      const bool is_unused = kind == PassKind::Prepare &&
+                             (segment.forms[s] == StorageForm::Remainder || segment.forms[s] == StorageForm::Model);
       decoded.push_back(is_unused ? Tensor() : stored[s].decode(local_model));
     }
     UpdatePart part = make_update_part(local_model, decoded, local_grads, kept_);

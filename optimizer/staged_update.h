@@ -51,7 +51,7 @@ using UpdateFunction = std::function<void(const UpdateRule& rule, UpdatePart& pa
 
 /// States that an optimizer keeps in addition to those of the update rule.
 struct KeptWeights {
-  bool has_master = false;  ///< master weights, as the first state
+  bool has_master = false;  ///< master weights, or the decoded weights of the model, as the first state
   bool has_ema = false;     ///< averaged weights, as the last state
 };
 
@@ -64,7 +64,7 @@ class StagedUpdate {
   StagedUpdate(Device& device, DType dtype, KeptWeights kept, std::unique_ptr<AsyncCopyEngine> copies);
 
   /// Calls `f` for parts of each run of the segments in `order`. The states of a segment are in the segment of `states`
-  /// with the same number. A part of PassKind::Prepare has no weights if these are stored as remainders.
+  /// with the same number. A part of PassKind::Prepare has no weights if these are stored as remainders or not stored.
   void for_each_part(StateStore& states, std::span<const UpdateSegment> segments, const std::vector<std::size_t>& order,
                      PassKind kind, const UpdateFunction& f);
 

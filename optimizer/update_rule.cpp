@@ -57,19 +57,36 @@ class SgdRule final : public UpdateRule {
   StorageForm form_;
 };
 
-StorageForm form_of(StateDType type, StorageForm quantized) {
-  if (type == StateDType::Uint8) return quantized;
-  return type == StateDType::Bf16 ? StorageForm::Bf16 : StorageForm::Plain;
+/// Forms of a moment by the format of a byte.
+struct ByteForms {
+  StorageForm dynamic, e4m3, e5m2;
+};
+
+StorageForm form_of(StateDType type, const ByteForms& bytes) {
+  switch (type) {
+    case StateDType::Fp32:
+      return StorageForm::Plain;
+    case StateDType::Bf16:
+      return StorageForm::Bf16;
+    case StateDType::Uint8:
+      return bytes.dynamic;
+    case StateDType::Fp8E4m3:
+      return bytes.e4m3;
+    case StateDType::Fp8E5m2:
+      return bytes.e5m2;
+  }
+  fail(ExitCode::Internal, "unknown type of a moment");
 }
 
 }  // namespace
 
 StorageForm first_moment_form(const OptimizerConfig& config) {
-  return form_of(config.exp_avg_dtype, StorageForm::Signed);
+  return form_of(config.exp_avg_dtype, {StorageForm::Signed, StorageForm::E4m3, StorageForm::E5m2});
 }
 
 StorageForm second_moment_form(const OptimizerConfig& config) {
-  return form_of(config.exp_avg_sq_dtype, StorageForm::NonNegative);
+  return form_of(config.exp_avg_sq_dtype,
+                 {StorageForm::NonNegative, StorageForm::PositiveE4m3, StorageForm::PositiveE5m2});
 }
 
 std::unique_ptr<UpdateRule> make_update_rule(OptimizerKind kind, const OptimizerConfig& config, DType dtype) {

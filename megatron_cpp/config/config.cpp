@@ -283,6 +283,9 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
     errors.push_back(
         "optimizer.store_param_remainders: requires training.precision \"bf16\", whose weights are the upper halves "
         "of those in fp32");
+  if (config.optimizer.stochastic_rounding && config.training.precision != Precision::Bf16)
+    errors.push_back(
+        "optimizer.stochastic_rounding: requires training.precision \"bf16\", the type to which it rounds weights");
   fp8_layer_conflicts(config, errors);
   gelu_epilogue_conflicts(config, errors);
   qk_clip_conflicts(config, errors);

@@ -177,7 +177,7 @@ void StatisticsCollector::add_weights(i64 iteration, double grad_norm, StepStati
 }
 
 std::vector<NamedShard> StatisticsCollector::owned_weights() const {
-  const bool has_master = is_low_precision(state_.chunks().front().model->context().dtype);
+  const bool has_master = state_.optimizer().stores_master();
   const std::string prefix = has_master ? optimizer_tensor(kMasterState, "") : model_tensor("");
   std::vector<NamedShard> shards = shards_to_save(state_);
   std::erase_if(shards, [&](const NamedShard& shard) { return !shard.name.starts_with(prefix); });

@@ -216,12 +216,13 @@ std::optional<Damage> load_all(const RunContext& run, TrainingState& state, Chec
   run_on_all_ranks(world, [&] { progress = saved_progress(run.config, datasets, reader, run.log); });
   std::vector<NamedShard> shards = shards_to_load(state);
   std::vector<NamedShard> unsaved = extract_unsaved(shards, reader);
-  const bool starts_ema = remove_unsaved_ema(shards, reader);
+  const UnsavedStates started = remove_unsaved_states(shards, reader);
   check_all_used(reader, shards, world);
   const LoadingRanks ranks{world, *run.session.node};
   if (auto damage = reader.load(shards, ranks)) return damage;
   if (auto damage = load_redistributed_errors(unsaved, reader, ranks)) return damage;
-  if (starts_ema) state.optimizer().start_ema();
+  if (started.has_master) state.optimizer().copy_model_to_master();
+  if (started.has_ema) state.optimizer().start_ema();
   state.publish_weights();
   restore_counters(run.config, state, reader, run.log);
   run.log.info(str("resuming from ", reader.directory().string()));

@@ -146,7 +146,7 @@ void log_other_world_sizes(const Path& local_save, const Path& folder, const Log
 
 bool fits(const CheckpointReader& reader, const TrainingState& state) {
   std::vector<NamedShard> shards = shards_to_load(state);
-  remove_unsaved_ema(shards, reader);
+  remove_unsaved_states(shards, reader);
   return std::ranges::all_of(specs_of(shards), [&](const ShardSpec& shard) { return reader.has_all_elements(shard); });
 }
 

@@ -3,20 +3,36 @@
 #include <algorithm>
 
 #include "megatron_cpp/resume/checkpointing.h"
+#include "optimizer/optimizer.h"
 #include "optimizer/weight_average.h"
 
 namespace mcpp {
 
-bool has_ema(const Manifest& manifest) {
-  const std::string prefix = optimizer_tensor(kEmaState, "");
+namespace {
+
+/// Returns true if the checkpoint has a state of this name.
+bool has_state(const Manifest& manifest, std::string_view state) {
+  const std::string prefix = optimizer_tensor(state, "");
   return std::ranges::any_of(manifest.tensors,
                              [&](const TensorEntry& tensor) { return tensor.name.starts_with(prefix); });
 }
 
-bool remove_unsaved_ema(std::vector<NamedShard>& shards, const CheckpointReader& reader) {
-  if (has_ema(reader.manifest())) return false;
-  const std::string prefix = optimizer_tensor(kEmaState, "");
+/// Removes a state that the checkpoint does not have. Returns true if any shards were removed.
+bool remove_unsaved(std::string_view state, std::vector<NamedShard>& shards, const Manifest& manifest) {
+  if (has_state(manifest, state)) return false;
+  const std::string prefix = optimizer_tensor(state, "");
   return std::erase_if(shards, [&](const NamedShard& shard) { return shard.name.starts_with(prefix); }) > 0;
+}
+
+}  // namespace
+
+bool has_ema(const Manifest& manifest) {
+  return has_state(manifest, kEmaState);
+}
+
+UnsavedStates remove_unsaved_states(std::vector<NamedShard>& shards, const CheckpointReader& reader) {
+  return {.has_ema = remove_unsaved(kEmaState, shards, reader.manifest()),
+          .has_master = remove_unsaved(kMasterState, shards, reader.manifest())};
 }
 
 void check_has_weights(const CheckpointReader& reader, WeightSource source) {

@@ -25,9 +25,14 @@ inline constexpr std::string_view kWeightsHelp =
 /// Returns true if the checkpoint has averaged weights.
 bool has_ema(const Manifest& manifest);
 
-/// Removes the averaged weights from `shards`, as returned by shards_to_load(), if the checkpoint has none, because it
-/// was saved without them. Returns true if any were removed: then the average must start from the loaded weights.
-bool remove_unsaved_ema(std::vector<NamedShard>& shards, const CheckpointReader& reader);
+/// States that were removed from the shards to load. They must start from the loaded weights.
+struct UnsavedStates {
+  bool has_ema = false;     ///< averaged weights
+  bool has_master = false;  ///< master weights
+};
+/// Removes averaged weights and master weights from `shards`, as returned by shards_to_load(), if the checkpoint has
+/// none, because it was saved without optimizer.ema_decay or with optimizer.stochastic_rounding.
+UnsavedStates remove_unsaved_states(std::vector<NamedShard>& shards, const CheckpointReader& reader);
 
 /// Throws BadInput, naming --weights, if the checkpoint does not have these weights.
 void check_has_weights(const CheckpointReader& reader, WeightSource source);

@@ -162,7 +162,8 @@ i64 save_copy_ranks(const Config& config, const Layout& layout) {
 }
 
 std::string precision(const Config& config) {
-  const std::string type(enum_name(config.training.precision));
+  std::string type(enum_name(config.training.precision));
+  if (config.optimizer.stochastic_rounding) type += ", weights rounded stochastically";
   const Fp8Layers fp8 = fp8_layers(config);
   if (fp8.first == fp8.end) return type;
   std::string text = str(type, ", linear maps of ", fp8.end - fp8.first, " layers in fp8 (",
@@ -257,6 +258,7 @@ StatesPerWeight states_per_weight(const Config& config) {
   return {.matrix_states = state_elements_per_weight(config, true),
           .other_states = state_elements_per_weight(config, false),
           .has_param_remainders = config.optimizer.store_param_remainders,
+          .rounds_stochastically = config.optimizer.stochastic_rounding,
           .has_encoded_moments = config.optimizer.exp_avg_dtype != StateDType::Fp32 ||
                                  config.optimizer.exp_avg_sq_dtype != StateDType::Fp32};
 }

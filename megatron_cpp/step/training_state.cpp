@@ -68,6 +68,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       step_scalars_(Tensor::zeros({kMtpTotals + totals_.numel() - 2}, DType::F64, device_, MemoryClass::Other)),
       step_readback_(make_async_readback(device_, step_scalars_.numel())),
       step_(*parallel_.layer_group) {
+  optimizer_.set_rounding_seed(context.seed);
   for (auto* waits : {&pipeline_wait_timer_, &agreement_wait_timer_}) *waits = make_device_wait_timer(device_);
   for (auto& copy : evaluation_readbacks_) copy = make_async_readback(device_, kNumEvaluationValues);
 }

@@ -20,10 +20,25 @@ Tensor make_workspace(const VectorSpec& vector, Device& device) {
   return Tensor::empty({vector.count}, vector.dtype, device, MemoryClass::Workspace);
 }
 
+QuantizedRange range_of(StorageForm form) {
+  switch (form) {
+    case StorageForm::NonNegative:
+      return QuantizedRange::NonNegative;
+    case StorageForm::E4m3:
+      return QuantizedRange::E4m3;
+    case StorageForm::E5m2:
+      return QuantizedRange::E5m2;
+    case StorageForm::PositiveE4m3:
+      return QuantizedRange::PositiveE4m3;
+    case StorageForm::PositiveE5m2:
+      return QuantizedRange::PositiveE5m2;
+    default:
+      return QuantizedRange::Signed;
+  }
+}
+
 Quantized quantized(StorageForm form, const std::vector<StoredArray>& vectors) {
-  return {.codes = vectors[0].tensor(),
-          .scales = vectors[1].tensor(),
-          .range = form == StorageForm::NonNegative ? QuantizedRange::NonNegative : QuantizedRange::Signed};
+  return {.codes = vectors[0].tensor(), .scales = vectors[1].tensor(), .range = range_of(form)};
 }
 
 ParamRemainders remainders(const std::vector<StoredArray>& vectors) {
@@ -36,6 +51,7 @@ std::vector<VectorSpec> stored_vectors(StorageForm form, DType wide, i64 count) 
   if (form == StorageForm::Plain) return {{wide, count}};
   MCPP_CHECK(wide == DType::F32, "low-precision states of a model of ", name_of(wide));
   MCPP_CHECK(count % kBlock == 0, count, " elements are not a multiple of the block size");
+  if (form == StorageForm::Model) return {};
   if (form == StorageForm::Bf16) return {{DType::BF16, count}};
   if (form == StorageForm::Remainder) return {{DType::I32, count / 2}, {DType::I32, count / 32}};
   return {{DType::I32, count / 4}, {DType::F32, count / kBlock}};
@@ -158,8 +174,11 @@ void StoredArray::write(const Tensor& from) const {
 
 Tensor StoredArray::decode(const Tensor& model) const {
   if (tensor_.defined()) return tensor_;
-  Tensor values = make_workspace({dtype_, count_}, vectors_.front().tensor_.device());
-  if (form_ == StorageForm::Bf16)
+  Tensor values = make_workspace({dtype_, count_},
+                                 form_ == StorageForm::Model ? model.device() : vectors_.front().tensor_.device());
+  if (form_ == StorageForm::Model)
+    ops::copy(model, values);
+  else if (form_ == StorageForm::Bf16)
     ops::copy(vectors_.front().tensor_, values);
   else if (form_ == StorageForm::Remainder)
     ops::join_param_remainders(model, remainders(vectors_), values);
@@ -169,7 +188,7 @@ Tensor StoredArray::decode(const Tensor& model) const {
 }
 
 void StoredArray::encode(const Tensor& values) const {
-  if (tensor_.defined()) return;
+  if (tensor_.defined() || form_ == StorageForm::Model) return;
   if (form_ == StorageForm::Bf16) {
     Tensor stored = vectors_.front().tensor_;
     ops::copy(values, stored);

@@ -9,10 +9,21 @@
 
 namespace mcpp {
 
-/// Form in which values are stored. Plain: fp32, or fp64 in fp64 models. Signed and NonNegative: one byte per value
-/// (tensor/ops/low_precision/quantize.h). Remainder: master weights minus the model's bf16 weights
-/// (tensor/ops/low_precision/param_remainders.h).
-enum class StorageForm : u8 { Plain, Bf16, Signed, NonNegative, Remainder };
+/// Form in which values are stored. Plain: fp32, or fp64 in fp64 models. Signed to PositiveE5m2: one byte per value
+/// (QuantizedRange, tensor/ops/low_precision/quantize.h). Remainder: master weights minus the model's bf16 weights
+/// (tensor/ops/low_precision/param_remainders.h). Model: not stored; the values are the model's bf16 weights.
+enum class StorageForm : u8 {
+  Plain,
+  Bf16,
+  Signed,
+  NonNegative,
+  E4m3,
+  E5m2,
+  PositiveE4m3,
+  PositiveE5m2,
+  Remainder,
+  Model
+};
 
 /// Type and length of a vector.
 struct VectorSpec {
@@ -66,8 +77,8 @@ class StoredArray {
   void write(const Tensor& from) const;
 
   /// Returns the values of complete blocks in tensor memory: tensor(), or a decoded copy on the same device. After
-  /// changing a copy, the caller must call encode(). For a Remainder, `model` has the model's weights of these
-  /// elements.
+  /// changing a copy, the caller must call encode(). For a Remainder and for the form Model, `model` has the model's
+  /// weights of these elements.
   Tensor decode(const Tensor& model = {}) const;
   void encode(const Tensor& values) const;
 

@@ -57,7 +57,7 @@ void dequantize_block(const u8* codes, float scale, float* x, const float* value
 
 void quantize(const Tensor& x, Quantized& to) {
   const QuantizedValues limits = quantized_limits(to.range);
-  const i32 min_index = to.range == QuantizedRange::NonNegative ? 1 : 0;
+  const i32 min_index = min_positive_code(to.range);
   const float* x_data = x.data<float>();
   u8* codes = static_cast<u8*>(to.codes.raw());
   float* scales = to.scales.data<float>();

@@ -43,9 +43,10 @@ TEST_F(LowPrecisionMomentsTest, TrainingStaysCloseToFp32Moments) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
     const SmallModel start(DType::F32, config_of(kind, StateDType::Fp32));
     SmallModel full(DType::F32, config_of(kind, StateDType::Fp32)), bf16(DType::F32, config_of(kind, StateDType::Bf16)),
-        bytes(DType::F32, config_of(kind, StateDType::Uint8));
+        bytes(DType::F32, config_of(kind, StateDType::Uint8)), e4m3(DType::F32, config_of(kind, StateDType::Fp8E4m3)),
+        e5m2(DType::F32, config_of(kind, StateDType::Fp8E5m2));
     for (int i = 0; i < 50; ++i) {
-      for (SmallModel* model : {&full, &bf16, &bytes}) model->step();
+      for (SmallModel* model : {&full, &bf16, &bytes, &e4m3, &e5m2}) model->step();
     }
     SCOPED_TRACE(enum_name(kind));
     const double moved = distance(full, start);
@@ -53,6 +54,10 @@ TEST_F(LowPrecisionMomentsTest, TrainingStaysCloseToFp32Moments) {
     EXPECT_GT(distance(bf16, full), 0);
     EXPECT_LT(distance(bytes, full), 0.025 * moved);
     EXPECT_GT(distance(bytes, full), 0);
+    // Less than the largest relative error of a single rounding, although errors accumulate over the steps.
+    EXPECT_LT(distance(e4m3, full), 0x1p-4 * moved);
+    EXPECT_LT(distance(e5m2, full), 0x1p-3 * moved);
+    EXPECT_LT(distance(e4m3, full), distance(e5m2, full)) << "E4M3 has more values per power of two";
   }
 }
 
@@ -64,7 +69,8 @@ TEST_F(LowPrecisionMomentsTest, UseExpectedMemory) {
   };
   const double full = bytes(StateDType::Fp32);
   EXPECT_NEAR(bytes(StateDType::Bf16) / full, 0.5, 0.05);
-  EXPECT_NEAR(bytes(StateDType::Uint8) / full, (1 + 1.0 / 16) / 4, 0.05);
+  for (const StateDType type : {StateDType::Uint8, StateDType::Fp8E4m3, StateDType::Fp8E5m2})
+    EXPECT_NEAR(bytes(type) / full, (1 + 1.0 / 16) / 4, 0.05);
 }
 
 /// Covers more values than are decoded at a time, also starting in the middle of a block. Each must be read as its
@@ -75,7 +81,8 @@ TEST_F(LowPrecisionMomentsTest, ReadAndWriteInChunks) {
   Tensor values = Tensor::empty({kCount}, DType::F32, device), model = Tensor::empty({kCount}, DType::BF16, device);
   for (i64 i = 0; i < kCount; ++i) values.data<float>()[i] = 1e-3F * static_cast<float>((i * 7919) % 100003);
   for (const StorageForm form :
-       {StorageForm::Bf16, StorageForm::Signed, StorageForm::NonNegative, StorageForm::Remainder}) {
+       {StorageForm::Bf16, StorageForm::Signed, StorageForm::NonNegative, StorageForm::E4m3, StorageForm::E5m2,
+        StorageForm::PositiveE4m3, StorageForm::PositiveE5m2, StorageForm::Remainder}) {
     const auto make_array = [&] {
       std::vector<StoredArray> vectors;
       for (const auto& [dtype, count] : stored_vectors(form, DType::F32, kCount))
@@ -107,7 +114,7 @@ TEST_F(LowPrecisionMomentsTest, ReadAndWriteInChunks) {
 /// Covers every offload tier and different segment sizes: a restored run must continue bitwise identically.
 TEST_F(LowPrecisionMomentsTest, ContinueBitwiseIdenticallyAfterLoad) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon}) {
-    for (const StateDType type : {StateDType::Bf16, StateDType::Uint8}) {
+    for (const StateDType type : {StateDType::Bf16, StateDType::Uint8, StateDType::Fp8E4m3, StateDType::Fp8E5m2}) {
       const OptimizerConfig resident = config_of(kind, type);
       for (const OffloadTier tier : {OffloadTier::Device, OffloadTier::Host, OffloadTier::File}) {
         OptimizerConfig offloaded = resident;
@@ -130,7 +137,14 @@ TEST_F(LowPrecisionMomentsTest, ContinueBitwiseIdenticallyAfterLoad) {
 }
 
 TEST_F(LowPrecisionMomentsTest, LoadFromAnyOtherFormat) {
-  constexpr std::array kTypes{StateDType::Fp32, StateDType::Bf16, StateDType::Uint8};
+  // Bounds of the relative rounding error. Those of fp8 are the largest errors of single values.
+  const std::map<StateDType, double> bounds{{StateDType::Fp32, 0.003},
+                                            {StateDType::Bf16, 0.003},
+                                            {StateDType::Uint8, 0.02},
+                                            {StateDType::Fp8E4m3, 0x1p-4},
+                                            {StateDType::Fp8E5m2, 0x1p-3}};
+  constexpr std::array kTypes{StateDType::Fp32, StateDType::Bf16, StateDType::Uint8, StateDType::Fp8E4m3,
+                              StateDType::Fp8E5m2};
   for (const StateDType from : kTypes) {
     for (const StateDType to : kTypes) {
       SmallModel a(DType::BF16, config_of(OptimizerKind::Adam, from)),
@@ -149,7 +163,7 @@ TEST_F(LowPrecisionMomentsTest, LoadFromAnyOtherFormat) {
         if (is_master || from == to || to == StateDType::Fp32) {
           EXPECT_EQ(loaded, values) << name;
         }
-        EXPECT_LE(std::sqrt(difference / norm), to == StateDType::Uint8 ? 0.02 : 0.003) << name;
+        EXPECT_LE(std::sqrt(difference / norm), bounds.at(to)) << name;
       }
     }
   }

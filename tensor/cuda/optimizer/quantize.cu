@@ -54,7 +54,7 @@ void QuantizeKernels<DeviceType::Cuda>::quantize(const Tensor& x, Quantized& to)
   const i64 blocks = to.scales.numel();
   if (blocks == 0) return;
   CudaDevice& device = cuda(x);
-  const int min_index = to.range == QuantizedRange::NonNegative ? 1 : 0;
+  const int min_index = min_positive_code(to.range);
   launch(quantize_blocks, grid_for(blocks * kWarp, kThreads, device), kThreads, 0, device.stream(), x.data<float>(),
          static_cast<u8*>(to.codes.raw()), to.scales.data<float>(), blocks, quantized_limits(to.range), min_index);
 }

@@ -10,6 +10,7 @@
 #include "tensor/ops/low_precision/pack.h"
 #include "tensor/ops/low_precision/param_remainders.h"
 #include "tensor/ops/low_precision/quantize.h"
+#include "tensor/ops/low_precision/stochastic_round.h"
 #include "tests/cuda_simulator/simulator.h"
 
 namespace mcpp::test {
@@ -211,6 +212,10 @@ TEST_F(LargeIndexTest, LowPrecisionStatesReachLastValue) {
   ParamRemainderKernels<DeviceType::Cuda>::param_remainders(x, rest);
   ParamRemainderKernels<DeviceType::Cuda>::join_param_remainders(model, rest, y);
   EXPECT_EQ(get(y), 1.001F);
+  set(model, -1, 0);
+  StochasticRoundKernels<DeviceType::Cuda>::stochastic_round(
+      x, {.key = 1, .global = {kCount}, .offset = {0}, .shape = {kCount}}, model);
+  EXPECT_NEAR(get(model), 1.001, 0x1p-7);
 }
 
 TEST_F(LargeIndexTest, PackedMessagesReachLastValue) {

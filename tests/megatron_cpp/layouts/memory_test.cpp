@@ -433,6 +433,10 @@ TEST(LowPrecisionStateMemoryTest, MatchesPeak) {
     small.optimizer.store_param_remainders = true, small.optimizer.ema_decay = 0.9;
     EXPECT_NEAR(expect_planned(small, layout).optimizer_state / full.optimizer_state,
                 (17.0 / 8 + 2 + 17.0 / 16 + 4) / 12, 1e-6);
+    RunTask rounded = task;
+    rounded.optimizer.stochastic_rounding = true;
+    rounded.optimizer.exp_avg_dtype = StateDType::Fp8E4m3;
+    EXPECT_NEAR(expect_planned(rounded, layout).optimizer_state / full.optimizer_state, (17.0 / 16 + 4) / 12, 1e-6);
     task.optimizer.offload = OffloadTier::Host;
     const MemoryEstimate on_host = expect_planned(task, layout);
     EXPECT_EQ(on_host.optimizer_state, 0);

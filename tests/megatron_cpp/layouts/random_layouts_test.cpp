@@ -69,10 +69,10 @@ bool only_quantizes_weights(const RunLayout& layout) {
          layout.formats.grad_reduce_format() == GradReduceFormat::Full && !sums_by_factors(layout);
 }
 
-/// Low-precision moments of values that differ by rounding may round to either of two neighbors; bf16 sums of gradients
-/// differ by up to half a 256th.
+/// Low-precision moments of values that differ by rounding may round to either of two neighbors, and so may weights
+/// that are rounded stochastically; bf16 sums of gradients differ by up to half a 256th.
 bool has_low_precision_state(const OptimizerConfig& o) {
-  return o.exp_avg_dtype != StateDType::Fp32 || o.exp_avg_sq_dtype != StateDType::Fp32 ||
+  return o.stochastic_rounding || o.exp_avg_dtype != StateDType::Fp32 || o.exp_avg_sq_dtype != StateDType::Fp32 ||
          o.main_grads_dtype != GradDType::Fp32;
 }
 

@@ -47,7 +47,7 @@ class RandomTraining {
     if (config_.parallel.zero_stage == 3) o.offload_params = pick("offload_params_moved", kTiers);
     o.offload_fraction = pick("offload_fraction_moved", {1.0, 0.3});
     o.offload_segment_size = pick<i64>("offload_segment_size_moved", {256, 5000});
-    o.store_param_remainders = dtype_ == DType::BF16 && flip("store_param_remainders_moved");
+    o.store_param_remainders = dtype_ == DType::BF16 && flip("store_param_remainders_moved") && !o.stochastic_rounding;
     moved.async_save = flip("async_save_moved") && config_.parallel.formats.power_sgd_rank == 0;
     return moved;
   }
@@ -372,14 +372,15 @@ class RandomTraining {
     const ModelConfig& m = config_.model;
     o.qk_clip = !m.qk_layernorm && !m.qk_l2_norm && m.attn_logit_softcapping == 0 && flip("qk_clip");
     if (o.qk_clip) o.qk_clip_threshold = 0.05;
-    if (flip("ema_decay")) {
+    o.stochastic_rounding = dtype_ == DType::BF16 && !o.store_param_remainders && flip("stochastic_rounding");
+    if (!o.stochastic_rounding && flip("ema_decay")) {
       o.ema_decay = 0.5;
       o.ema_start = pick<i64>("ema_start", {0, 1});
       o.ema_interval = pick<i64>("ema_interval", {1, 2});
     }
     if (dtype_ == DType::F64) return;
     const auto form = [this](const char* what) {
-      return pick(what, {StateDType::Fp32, StateDType::Fp32, StateDType::Bf16, StateDType::Uint8});
+      return pick(what, {StateDType::Fp32, StateDType::Fp32, StateDType::Bf16, StateDType::Uint8, StateDType::Fp8E4m3});
     };
     o.exp_avg_dtype = form("exp_avg_dtype");
     if (o.optimizer != OptimizerKind::Sgd) o.exp_avg_sq_dtype = form("exp_avg_sq_dtype");

@@ -5,6 +5,7 @@
 #include "checkpoint/save/async_save.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/resume/weight_source.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/layouts/layout_run.h"
 
@@ -42,8 +43,11 @@ inline std::optional<Damage> load(LayoutRank& self, const Path& folder, Communic
   std::vector<NamedShard> shards = shards_to_load(self.state());
   CheckpointReader reader(folder / checkpoint_name(2));
   std::vector<NamedShard> unsaved = extract_unsaved(shards, reader);
+  const UnsavedStates started = remove_unsaved_states(shards, reader);
   std::optional<Damage> damage = reader.load(shards, {world});
   if (!damage) damage = load_redistributed_errors(unsaved, reader, {world});
+  if (started.has_master) self.state().optimizer().copy_model_to_master();
+  if (started.has_ema) self.state().optimizer().start_ema();
   self.state().publish_weights();
   self.state().optimizer().set_steps(2);
   return damage;

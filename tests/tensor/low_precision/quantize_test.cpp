@@ -13,7 +13,12 @@
 namespace mcpp {
 namespace {
 
-constexpr QuantizedRange kRanges[]{QuantizedRange::Signed, QuantizedRange::NonNegative};
+constexpr QuantizedRange kRanges[]{QuantizedRange::Signed, QuantizedRange::NonNegative,  QuantizedRange::E4m3,
+                                   QuantizedRange::E5m2,   QuantizedRange::PositiveE4m3, QuantizedRange::PositiveE5m2};
+
+bool is_positive(QuantizedRange range) {
+  return min_positive_code(range) > 0;
+}
 
 class QuantizeTest : public testing::TestWithParam<DeviceType> {
  protected:
@@ -48,7 +53,7 @@ class QuantizeTest : public testing::TestWithParam<DeviceType> {
       const double size = std::pow(10.0, 8 * normal(random) / 2);
       for (i64 i = 0; i < kQuantizedBlock; ++i) {
         const double x = size * normal(random) * std::pow(10.0, 2 * normal(random));
-        all.push_back(static_cast<float>(range == QuantizedRange::Signed ? x : x * x));
+        all.push_back(static_cast<float>(is_positive(range) ? x * x : x));
       }
     }
     return all;
@@ -61,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, QuantizeTest, testing::ValuesIn(test::device_t
                          [](const auto& p) { return test::name_of(p.param); });
 
 TEST_P(QuantizeTest, ValuesIncreaseAndIncludeZeroAndOne) {
-  for (const QuantizedRange range : kRanges) {
+  for (const QuantizedRange range : {QuantizedRange::Signed, QuantizedRange::NonNegative}) {
     const QuantizedValues v = quantized_values(range);
     EXPECT_TRUE(std::ranges::is_sorted(v, std::less_equal())) << "or two are the same";
     EXPECT_EQ(std::ranges::count(v, 0.0F), 1);
@@ -71,6 +76,22 @@ TEST_P(QuantizeTest, ValuesIncreaseAndIncludeZeroAndOne) {
   EXPECT_NEAR(quantized_values(QuantizedRange::NonNegative)[1], 0.325e-6, 1e-12);
   EXPECT_NEAR(quantized_values(QuantizedRange::Signed)[128], 0.55e-6, 1e-12);
   EXPECT_NEAR(quantized_values(QuantizedRange::Signed)[254], 0.1 + 0.9 * 63.5 / 64, 1e-6);
+}
+
+/// The finite values of an fp8 format, divided by the largest one.
+TEST_P(QuantizeTest, Fp8ValuesAreThoseOfFormat) {
+  for (const auto& [range, format] :
+       {std::pair(QuantizedRange::E4m3, Fp8Format::E4M3), std::pair(QuantizedRange::PositiveE5m2, Fp8Format::E5M2)}) {
+    std::vector<float> expected;
+    for (const float value : fp8_code_values(format))
+      if (std::isfinite(value)) expected.push_back(value / fp8_max(format));
+    std::ranges::sort(expected);
+    expected.erase(std::unique(expected.begin(), expected.end()), expected.end());  // 0 and -0 are equal
+    EXPECT_EQ(expected.size(), format == Fp8Format::E4M3 ? 253u : 247u);
+    const QuantizedValues v = quantized_values(range);
+    for (std::size_t code = 0; code < v.size(); ++code)
+      EXPECT_EQ(v[code], code < expected.size() ? expected[code] : 1.0f) << code;
+  }
 }
 
 /// Compares with a search through all values in double precision.
@@ -83,9 +104,10 @@ TEST_P(QuantizeTest, RoundsToNearestValue) {
       double scale = 0, nearest = 1e300;
       for (std::size_t k = block; k < block + kQuantizedBlock; ++k) scale = std::max(scale, std::abs(double(x[k])));
       for (const float value : all) nearest = std::min(nearest, std::abs(value * scale - x[i]));
-      if (range == QuantizedRange::NonNegative && x[i] > 0) {
+      if (is_positive(range) && x[i] > 0) {
+        const float smallest = all[static_cast<std::size_t>(min_positive_code(range))];
         EXPECT_GT(y[i], 0) << i;
-        nearest = std::max(nearest, all[1] * scale - x[i]);  // where 0 is nearer
+        nearest = std::max(nearest, smallest * scale - x[i]);  // where 0 is nearer
       }
       EXPECT_LE(std::abs(double(y[i]) - x[i]), nearest + 1e-6 * std::abs(x[i]) + 1e-7 * scale * all[128]) << i;
     }
