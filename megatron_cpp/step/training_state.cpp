@@ -30,6 +30,11 @@ StopRequest stop_request_at(i64 offset, const std::vector<double>& values) {
   return StopRequest::of(std::span(values).subspan(static_cast<std::size_t>(offset)).first<StopRequest::kCount>());
 }
 
+/// Returns the mean of `count` values; 0 without any, such as the loss of a batch without targets.
+double mean_of(double sum, double count) {
+  return count == 0 ? 0 : sum / count;
+}
+
 std::unique_ptr<ChunkParamBuffers> allocate(GPTModel& model, const ParallelState& parallel,
                                             const ParamOffload& offload) {
   std::vector<UnitParam> params;
@@ -279,11 +284,12 @@ StepOutcome TrainingState::outcome() {
   Overflow overflow = loss_scale_.update(status == StepStatus::NotFinite);
   if (!std::isfinite(values[StepScalars::kLoss])) overflow = Overflow::Final;  // the loss itself is not scaled
   std::vector<double> mtp_losses;
-  for (std::size_t i = kMtpTotals; i + 1 < values.size(); i += 2) mtp_losses.push_back(values[i] / values[i + 1]);
+  for (std::size_t i = kMtpTotals; i + 1 < values.size(); i += 2)
+    mtp_losses.push_back(mean_of(values[i], values[i + 1]));
   return {.loss = values[StepScalars::kLoss],
           .tokens = static_cast<i64>(values[StepScalars::kTargets]),
           .mtp_losses = std::move(mtp_losses),
-          .output_z_loss = values.back() / values[StepScalars::kTargets],
+          .output_z_loss = mean_of(values.back(), values[StepScalars::kTargets]),
           .grad_norm = values[StepScalars::kGradNorm],
           .status = status,
           .is_skipped = is_skipped,
@@ -384,7 +390,7 @@ EvaluationOutcome TrainingState::evaluation() {
   const std::vector<double> values =
       evaluation_readbacks_[evaluations_taken_++ % evaluation_readbacks_.size()]->values();
   stop_request_ = stop_request_at(kEvaluationStopRequest, values);
-  return {.loss = values[0] / values[1], .tokens = static_cast<i64>(values[1])};
+  return {.loss = mean_of(values[0], values[1]), .tokens = static_cast<i64>(values[1])};
 }
 
 }  // namespace mcpp

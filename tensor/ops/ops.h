@@ -187,7 +187,7 @@ enum class StepStatus : u8 { Fine, Spike, NotFinite };
 /// Indices of the results of compute_update_scale(); fp64, never NaN. Ranks use the maximum of each scalar over all
 /// ranks, so that a rank with faulty memory cannot decide differently.
 struct StepScalars {
-  static constexpr i64 kLoss = 0;      ///< mean over the targets; infinity if not finite
+  static constexpr i64 kLoss = 0;      ///< mean over the targets, 0 without any; infinity if not finite
   static constexpr i64 kTargets = 1;   ///< number of targets
   static constexpr i64 kGradNorm = 2;  ///< before clipping; infinity if not finite
   static constexpr i64 kFactor = 3;    ///< scale of the update, from normalization and clipping; infinity = no update

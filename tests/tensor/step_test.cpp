@@ -70,7 +70,8 @@ TEST_P(StepOpsTest, NonFiniteStepIsNotApplied) {
     EXPECT_EQ(decide(8, 4, -std::abs(bad))[StepScalars::kGradNorm], kInf);
     EXPECT_EQ(decide(bad, bad, 400)[StepScalars::kTargets], 0);
   }
-  EXPECT_EQ(verdict(decide(0, 0, 0)), StepStatus::NotFinite) << "no targets";
+  EXPECT_EQ(verdict(decide(0, 0, 0)), StepStatus::Fine) << "a batch without targets";
+  EXPECT_EQ(decide(0, 0, 0)[StepScalars::kLoss], 0);
   EXPECT_EQ(verdict(decide(8, 1, 1e300)), StepStatus::NotFinite) << "a norm that fp32 cannot hold";
 }
 

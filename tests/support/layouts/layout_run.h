@@ -64,6 +64,8 @@ struct RunTask {
   /// Token that ends documents, which do not attend to each other and count positions and losses separately. -1: each
   /// sample is one document.
   i32 eod = -1;
+  /// Returns true if the token that follows a position of a sample has a loss; null: all have one.
+  std::function<bool(i64 sample, i64 position)> has_loss = {};
   const Weights* initial = nullptr;  ///< drawn from the seed if null
   bool async_save = false;
   bool compares_executions = false;  ///< each step is executed twice, which must give identical results
@@ -221,6 +223,10 @@ class LayoutRank {
       microbatch.tokens.insert(microbatch.tokens.end(), sample.begin(), sample.end() - 1);
       microbatch.labels.insert(microbatch.labels.end(), sample.begin() + 1, sample.end());
       microbatch.samples.push_back(first_sample + i);
+    }
+    for (std::size_t i = 0; task.has_loss && i < microbatch.labels.size(); ++i) {
+      const auto at = static_cast<i64>(i);
+      if (!task.has_loss(first_sample + at / seq, at % seq)) microbatch.labels[i] = -1;
     }
     if (task.eod >= 0) mask_labels_at_eod(microbatch, task.eod);
     MicroBatch batch{.tokens = on_device(microbatch, microbatch.tokens),

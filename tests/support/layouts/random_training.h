@@ -34,6 +34,13 @@ class RandomTraining {
     task.steps = 3;
     task.compares_executions = pick("compares_executions", {false, false, true});
     if (flip("documents")) task.eod = 3;
+    // Ranks have different numbers of targets, and some samples have none.
+    if (pick("loss_mask", {false, false, true})) {
+      task.has_loss = [seed = seed_](i64 sample, i64 position) {
+        const u64 bits = philox_key(seed, "has_loss", static_cast<u64>(sample));
+        return bits % 3 != 0 && (bits >> (8 + position % 40)) % 2 == 0;
+      };
+    }
     // The learning rate is small, because a jump of the gradient norm amplifies rounding a thousandfold, so that all
     // correct layouts differ.
     task.lr = [](i64) { return 3e-4; };
