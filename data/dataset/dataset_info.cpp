@@ -23,6 +23,7 @@ void for_each_key(Info& info, Visit&& visit) {
   visit("tokens", info.tokens);
   visit("source_bytes", info.source_bytes);
   visit("source_words", info.source_words);
+  visit("targets", info.targets);
 }
 
 }  // namespace
@@ -33,9 +34,19 @@ Path info_path(const Path& prefix) {
   return path;
 }
 
+Path loss_mask_prefix(const Path& prefix) {
+  return prefix.string() + "_loss_mask";
+}
+
+bool has_loss_mask(const Path& prefix) {
+  const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+  return info && info->has_loss_mask();
+}
+
 std::string info_to_json(const DatasetInfo& info) {
   nlohmann::ordered_json json;
   for_each_key(info, [&](const char* key, const auto& value) { json[key] = value; });
+  if (!info.has_loss_mask()) json.erase("targets");
   return json.dump(2) + "\n";
 }
 
@@ -43,7 +54,9 @@ DatasetInfo info_from_json(const std::string& text, const Path& file) {
   DatasetInfo info;
   try {
     const auto json = nlohmann::json::parse(text);
-    for_each_key(info, [&](const char* key, auto& value) { json.at(key).get_to(value); });
+    for_each_key(info, [&](const char* key, auto& value) {
+      if (key != std::string_view("targets") || json.contains(key)) json.at(key).get_to(value);
+    });
   } catch (const nlohmann::json::exception& error) {
     fail(ExitCode::BadInput, file.string(), ": damaged: ", error.what(), "; preprocess the text again");
   }
@@ -95,15 +108,20 @@ std::string sampled_checksum(const TokenFile& file) {
   return checksum_hex(sample);
 }
 
-}  // namespace
-
-std::string dataset_identity(const Path& prefix) {
+std::string identity_of_files(const Path& prefix) {
   const Path idx_copy = local_copy(idx_path(prefix));
   const TokenFile idx(idx_copy), bin(bin_path(prefix));
   const IndexHeader header = read_index_header(MappedFile(idx_copy));
   const u64 tokens = bin.size() / static_cast<u64>(token_bytes(header.type));
   return str(header.sequences, " sequences, ", header.document_entries - 1, " documents, ", tokens, " tokens, .idx ",
              sampled_checksum(idx), ", .bin ", sampled_checksum(bin));
+}
+
+}  // namespace
+
+std::string dataset_identity(const Path& prefix) {
+  const std::string tokens = identity_of_files(prefix);
+  return has_loss_mask(prefix) ? str(tokens, "; loss mask: ", identity_of_files(loss_mask_prefix(prefix))) : tokens;
 }
 
 }  // namespace mcpp

@@ -11,8 +11,10 @@
 #include "base/philox.h"
 #include "base/strings.h"
 #include "data/dataset/blend.h"
+#include "data/dataset/dataset_info.h"
 #include "data/dataset/fim.h"
 #include "data/dataset/gpt_dataset.h"
+#include "data/dataset/loss_mask.h"
 
 namespace mcpp {
 namespace {
@@ -204,7 +206,8 @@ class Builder {
                               .seq_length = blend.seq_length,
                               .seed = seed_,
                               .num_samples = std::max<i64>(tokens.samples, 1),  // an unused dataset has one sample
-                              .first_token = tokens.first_token};
+                              .first_token = tokens.first_token,
+                              .loss_mask = loss_mask(prefix)};
     auto dataset = std::make_unique<GptDataset>(source(prefix), spec, cache_folder(prefix), log_, ranks_);
     const auto per_epoch = static_cast<double>(dataset->plan().tokens_per_epoch);
     const auto epochs = [&](i64 token) { return fixed(static_cast<double>(token) / per_epoch, 2); };
@@ -285,7 +288,12 @@ class Builder {
                                 std::optional<i64> samples) {
     const IndexedDataset& text = source(prefix);
     const SequenceRange range = split_range(prefix, split, uses_all_text);
-    const GptDatasetSpec spec{range, kSplitNames[split], seq_length_, seed_, samples};
+    const GptDatasetSpec spec{.range = range,
+                              .split_name = kSplitNames[split],
+                              .seq_length = seq_length_,
+                              .seed = seed_,
+                              .num_samples = samples,
+                              .loss_mask = loss_mask(prefix)};
     auto dataset = std::make_unique<GptDataset>(text, spec, cache_folder(prefix), log_, ranks_);
     const EpochPlan& plan = dataset->plan();
     log_.info(str("data: ", spec.split_name, " of ", prefix, ": ", range.size(), " documents, ",
@@ -298,9 +306,18 @@ class Builder {
     return rearranged(std::move(dataset), prefix);
   }
 
-  /// Returns training samples with data.fim_rate applied. The choices differ between datasets and between stages.
+  /// Returns the loss mask of a dataset; null if it has none.
+  const IndexedDataset* loss_mask(const std::string& prefix) {
+    if (!has_loss_mask(prefix)) return nullptr;
+    const IndexedDataset& mask = source(loss_mask_prefix(prefix).string());
+    check_loss_mask(source(prefix), mask);
+    return &mask;
+  }
+
+  /// Returns training samples with data.fim_rate applied, unless they have a loss mask, which would no longer fit. The
+  /// choices differ between datasets and between stages.
   std::unique_ptr<Dataset> rearranged(std::unique_ptr<Dataset> dataset, const std::string& prefix) {
-    if (!fim_) return dataset;
+    if (!fim_ || has_loss_mask(prefix)) return dataset;
     const u64 key = philox_key(static_cast<u64>(seed_), "fill in the middle", source(prefix).bin_bytes());
     return std::make_unique<FimDataset>(std::move(dataset), fim_, philox_key(key, "stage", stage_starts_.size()));
   }

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/integer_math.h"
+#include "data/dataset/loss_mask.h"
 
 namespace mcpp {
 namespace {
@@ -91,8 +92,12 @@ void GptDataset::read(i64 sample, std::span<i32> tokens, std::span<u8> targets) 
              " tokens, not seq_length + 1");
   std::ranges::fill(targets, u8{1});
   for_each_part(sample, [&](i64 sequence, i64 offset, i64 length) {
-    source_.read(sequence, offset, tokens.first(static_cast<std::size_t>(length)));
-    tokens = tokens.subspan(static_cast<std::size_t>(length));
+    const auto count = static_cast<std::size_t>(length);
+    source_.read(sequence, offset, tokens.first(count));
+    tokens = tokens.subspan(count);
+    if (targets.empty()) return;
+    if (spec_.loss_mask) read_loss_mask(*spec_.loss_mask, sequence, offset, targets.first(count));
+    targets = targets.subspan(count);
   });
 }
 

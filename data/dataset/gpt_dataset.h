@@ -22,6 +22,7 @@ struct GptDatasetSpec {
   /// Token of the concatenated epochs at which the num_samples samples of a stage begin; std::nullopt = Megatron-LM's
   /// order.
   std::optional<i64> first_token = {};
+  const IndexedDataset* loss_mask = nullptr;  ///< null = all tokens have a loss
 };
 
 class GptDataset : public Dataset {

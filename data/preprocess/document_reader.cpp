@@ -35,20 +35,14 @@ void fix_utf8(const Path& path, TextChunk& chunk, InvalidUtf8 policy) {
   chunk.text = replace_invalid_utf8(chunk.text);
 }
 
-void parse_json(const Path& path, const TextChunk& chunk, const DocumentFormat& format, ChunkDocuments& documents) {
-  for_each_line(chunk.text, chunk.first_line, [&](std::string_view line, i64 number) {
-    if (is_blank(line)) return;
-    std::string problem;
-    std::vector<std::string> values = read_string_members(line, format.json_keys, problem);
-    if (!problem.empty()) {
-      check_input(format.skip_malformed, path.string(), ":", number, ": ", problem,
-                  "; fix the line, skip such lines with --skip_malformed, or read the file as text with "
-                  "--input_format=text");
-      ++documents.malformed;
-      return;
-    }
-    for (std::size_t k = 0; k < values.size(); ++k) documents.by_key[k].push_back({.text = std::move(values[k])});
-  });
+void parse_json(const Path& path, TextChunk chunk, const DocumentFormat& format, ChunkDocuments& documents) {
+  for_each_json_line(path, std::move(chunk), format, documents.malformed,
+                     [&](std::string_view line, std::string& problem) {
+                       std::vector<std::string> values = read_string_members(line, format.json_keys, problem);
+                       if (!problem.empty()) return;
+                       for (std::size_t k = 0; k < values.size(); ++k)
+                         documents.by_key[k].push_back({.text = std::move(values[k])});
+                     });
 }
 
 /// Parses paragraphs, which are separated by blank lines. A chunk split inside a paragraph ends in an open segment
@@ -86,6 +80,21 @@ void parse_paragraphs(const TextChunk& chunk, std::vector<Segment>& segments) {
 
 }  // namespace
 
+void for_each_json_line(const Path& path, TextChunk chunk, const DocumentFormat& format, i64& malformed,
+                        const std::function<void(std::string_view line, std::string& problem)>& parse) {
+  fix_utf8(path, chunk, format.invalid_utf8);
+  for_each_line(chunk.text, chunk.first_line, [&](std::string_view line, i64 number) {
+    if (is_blank(line)) return;
+    std::string problem;
+    parse(line, problem);
+    if (problem.empty()) return;
+    check_input(format.skip_malformed, path.string(), ":", number, ": ", problem,
+                "; fix the line, skip such lines with --skip_malformed, or read the file as text with "
+                "--input_format=text");
+    ++malformed;
+  });
+}
+
 SplitMode split_mode_for(bool is_json_lines, const DocumentFormat& format) {
   if (is_json_lines || format.text_document == TextDocument::Line) return SplitMode::Line;
   return format.text_document == TextDocument::File ? SplitMode::Anywhere : SplitMode::Paragraph;
@@ -104,13 +113,15 @@ void check_not_json_lines(const Path& path, const TextChunk& chunk, const Docume
 }  // namespace
 
 ChunkDocuments parse_chunk(const Path& path, TextChunk chunk, const DocumentFormat& format) {
-  fix_utf8(path, chunk, format.invalid_utf8);
   ChunkDocuments documents;
   documents.by_key.resize(chunk.is_json_lines ? format.json_keys.size() : 1);
-  check_not_json_lines(path, chunk, format);
   if (chunk.is_json_lines) {
-    parse_json(path, chunk, format, documents);
-  } else if (format.text_document == TextDocument::File) {
+    parse_json(path, std::move(chunk), format, documents);
+    return documents;
+  }
+  fix_utf8(path, chunk, format.invalid_utf8);
+  check_not_json_lines(path, chunk, format);
+  if (format.text_document == TextDocument::File) {
     documents.by_key[0].push_back(
         {std::move(chunk.text), chunk.ends_document, chunk.begins_document, std::move(chunk.text_before)});
   } else if (format.text_document == TextDocument::Line) {

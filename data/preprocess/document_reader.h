@@ -1,6 +1,8 @@
 // Extraction of document texts from input files: plain text or JSON lines, optionally compressed with gzip or zstd.
 #pragma once
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fields.h"
@@ -47,6 +49,11 @@ struct ChunkDocuments {
   std::vector<std::vector<Segment>> by_key;  ///< a single list for plain text
   i64 malformed = 0;                         ///< number of skipped JSON lines
 };
+
+/// Calls parse(line, problem) for each JSON line of a chunk. If it sets `problem`, counts the line in `malformed`, or
+/// throws BadInput with file:line unless `format` skips such lines. Also throws BadInput for invalid UTF-8.
+void for_each_json_line(const Path& path, TextChunk chunk, const DocumentFormat& format, i64& malformed,
+                        const std::function<void(std::string_view line, std::string& problem)>& parse);
 
 /// Parses the documents of one chunk of `path`. Throws BadInput with file:line for malformed JSON, missing keys and
 /// invalid UTF-8.

@@ -1,5 +1,6 @@
 #include "data/preprocess/indexed_writer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -68,16 +69,21 @@ void write_index(const IndexContent& index, AtomicFile& file) {
 void publish_dataset(const Path& prefix, const IndexContent& index, const std::function<void()>& commit_bin) {
   AtomicFile idx(idx_path(prefix));
   write_index(index, idx);
-  // Remove the old index first: a crash between the two renames then leaves no .idx rather than a mismatched pair.
-  std::error_code ignored;
-  std::filesystem::remove(idx_path(prefix), ignored);
+  // A crash between the two renames leaves no .idx rather than a mismatched pair.
+  retract_dataset(prefix);
   commit_bin();
   try {
     idx.commit();
   } catch (...) {
+    std::error_code ignored;
     std::filesystem::remove(bin_path(prefix), ignored);
     throw;
   }
+}
+
+void retract_dataset(const Path& prefix) {
+  std::error_code ignored;
+  std::filesystem::remove(idx_path(prefix), ignored);
 }
 
 TokenSequenceEncoder::TokenSequenceEncoder(std::string name, i64 vocab_size, Sink sink)
@@ -140,8 +146,33 @@ void IndexedDatasetWriter::finish() {
   });
 }
 
-TokenizedChunk tokenize(InputFiles::Chunk raw, const DocumentFormat& format, const Tokenizer& tokenizer) {
-  ChunkDocuments documents = parse_chunk(raw.path, std::move(raw.chunk), format);
+ChunkTokenizer::ChunkTokenizer(DocumentFormat format, const ConversationFormat& conversation,
+                               StoredRef<Tokenizer> tokenizer)
+    : format_(std::move(format)), tokenizer_(tokenizer) {
+  if (conversation.content != JsonContent::Text) conversations_.emplace(conversation, tokenizer);
+}
+
+TokenizedChunk ChunkTokenizer::tokenize_conversations(InputFiles::Chunk raw) const {
+  TokenizedChunk result;
+  result.progress = raw.progress;
+  result.by_key.resize(2);
+  for_each_json_line(raw.path, std::move(raw.chunk), format_, result.malformed,
+                     [&](std::string_view line, std::string& problem) {
+                       MaskedTokens document = conversations_->encode(line, problem);
+                       if (!problem.empty()) return;
+                       const i64 targets = std::ranges::count(document.targets, 1);
+                       result.by_key[0].push_back({.tokens = std::move(document.targets), .targets = targets});
+                       result.by_key[1].push_back({.tokens = std::move(document.tokens),
+                                                   .bytes = document.bytes,
+                                                   .words = document.words,
+                                                   .targets = targets});
+                     });
+  return result;
+}
+
+TokenizedChunk ChunkTokenizer::tokenize(InputFiles::Chunk raw) const {
+  if (conversations_) return tokenize_conversations(std::move(raw));
+  ChunkDocuments documents = parse_chunk(raw.path, std::move(raw.chunk), format_);
   TokenizedChunk result;
   result.malformed = documents.malformed;
   result.progress = raw.progress;
@@ -149,8 +180,10 @@ TokenizedChunk tokenize(InputFiles::Chunk raw, const DocumentFormat& format, con
     auto& out = result.by_key.emplace_back();
     for (const Segment& segment : segments) {
       const TextPart part{segment.begins_document, segment.ends_document, segment.text_before};
-      out.push_back({tokenizer.encode(segment.text, part), static_cast<i64>(segment.text.size()),
-                     count_words(segment.text), segment.ends_document});
+      out.push_back({.tokens = tokenizer_.encode(segment.text, part),
+                     .bytes = std::ssize(segment.text),
+                     .words = count_words(segment.text),
+                     .ends_document = segment.ends_document});
     }
   }
   return result;
@@ -160,15 +193,17 @@ DocumentWriter::DocumentWriter(TokenSequenceEncoder& sequences, const DocumentOu
                                const Tokenizer& tokenizer, bool continues_document)
     : sequences_(sequences), rules_(rules), is_head_(continues_document) {
   info_.tokenizer_checksum = tokenizer.checksum();
-  info_.vocab_size = tokenizer.vocab_size();
+  info_.vocab_size = rules.vocab_size > 0 ? rules.vocab_size : tokenizer.vocab_size();
   info_.eod = tokenizer.eod();
   info_.append_eod = rules.append_eod;
+  if (rules.has_loss_mask) info_.targets = 0;
 }
 
 void DocumentWriter::add(const TokenSegment& segment) {
   sequences_.add_tokens(segment.tokens);
   info_.source_bytes += segment.bytes;
   info_.source_words += segment.words;
+  if (rules_.has_loss_mask) info_.targets += segment.targets;
   is_open_ = true;
   if (segment.ends_document) end_document();
 }
@@ -185,7 +220,7 @@ void DocumentWriter::end_document() {
     if (rules_.keep_empty) sequences_.end_document();
     return;
   }
-  if (rules_.append_eod) sequences_.add_tokens(std::vector{static_cast<i32>(info_.eod)});
+  if (rules_.append_eod && !rules_.has_eod) sequences_.add_tokens(std::vector{static_cast<i32>(info_.eod)});
   sequences_.end_sequence();
   sequences_.end_document();
 }

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "data/dataset/dataset_info.h"
 #include "data/dataset/index/indexed_dataset.h"
+#include "data/preprocess/conversation.h"
 #include "data/preprocess/input_files.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -25,6 +26,9 @@ struct IndexContent {
 /// Publishes a dataset: writes the .idx and calls `commit_bin` to rename the already durable .bin. A crash at any time
 /// leaves the old dataset, none, or the new one, but never a mismatched pair.
 void publish_dataset(const Path& prefix, const IndexContent& index, const std::function<void()>& commit_bin);
+
+/// Removes the .idx of an old dataset, so that it is not found while the files of a new one are published.
+void retract_dataset(const Path& prefix);
 
 /// Encodes sequences of tokens as in a .bin file and passes the bytes to `sink`. Memory grows by 8 bytes per document,
 /// independent of the number of tokens.
@@ -87,6 +91,7 @@ struct TokenSegment {
   std::vector<i32> tokens;
   i64 bytes = 0, words = 0;
   bool ends_document = true;
+  i64 targets = 0;  ///< tokens with a loss, if the dataset has a loss mask
 };
 
 struct TokenizedChunk {
@@ -95,11 +100,31 @@ struct TokenizedChunk {
   u64 progress = 0;  ///< see InputFiles::Chunk::progress
 };
 
-TokenizedChunk tokenize(InputFiles::Chunk raw, const DocumentFormat& format, const Tokenizer& tokenizer);
+/// Tokenizer of the chunks of a preprocessing run. Const methods are thread-safe.
+class ChunkTokenizer {
+ public:
+  /// Throws BadInput like ConversationEncoder, if `conversation` is not about texts.
+  ChunkTokenizer(DocumentFormat format, const ConversationFormat& conversation, StoredRef<Tokenizer> tokenizer);
+
+  /// Returns the tokens of a text by key. For conversations, the keys are the loss mask and the tokens.
+  TokenizedChunk tokenize(InputFiles::Chunk raw) const;
+  /// Returns true if conversations contain the token that ends documents.
+  bool ends_documents_early() const { return conversations_ && conversations_->ends_documents_early(); }
+
+ private:
+  TokenizedChunk tokenize_conversations(InputFiles::Chunk raw) const;
+
+  DocumentFormat format_;
+  const Tokenizer& tokenizer_;
+  std::optional<ConversationEncoder> conversations_;
+};
 
 struct DocumentOutputRules {
   bool append_eod = true;
   bool keep_empty = false;
+  bool has_eod = false;        ///< segments contain the token that ends documents, if append_eod
+  bool has_loss_mask = false;  ///< the dataset has a loss mask, so that its metadata counts targets
+  i64 vocab_size = 0;          ///< of other values than tokens; 0 = from the tokenizer
 };
 
 /// Writes the documents of one key to `sequences`.

@@ -119,6 +119,16 @@ std::vector<std::string> read_string_members(std::string_view line, const std::v
   return values;
 }
 
+OrderedJson parse_data_line(std::string_view line) {
+  try {
+    return OrderedJson::parse(line);
+  } catch (const OrderedJson::exception&) {
+    const std::string changed = without_special_numbers(line);
+    if (changed == line) throw;
+    return OrderedJson::parse(changed);
+  }
+}
+
 bool is_json_object_with_members(std::string_view line) {
   try {
     bool has_members = false;

@@ -7,6 +7,7 @@
 
 #include "base/fields.h"
 #include "base/file.h"
+#include "base/json.h"
 
 namespace mcpp {
 
@@ -17,6 +18,9 @@ namespace mcpp {
 /// description; the result is then incomplete.
 std::vector<std::string> read_string_members(std::string_view line, const std::vector<std::string>& keys,
                                              std::string& problem);
+
+/// Parses a line of JSON, with the same tolerance for numbers. Throws OrderedJson::exception.
+OrderedJson parse_data_line(std::string_view line);
 
 /// Returns true if `line` is a JSON object with at least one member.
 bool is_json_object_with_members(std::string_view line);

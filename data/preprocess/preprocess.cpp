@@ -10,6 +10,8 @@
 #include "base/check.h"
 #include "base/strings.h"
 #include "base/thread_pool.h"
+#include "data/dataset/dataset_info.h"
+#include "data/dataset/loss_mask.h"
 #include "data/preprocess/indexed_writer.h"
 
 namespace mcpp {
@@ -19,18 +21,25 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Returns the key of the tokens of conversations.
+std::string conversation_key(JsonContent content) {
+  return content == JsonContent::Messages ? "messages" : "completion";
+}
+
 /// Dataset of one key while it is written.
 struct DatasetOutput {
-  DatasetOutput(std::string prefix_of_files, const PreprocessOptions& options, const Tokenizer& tokenizer)
-      : prefix(std::move(prefix_of_files)),
-        writer(prefix, tokenizer.vocab_size()),
-        documents(writer, {options.append_eod, options.keep_empty}, tokenizer) {}
+  DatasetOutput(const std::string& key, const PreprocessOptions& options, const Tokenizer& tokenizer)
+      : prefix(options.dataset_prefix(key)),
+        writer(prefix,
+               options.rules_of(key).vocab_size > 0 ? options.rules_of(key).vocab_size : tokenizer.vocab_size()),
+        documents(writer, options.rules_of(key), tokenizer) {}
 
   /// Publishes the dataset, which is not visible earlier.
   DatasetInfo finish() {
     const DatasetInfo info = documents.info();
-    writer.finish();
+    retract_dataset(prefix);
     write_dataset_info(prefix, info);
+    writer.finish();
     return info;
   }
   /// Removes the files that finish() wrote.
@@ -70,7 +79,27 @@ class TokenProgress {
 
 }  // namespace
 
+std::string PreprocessOptions::dataset_prefix(const std::string& key) const {
+  if (!has_loss_mask() || key != kLossMaskKey) return output_prefix + "_" + key + "_document";
+  return loss_mask_prefix(dataset_prefix(conversation_key(json_content))).string();
+}
+
+DocumentOutputRules PreprocessOptions::rules_of(const std::string& key) const {
+  DocumentOutputRules rules{.append_eod = append_eod, .keep_empty = keep_empty};
+  if (!has_loss_mask()) return rules;
+  rules.has_eod = true;
+  rules.has_loss_mask = key != kLossMaskKey;
+  if (key == kLossMaskKey) rules.vocab_size = kLossMaskValues;
+  return rules;
+}
+
 std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines) {
+  if (options.has_loss_mask()) {
+    check_input(std::ranges::find(are_json_lines, false) == are_json_lines.end(),
+                "--json_content=", enum_name(options.json_content),
+                ": needs JSON lines, not plain text; pass --input_format=json_lines if the files have them");
+    return {std::string(kLossMaskKey), conversation_key(options.json_content)};
+  }
   check_json_keys_are_used(options.json_keys, are_json_lines, "--json_keys");
   const bool any_json = std::ranges::find(are_json_lines, true) != are_json_lines.end();
   const bool any_text = std::ranges::find(are_json_lines, false) != are_json_lines.end();
@@ -86,6 +115,23 @@ void check_preprocess_options(const PreprocessOptions& options) {
   check_input(!options.input.empty(), "preprocess: input is empty; list text or JSONL files");
   check_input(!options.output_prefix.empty(), "preprocess: output_prefix is empty");
   check_input(!options.tokenizer_model.empty(), "preprocess: tokenizer_model is empty; set it to a tokenizer file");
+  check_input(options.has_loss_mask() || options.chat_template.empty(),
+              "--chat_template: applies only to --json_content=messages or prompt_completion; set that, or remove it");
+  check_input(!options.has_loss_mask() || options.json_keys == PreprocessOptions().json_keys,
+              "--json_keys: --json_content=", enum_name(options.json_content), " reads fixed keys; remove it");
+}
+
+void check_has_targets(const DatasetInfo& info, const std::string& prefix) {
+  check_input(
+      info.targets != 0, "preprocess: none of the tokens of ", prefix,
+      " has a loss; the conversations have no message with the role \"assistant\", or all completions are empty");
+}
+
+void warn_of_early_ends(const ChunkTokenizer& tokenizer, const Log& log) {
+  if (!tokenizer.ends_documents_early()) return;
+  log.warn(
+      "the chat template writes the token that ends documents after each answer, so that data.reset_attention_mask and "
+      "data.reset_position_ids separate the turns of a conversation; prefer conversations of one turn");
 }
 
 namespace {
@@ -93,8 +139,10 @@ namespace {
 std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<DatasetOutput>>& outputs) {
   for (const auto& output : outputs) {
     check_input(output->documents.tokens() > 0, "preprocess: the input has no text for ", output->prefix);
+    check_has_targets(output->documents.info(), output->prefix);
   }
   std::vector<PreprocessOutput> results;
+  for (const auto& output : outputs) retract_dataset(output->prefix);  // a loss mask and its tokens appear together
   try {
     for (const auto& output : outputs) results.push_back({output->prefix, output->finish()});
   } catch (...) {
@@ -113,20 +161,22 @@ PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log
   const Tokenizer tokenizer{Path(options.tokenizer_model)};
   std::vector<std::unique_ptr<DatasetOutput>> outputs;
   for (const std::string& key : output_keys(options, files.are_json_lines()))
-    outputs.push_back(std::make_unique<DatasetOutput>(options.dataset_prefix(key), options, tokenizer));
+    outputs.push_back(std::make_unique<DatasetOutput>(key, options, tokenizer));
+  const ChunkTokenizer tokenized(format, options.conversation(), tokenizer);
+  warn_of_early_ends(tokenized, log);
 
   PreprocessResult result;
   TokenProgress progress(options, files.total_bytes(), log);
   const i64 cores = std::max<i64>(1, std::thread::hardware_concurrency());
   ordered_parallel(
       options.workers > 0 ? options.workers : cores, [&] { return files.next(); },
-      [&](InputFiles::Chunk raw) { return tokenize(std::move(raw), format, tokenizer); },
+      [&](InputFiles::Chunk raw) { return tokenized.tokenize(std::move(raw)); },
       [&](const TokenizedChunk& chunk) {
         for (std::size_t k = 0; k < chunk.by_key.size(); ++k) {
           for (const TokenSegment& segment : chunk.by_key[k]) outputs[k]->documents.add(segment);
         }
         result.malformed_lines += chunk.malformed;
-        progress.update(chunk.progress, outputs[0]->documents);
+        progress.update(chunk.progress, outputs.back()->documents);
       });
   for (const auto& output : outputs) result.empty_documents += output->documents.empty_documents();
   result.outputs = finish_all(outputs);

@@ -7,7 +7,9 @@
 #include "base/fields.h"
 #include "base/log.h"
 #include "data/dataset/dataset_info.h"
+#include "data/preprocess/conversation.h"
 #include "data/preprocess/document_reader.h"
+#include "data/preprocess/indexed_writer.h"
 
 namespace mcpp {
 
@@ -25,6 +27,8 @@ struct PreprocessOptions {
   i64 log_interval = 1;
   bool parts = false;
   InputFormat input_format = InputFormat::Auto;
+  JsonContent json_content = JsonContent::Text;
+  std::string chat_template;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -40,6 +44,12 @@ struct PreprocessOptions {
         "tokenizer file: sentencepiece model, tokenizer.json, vocab.json with merges.txt next to it, or tiktoken rank "
         "list");
     visit("json_keys", self.json_keys, "JSON lines: keys of each object to tokenize, one dataset per key");
+    visit("json_content", self.json_content,
+          "content of each JSON object: text, prompt_completion (strings or lists of messages in \"prompt\" and "
+          "\"completion\"), or messages (a conversation in \"messages\"); all but text write a loss mask");
+    visit("chat_template", self.chat_template,
+          "file with a chat template in Jinja, for messages; empty = chat_template.jinja or tokenizer_config.json next "
+          "to the tokenizer");
     visit("text_document", self.text_document,
           "unit of plain text that is one document: file, line, or paragraph (between "
           "blank lines)");
@@ -56,14 +66,27 @@ struct PreprocessOptions {
   }
 
   DocumentFormat format() const { return {json_keys, text_document, invalid_utf8, skip_malformed, input_format}; }
+  ConversationFormat conversation() const { return {json_content, chat_template, append_eod}; }
+  /// Returns true if the keys of the output are kLossMaskKey and the one of the tokens.
+  bool has_loss_mask() const { return json_content != JsonContent::Text; }
   /// Returns the dataset prefix of a key.
-  std::string dataset_prefix(const std::string& key) const { return output_prefix + "_" + key + "_document"; }
+  std::string dataset_prefix(const std::string& key) const;
+  /// Returns how documents of a key are written.
+  DocumentOutputRules rules_of(const std::string& key) const;
 };
 
-/// Returns the output keys: the keys of the options for JSON lines, or "text" for plain text. Throws BadInput if JSON
-/// lines and plain text are mixed, unless the key is "text". `are_json_lines` has one element per input file.
+/// Key of the loss mask of conversations.
+inline constexpr std::string_view kLossMaskKey = "loss_mask";
+
+/// Returns the output keys: the keys of the options for JSON lines, or "text" for plain text; for conversations, the
+/// loss mask and "messages" or "completion". Throws BadInput if JSON lines and plain text are mixed, unless the key is
+/// "text". `are_json_lines` has one element per input file.
 std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines);
-/// Throws BadInput if a required option is missing.
+/// Throws BadInput if a dataset has a loss mask without a single target.
+void check_has_targets(const DatasetInfo& info, const std::string& prefix);
+/// Logs a warning if a chat template writes the token that ends documents inside of conversations.
+void warn_of_early_ends(const ChunkTokenizer& tokenizer, const Log& log);
+/// Throws BadInput if a required option is missing, or if an option has no effect.
 void check_preprocess_options(const PreprocessOptions& options);
 
 /// Dataset written for one key.

@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "base/program/progress.h"
 #include "base/strings.h"
+#include "data/dataset/dataset_info.h"
+#include "data/dataset/loss_mask.h"
 #include "data/dataset/sampler.h"
 
 namespace mcpp {
@@ -61,6 +63,22 @@ void check_info(const Path& prefix, const DatasetInfo& info, const DatasetSummar
   check_equal("tokens", info.tokens, actual_summary.tokens);
 }
 
+/// Reads the entire loss mask. Returns the number of tokens with a loss.
+i64 verify_loss_mask(const Path& prefix, const IndexedDataset& source) {
+  const IndexedDataset mask(loss_mask_prefix(prefix));
+  check_loss_mask(source, mask);
+  i64 targets = 0;
+  std::vector<u8> buffer;
+  for (i64 sequence = 0; sequence < mask.num_sequences(); ++sequence) {
+    for (i64 offset = 0; offset < mask.length(sequence); offset += kChunkTokens) {
+      buffer.resize(static_cast<std::size_t>(std::min(kChunkTokens, mask.length(sequence) - offset)));
+      read_loss_mask(mask, sequence, offset, buffer);
+      targets += std::ranges::count(buffer, u8{1});
+    }
+  }
+  return targets;
+}
+
 }  // namespace
 
 DatasetSummary verify_dataset(const Path& prefix, i64 vocab_size, const Log& log) {
@@ -93,6 +111,11 @@ DatasetSummary verify_dataset(const Path& prefix, i64 vocab_size, const Log& log
     if (d % 64 == 0) progress.update(static_cast<double>(d));
   }
   ids.summarize(summary);
+  if (summary.info && summary.info->has_loss_mask()) {
+    summary.targets = verify_loss_mask(prefix, source);
+    check_input(summary.targets == summary.info->targets, info_path(prefix).string(), ": states ",
+                summary.info->targets, " tokens with a loss, but the loss mask has ", summary.targets);
+  }
   return summary;
 }
 
@@ -109,6 +132,7 @@ std::string to_text(const DatasetSummary& s) {
     out << "  " << s.documents_with_eod << " documents end with <eod>; " << s.info->source_words << " words, "
         << s.info->source_bytes << " bytes of text; tokenizer of " << s.info->vocab_size << " pieces, checksum "
         << s.info->tokenizer_checksum << "\n";
+    if (s.info->has_loss_mask()) out << "  loss mask: " << s.targets << " of the tokens have a loss\n";
   }
   return out.str();
 }
@@ -155,7 +179,8 @@ SampleView show_sample(const Dataset& dataset, i64 sample, const Tokenizer* toke
   view.sample = sample;
   view.origin = dataset.origin(sample);
   view.tokens.resize(static_cast<std::size_t>(dataset.seq_length() + 1));
-  dataset.at(sample, view.tokens);
+  view.targets.resize(view.tokens.size());
+  dataset.read(sample, view.tokens, view.targets);
   if (tokenizer) view.text = marked_text(view, *tokenizer);
   return view;
 }
@@ -169,6 +194,26 @@ std::vector<SampleView> show_batch(const Dataset& dataset, i64 consumed_samples,
   return views;
 }
 
+namespace {
+
+/// Returns the ranges [begin, end) of tokens with a loss, up to 16.
+std::vector<std::pair<std::size_t, std::size_t>> ranges_of(const std::vector<u8>& targets) {
+  constexpr std::size_t kMaxRanges = 16;
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] == 0) continue;
+    if (i > 0 && targets[i - 1] != 0)
+      ranges.back().second = i + 1;
+    else if (ranges.size() < kMaxRanges)
+      ranges.emplace_back(i, i + 1);
+    else
+      break;
+  }
+  return ranges;
+}
+
+}  // namespace
+
 std::string to_text(const SampleView& view) {
   std::ostringstream out;
   out << "sample " << view.sample << ": " << view.origin.prefix << ", sample " << view.origin.dataset_sample
@@ -177,6 +222,12 @@ std::string to_text(const SampleView& view) {
     out << "  document " << part.document;
     if (part.sequence != part.document) out << " (sequence " << part.sequence << ")";
     out << ", tokens " << part.offset << " to " << part.offset + part.length - 1 << "\n";
+  }
+  const auto targets = std::ranges::count(view.targets, u8{1});
+  if (targets < std::ssize(view.targets)) {
+    out << "  " << targets << " of " << view.targets.size() << " tokens have a loss:";
+    for (const auto& [begin, end] : ranges_of(view.targets)) out << ' ' << begin << " to " << end - 1;
+    out << "\n";
   }
   if (!view.text.empty()) out << view.text << (view.text.ends_with('\n') ? "" : "\n");
   return out.str();

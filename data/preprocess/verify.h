@@ -22,11 +22,13 @@ struct DatasetSummary {
   i64 distinct_ids = 0;
   i64 documents_with_eod = 0;       ///< documents that end in eod, if the .json file defines it
   std::optional<DatasetInfo> info;  ///< contents of the .json file, if it exists
+  i64 targets = 0;                  ///< tokens with a loss, if the .json file states that there is a loss mask
 };
 
 /// Reads and checks every token once. Memory is constant except for one counter per id. If `vocab_size` is 0, uses the
 /// vocabulary size in the .json file; without that file, ids are not checked. Throws BadInput, naming file, document
-/// and offset, for damage, for ids outside [0, vocab_size), and if the .json file contradicts the data.
+/// and offset, for damage, for ids outside [0, vocab_size), and if the .json file or the loss mask contradicts the
+/// data.
 DatasetSummary verify_dataset(const Path& prefix, i64 vocab_size, const Log& log);
 std::string to_text(const DatasetSummary& summary);
 
@@ -34,6 +36,7 @@ struct SampleView {
   i64 sample = 0;
   SampleOrigin origin;
   std::vector<i32> tokens;  ///< [seq_length + 1]
+  std::vector<u8> targets;  ///< [seq_length + 1] 1 for tokens with a loss
   std::string text;         ///< decoded text if a tokenizer was given
 };
 

@@ -115,12 +115,10 @@ class Evaluation {
       : options_(options), inference_(inference), ranks_(ranks), log_(log) {}
 
   std::vector<TextResult> score(const std::vector<HeldOut>& texts) {
-    std::vector<std::span<const i32>> tokens;
-    for (const HeldOut& text : texts) tokens.emplace_back(text.tokens);
     const SpecialTokens& special = inference_.special_tokens();
     const bool has_own_begin = special.bos && special.bos != special.eos;
     const std::vector<Perplexity> scored =
-        evaluate_texts(inference_.model(), inference_.parallel(), tokens,
+        evaluate_texts(inference_.model(), inference_.parallel(), texts,
                        {.window = window(),
                         .stride = options_.stride > 0 ? options_.stride : window(),
                         .micro_batch_size = options_.micro_batch_size,
@@ -131,7 +129,8 @@ class Evaluation {
     for (std::size_t i = 0; i < texts.size(); ++i) {
       TextResult& result = results.emplace_back(TextResult{.name = texts[i].name, .perplexity = scored[i]});
       check_input(result.perplexity.tokens > 0, result.name,
-                  ": has no token to score; data.eod_mask_loss excludes those that begin a document");
+                  ": has no token to score; data.eod_mask_loss excludes those that begin a document, and a loss mask "
+                  "those of prompts");
       result.perplexity.words = texts[i].words;
       result.perplexity.bytes = texts[i].bytes;
     }

@@ -43,8 +43,9 @@ ExitCode preprocess_command(Arguments args, Log& log, const World& world) {
   for (const PreprocessOutput& output : result.outputs) {
     const DatasetInfo& info = output.info;
     const double bytes = static_cast<double>(info.source_bytes), tokens = static_cast<double>(info.tokens);
+    if (bytes == 0) continue;  // a loss mask
     log.info(str(output.prefix, ": ", info.documents, " documents, ", info.tokens, " tokens, ", bytes / tokens,
-                 " bytes per token"));
+                 " bytes per token", info.has_loss_mask() ? str(", loss on ", info.targets, " tokens") : ""));
   }
   if (result.empty_documents > 0) log.info(str(result.empty_documents, " documents without text"));
   if (result.malformed_lines > 0) log.warn(str(result.malformed_lines, " malformed lines were skipped"));

@@ -305,6 +305,7 @@ class DistributedPreprocess {
     run_on_rank0(ranks_, [&] {
       folder_.remove_leftovers();
       folder_.open(tokenizer_);
+      warn_of_early_ends(ChunkTokenizer(options_.format(), options_.conversation(), tokenizer_), log_);
     });
     run_on_all_ranks(ranks_, [&] {
       check_input(folder_.exists(), folder_.path().string(),

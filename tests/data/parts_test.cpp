@@ -97,6 +97,27 @@ class PreprocessPartsTest : public test::PreprocessFixture {
   std::size_t mapped_files_ = 0;  // units whose tokens were in files
 };
 
+TEST_F(PreprocessPartsTest, LossMaskIsBitwiseIdenticalForAnySplit) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string prompt = str("What is ", i, "?"), completion(static_cast<std::size_t>(i % 50), 'a');
+    lines += nlohmann::json{{"prompt", prompt}, {"completion", completion}}.dump() + "\n";
+  }
+  PreprocessOptions whole = options({file("in.jsonl", lines)}, "whole");
+  whole.json_content = JsonContent::PromptCompletion;
+  const PreprocessResult result = run_preprocess(whole, Log(1));
+  PreprocessOptions parts = whole;
+  parts.output_prefix = (out_ / "parts").string();
+  in_parts(parts, {.processes = 2, .written = 3});  // killed
+  EXPECT_FALSE(std::filesystem::exists(out_ / "parts_completion_document.idx"));
+  EXPECT_GT(in_parts(parts, {.processes = 3}), 10u);
+  EXPECT_GE(found_, 3u);
+  for (const char* mask : {"", "_loss_mask"})
+    expect_same(str("whole_completion_document", mask), str("parts_completion_document", mask));
+  EXPECT_EQ(result.outputs.back().info.documents, 2000);
+  EXPECT_GT(result.outputs.back().info.targets, 2000);
+}
+
 TEST_F(PreprocessPartsTest, OutputIsBitwiseIdenticalForAnySplit) {
   const std::string text = source_text().substr(0, 700'000);
   std::string long_paragraph;

@@ -5,6 +5,8 @@
 #include "base/check.h"
 #include "base/object_store/stored_file.h"
 #include "base/strings.h"
+#include "data/dataset/dataset_info.h"
+#include "data/dataset/loss_mask.h"
 #include "data/preprocess/indexed_writer.h"
 
 namespace mcpp {
@@ -29,6 +31,9 @@ void check_compatible(const std::string& first, const std::string& other) {
               first, " (", a->tokenizer_checksum, ")");
   check_input(a->append_eod == b->append_eod, other, ".json: was made ", b->append_eod ? "with" : "without",
               " an <eod> after each document, ", first, a->append_eod ? " with one" : " without");
+  check_input(a->has_loss_mask() == b->has_loss_mask(), other, ".json: has ", b->has_loss_mask() ? "a" : "no",
+              " loss mask, ", first, a->has_loss_mask() ? " has one" : " has none",
+              "; blend the datasets with data.data_path instead");
 }
 
 void add_index(const IndexedDataset& dataset, IndexContent& index) {
@@ -53,14 +58,13 @@ std::optional<DatasetInfo> merge_infos(const std::vector<std::string>& inputs) {
     merged->tokens += info->tokens;
     merged->source_bytes += info->source_bytes;
     merged->source_words += info->source_words;
+    if (merged->has_loss_mask()) merged->targets += info->targets;
   }
   return merged;
 }
 
-}  // namespace
-
-PreprocessOutput merge_datasets(const std::vector<std::string>& inputs, const std::string& output, const Log& log) {
-  check_inputs(inputs, output);
+/// Returns the documents of all inputs. Throws BadInput if the datasets do not fit together.
+IndexContent joined_index(const std::vector<std::string>& inputs) {
   IndexContent index;
   for (const std::string& input : inputs) {
     const IndexedDataset dataset(input);
@@ -68,22 +72,47 @@ PreprocessOutput merge_datasets(const std::vector<std::string>& inputs, const st
     check_input(dataset.token_type() == index.type, input, ".idx: has tokens of type ",
                 token_type_name(dataset.token_type()), ", ", inputs[0], " of type ", token_type_name(index.type));
     check_compatible(inputs[0], input);
+    if (has_loss_mask(input)) check_loss_mask(dataset, IndexedDataset(loss_mask_prefix(input)));
     add_index(dataset, index);
   }
-  const Path prefix = output;
-  if (prefix.has_parent_path()) mcpp::create_directories(prefix.parent_path());
-  AtomicFile bin(bin_path(prefix));
+  return index;
+}
+
+void join_tokens(const std::vector<std::string>& inputs, const IndexContent& index, const Path& output) {
+  AtomicFile bin(bin_path(output));
   for (const std::string& input : inputs) {
-    log.progress(str("joining ", input));
     const MappedFile tokens(local_copy(bin_path(input)));
     bin.write(tokens.bytes());
   }
+  publish_dataset(output, index, [&] { bin.commit(); });
+}
+
+/// Joins the loss masks of the inputs.
+void join_loss_masks(const std::vector<std::string>& inputs, const Path& output) {
+  std::vector<std::string> masks;
+  for (const std::string& input : inputs) masks.push_back(loss_mask_prefix(input).string());
+  const Path prefix = loss_mask_prefix(output);
+  const std::optional<DatasetInfo> info = merge_infos(masks);
+  if (info) write_dataset_info(prefix, *info);
+  join_tokens(masks, joined_index(masks), prefix);
+}
+
+}  // namespace
+
+PreprocessOutput merge_datasets(const std::vector<std::string>& inputs, const std::string& output, const Log& log) {
+  check_inputs(inputs, output);
+  const IndexContent index = joined_index(inputs);
+  const Path prefix = output;
+  if (prefix.has_parent_path()) mcpp::create_directories(prefix.parent_path());
   const std::optional<DatasetInfo> info = merge_infos(inputs);
   if (!info) log.warn(str("some datasets have no .json file; none is written for ", output));
+  log.progress(str("joining ", inputs.size(), " datasets"));
+  retract_dataset(prefix);
+  if (info && info->has_loss_mask()) join_loss_masks(inputs, prefix);
   std::error_code ignored;
   std::filesystem::remove(info_path(prefix), ignored);  // a stale one would describe other tokens
-  publish_dataset(prefix, index, [&] { bin.commit(); });
   if (info) write_dataset_info(prefix, *info);
+  join_tokens(inputs, index, prefix);
   PreprocessOutput result{.prefix = output, .info = info.value_or(DatasetInfo{})};
   result.info.documents = static_cast<i64>(index.sequences_in_document.size());
   result.info.tokens = 0;

@@ -14,10 +14,11 @@ KeyAssembler::KeyAssembler(const PartsFolder& folder, std::size_t key)
 
 void KeyAssembler::add(const PartContent& part) {
   const KeyPart& key = part.metadata.keys[key_];
-  const i64 bytes = info_.source_bytes + key.info.source_bytes, words = info_.source_words + key.info.source_words;
+  const DatasetInfo total = info_;
   info_ = key.info;
-  info_.source_bytes = bytes;
-  info_.source_words = words;
+  info_.source_bytes += total.source_bytes;
+  info_.source_words += total.source_words;
+  if (total.has_loss_mask()) info_.targets += total.targets;
   index_.type = key.token_type();
 
   const OutputRange& output_range = part.metadata.output_ranges[key_];
@@ -41,6 +42,7 @@ void KeyAssembler::add_document(i64 tokens) {
 
 void KeyAssembler::finish() {
   check_input(size_ > 0, "preprocess: the input has no text for ", prefix_);
+  check_has_targets(info_, prefix_);
   tokens_.truncate(size_);  // an earlier run may have written a longer file
   tokens_.sync();
 }
@@ -50,11 +52,12 @@ PreprocessOutput KeyAssembler::publish() const {
   output.info.documents = std::ssize(index_.sequences_in_document);
   output.info.tokens = size_ / token_bytes(index_.type);
   const Path bin = bin_path(prefix_);
+  retract_dataset(prefix_);
+  write_dataset_info(prefix_, output.info);
   publish_dataset(prefix_, index_, [&] {
     std::filesystem::rename(tokens_.path(), bin);
     fsync_path(bin.has_parent_path() ? bin.parent_path() : Path("."));
   });
-  write_dataset_info(prefix_, output.info);
   return output;
 }
 
@@ -90,6 +93,8 @@ void PartAssembler::finish() {
 
 std::vector<PreprocessOutput> PartAssembler::publish() const {
   std::vector<PreprocessOutput> outputs;
+  for (const std::string& key : folder_.keys())  // a loss mask and its tokens appear together
+    retract_dataset(folder_.options().dataset_prefix(key));
   for (const auto& key : keys_) outputs.push_back(key->publish());
   return outputs;
 }

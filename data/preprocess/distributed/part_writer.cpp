@@ -132,11 +132,11 @@ class UnitReader {
 /// State of one key of a unit during tokenization.
 class KeyTokenizer {
  public:
-  KeyTokenizer(std::string name, bool continues_document, const PreprocessOptions& options, const Tokenizer& tokenizer,
+  KeyTokenizer(std::string name, bool continues_document, const DocumentOutputRules& rules, const Tokenizer& tokenizer,
                TokenSequenceEncoder::Sink sink)
       : continues_document_(continues_document),
-        sequences_(std::move(name), tokenizer.vocab_size(), std::move(sink)),
-        documents_(sequences_, {options.append_eod, options.keep_empty}, tokenizer, continues_document) {}
+        sequences_(std::move(name), rules.vocab_size > 0 ? rules.vocab_size : tokenizer.vocab_size(), std::move(sink)),
+        documents_(sequences_, rules, tokenizer, continues_document) {}
 
   void add(const TokenSegment& segment) {
     const bool is_head = !documents_.has_head_ended();
@@ -186,15 +186,16 @@ std::unique_ptr<UnitTokens> tokenize_range(const PartsFolder& folder, const Work
   auto tokens = std::make_unique<UnitTokens>(folder, unit, memory);
   std::vector<std::unique_ptr<KeyTokenizer>> keys;
   for (std::size_t k = 0; k < folder.keys().size(); ++k) {
-    keys.push_back(std::make_unique<KeyTokenizer>(
-        str(unit.path.string(), ", for ", options.dataset_prefix(folder.keys()[k])), !range.begins_document, options,
-        tokenizer, [&, k](std::span<const std::byte> bytes) { tokens->add(k, bytes); }));
+    keys.push_back(
+        std::make_unique<KeyTokenizer>(str(unit.path.string(), ", for ", options.dataset_prefix(folder.keys()[k])),
+                                       !range.begins_document, options.rules_of(folder.keys()[k]), tokenizer,
+                                       [&, k](std::span<const std::byte> bytes) { tokens->add(k, bytes); }));
   }
+  const ChunkTokenizer tokenized(format, options.conversation(), tokenizer);
   PartContent part;
   UnitReader reader(unit, range, format);
   ordered_parallel(
-      workers, [&] { return reader.next(); },
-      [&](InputFiles::Chunk raw) { return tokenize(std::move(raw), format, tokenizer); },
+      workers, [&] { return reader.next(); }, [&](InputFiles::Chunk raw) { return tokenized.tokenize(std::move(raw)); },
       [&](const TokenizedChunk& chunk) {
         for (std::size_t k = 0; k < chunk.by_key.size(); ++k)
           for (const TokenSegment& segment : chunk.by_key[k]) keys[k]->add(segment);

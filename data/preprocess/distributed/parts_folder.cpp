@@ -2,21 +2,19 @@
 
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/json.h"
 #include "data/preprocess/distributed/shared_output_file.h"
 
 namespace mcpp {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json json_of(const KeyPart& key) {
-  return {{"info", Json::parse(info_to_json(key.info))},
+OrderedJson json_of(const KeyPart& key) {
+  return {{"info", OrderedJson::parse(info_to_json(key.info))},
           {"continues", key.continues_document},
           {"head_ends", key.is_head_complete},
           {"is_open", key.is_open},
@@ -25,7 +23,7 @@ Json json_of(const KeyPart& key) {
           {"empty_documents", key.empty_documents}};
 }
 
-KeyPart part_of(const Json& json, const Path& file) {
+KeyPart part_of(const OrderedJson& json, const Path& file) {
   return {.info = info_from_json(json.at("info").dump(), file),
           .continues_document = json.at("continues"),
           .is_head_complete = json.at("head_ends"),
@@ -35,13 +33,13 @@ KeyPart part_of(const Json& json, const Path& file) {
           .empty_documents = json.at("empty_documents")};
 }
 
-Json json_of(const OutputRange& output_range) {
-  Json json{{"begin", output_range.begin}, {"end", output_range.end}};
+OrderedJson json_of(const OutputRange& output_range) {
+  OrderedJson json{{"begin", output_range.begin}, {"end", output_range.end}};
   if (output_range.head_document) json["head_document"] = *output_range.head_document;
   return json;
 }
 
-OutputRange parse_output_range(const Json& json) {
+OutputRange parse_output_range(const OrderedJson& json) {
   OutputRange output_range{.begin = json.at("begin"), .end = json.at("end"), .head_document = {}};
   if (json.contains("head_document")) output_range.head_document = json["head_document"].get<i64>();
   return output_range;
@@ -72,7 +70,7 @@ class ByteReader {
 
 std::string serialize_metadata(const WorkUnit& unit, const std::vector<std::string>& keys,
                                const PartMetadata& metadata) {
-  Json json{{"unit", unit.identity()}, {"malformed_lines", metadata.malformed_lines}};
+  OrderedJson json{{"unit", unit.identity()}, {"malformed_lines", metadata.malformed_lines}};
   for (std::size_t k = 0; k < keys.size(); ++k) json["keys"][keys[k]] = json_of(metadata.keys[k]);
   for (const OutputRange& output_range : metadata.output_ranges) json["places"].push_back(json_of(output_range));
   return json.dump();
@@ -81,15 +79,16 @@ std::string serialize_metadata(const WorkUnit& unit, const std::vector<std::stri
 PartMetadata parse_metadata(const WorkUnit& unit, const std::vector<std::string>& keys, const std::string& text,
                             const Path& file) {
   try {
-    const Json json = Json::parse(text);
+    const OrderedJson json = OrderedJson::parse(text);
     check_input(json.at("unit") == unit.identity(), file.string(), ": belongs to a different unit");
     PartMetadata metadata{.keys = {}, .output_ranges = {}, .malformed_lines = json.at("malformed_lines")};
     for (const std::string& key : keys) metadata.keys.push_back(part_of(json.at("keys").at(key), file));
     if (!json.contains("places")) return metadata;
-    for (const Json& output_range : json["places"]) metadata.output_ranges.push_back(parse_output_range(output_range));
+    for (const OrderedJson& output_range : json["places"])
+      metadata.output_ranges.push_back(parse_output_range(output_range));
     check_input(metadata.output_ranges.size() == keys.size(), file.string(), ": has ranges for different keys");
     return metadata;
-  } catch (const Json::exception& error) {
+  } catch (const OrderedJson::exception& error) {
     fail(ExitCode::BadInput, file.string(), ": damaged: ", error.what());
   }
 }
@@ -140,16 +139,19 @@ bool PartsFolder::exists() const {
 }
 
 std::string PartsFolder::description(const Tokenizer& tokenizer) const {
-  return Json{{"version", kVersion},
-              {"tokenizer_checksum", tokenizer.checksum()},
-              {"json_keys", keys_},
-              {"text_document", enum_name(options_.text_document)},
-              {"append_eod", options_.append_eod},
-              {"keep_empty", options_.keep_empty},
-              {"skip_malformed", options_.skip_malformed},
-              {"invalid_utf8", enum_name(options_.invalid_utf8)}}
-             .dump(2) +
-         "\n";
+  OrderedJson text{{"version", kVersion},
+                   {"tokenizer_checksum", tokenizer.checksum()},
+                   {"json_keys", keys_},
+                   {"text_document", enum_name(options_.text_document)},
+                   {"append_eod", options_.append_eod},
+                   {"keep_empty", options_.keep_empty},
+                   {"skip_malformed", options_.skip_malformed},
+                   {"invalid_utf8", enum_name(options_.invalid_utf8)}};
+  if (options_.has_loss_mask()) {
+    text["json_content"] = enum_name(options_.json_content);
+    text["chat_template_checksum"] = chat_template_checksum(options_.conversation(), tokenizer.path());
+  }
+  return text.dump(2) + "\n";
 }
 
 void PartsFolder::open(const Tokenizer& tokenizer) const {

@@ -11,6 +11,7 @@
 #include "base/strings.h"
 #include "data/dataset/dataset_info.h"
 #include "data/dataset/index/indexed_dataset.h"
+#include "data/dataset/loss_mask.h"
 #include "data/preprocess/input_files.h"
 
 namespace mcpp {
@@ -22,6 +23,19 @@ void check_tokenizer(const DatasetInfo& info, const Path& prefix, const Inferenc
   check_input(model_checksum.empty() || model_checksum == info.tokenizer_checksum, info_path(prefix).string(),
               ": the dataset was made with a different tokenizer (checksum ", info.tokenizer_checksum,
               ") than the model was trained with (", model_checksum, "); preprocess the text again with that one");
+}
+
+/// Reads the loss mask of a dataset whose tokens follow one token in `held_out`.
+void read_targets(const Path& prefix, const IndexedDataset& dataset, HeldOut& held_out) {
+  const IndexedDataset mask(loss_mask_prefix(prefix));
+  check_loss_mask(dataset, mask);
+  held_out.words = held_out.bytes = 0;
+  held_out.targets = {0};
+  for (i64 sequence = 0; sequence < mask.num_sequences(); ++sequence) {
+    const std::size_t begin = held_out.targets.size();
+    held_out.targets.resize(begin + static_cast<std::size_t>(mask.length(sequence)));
+    read_loss_mask(mask, sequence, 0, std::span(held_out.targets).subspan(begin));
+  }
 }
 
 }  // namespace
@@ -72,6 +86,7 @@ HeldOut read_dataset(const Path& prefix, const InferenceModel& inference) {
     held_out.tokens.resize(begin + static_cast<std::size_t>(dataset.length(sequence)));
     dataset.read(sequence, 0, std::span(held_out.tokens).subspan(begin));
   }
+  if (info && info->has_loss_mask()) read_targets(prefix, dataset, held_out);
   for (i32 token : held_out.tokens) {
     check_input(token >= 0 && token < vocab_size, prefix.string(), ".bin: token ", token,
                 " is outside the model's vocabulary of ", vocab_size);
@@ -92,6 +107,7 @@ std::string pack(const std::vector<HeldOut>& texts) {
     add(&text.words, 1);
     add(&text.bytes, 1);
     add(text.tokens.data(), text.tokens.size());
+    add(text.targets.data(), text.targets.size());
   }
   return bytes;
 }
@@ -110,7 +126,7 @@ std::vector<HeldOut> unpack(std::string_view bytes) {
     HeldOut& text = texts.emplace_back();
     std::vector<char> name;
     std::vector<i64> words, size;
-    take(name), take(words), take(size), take(text.tokens);
+    take(name), take(words), take(size), take(text.tokens), take(text.targets);
     text.name.assign(name.begin(), name.end());
     text.words = words[0];
     text.bytes = size[0];
@@ -151,11 +167,14 @@ struct TextGroup {
   std::vector<i32> tokens;
   std::vector<EvaluationWindow> windows;
   std::vector<std::size_t> ends;  ///< end of each text, in tokens
+  std::vector<u8> targets;        ///< 1 for each token to score
 
-  void add(std::span<const i32> text, std::vector<EvaluationWindow> windows_of_text) {
+  void add(const HeldOut& text, std::vector<EvaluationWindow> windows_of_text) {
     for (EvaluationWindow& window : windows_of_text) window.begin += static_cast<i64>(tokens.size());
     windows.insert(windows.end(), windows_of_text.begin(), windows_of_text.end());
-    tokens.insert(tokens.end(), text.begin(), text.end());
+    tokens.insert(tokens.end(), text.tokens.begin(), text.tokens.end());
+    targets.insert(targets.end(), text.targets.begin(), text.targets.end());
+    targets.resize(tokens.size(), 1);
     ends.push_back(tokens.size());
   }
 };
@@ -175,7 +194,7 @@ void score(GPTModel& stage, ParallelState& parallel, TextGroup group, const Eval
   for (const std::size_t end : group.ends) {
     Perplexity& result = results.emplace_back();
     for (std::size_t i = begin + 1; i < end; ++i) {
-      if (!is_counted(group.tokens[i - 1], group.tokens[i], options)) continue;
+      if (group.targets[i] == 0 || !is_counted(group.tokens[i - 1], group.tokens[i], options)) continue;
       result.nll += scores.nll[i];
       ++result.tokens;
     }
@@ -185,15 +204,15 @@ void score(GPTModel& stage, ParallelState& parallel, TextGroup group, const Eval
 
 }  // namespace
 
-std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel,
-                                       std::span<const std::span<const i32>> texts, const EvaluationOptions& options) {
+std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel, std::span<const HeldOut> texts,
+                                       const EvaluationOptions& options) {
   // Larger groups would need more memory without saving time.
   const auto enough = static_cast<std::size_t>(batches_per_round(parallel) * options.micro_batch_size);
   std::vector<Perplexity> results;
   for (TextGroup group; results.size() < texts.size(); group = {}) {
     while (results.size() + group.ends.size() < texts.size() && group.windows.size() < enough) {
-      const std::span<const i32> text = texts[results.size() + group.ends.size()];
-      group.add(text, evaluation_windows(static_cast<i64>(text.size()), options.window, options.stride));
+      const HeldOut& text = texts[results.size() + group.ends.size()];
+      group.add(text, evaluation_windows(std::ssize(text.tokens), options.window, options.stride));
     }
     score(stage, parallel, std::move(group), options, results);
   }

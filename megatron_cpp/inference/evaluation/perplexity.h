@@ -19,7 +19,8 @@ namespace mcpp {
 struct HeldOut {
   std::string name;  ///< name of the file, files or dataset
   std::vector<i32> tokens;
-  i64 words = 0, bytes = 0;  ///< 0 = unknown
+  std::vector<u8> targets = {};  ///< 1 for each token to score, 0 for others; empty = all are scored
+  i64 words = 0, bytes = 0;      ///< 0 = unknown
 };
 
 /// Reads all `files` as one text, in the formats of preprocess. The first document follows the token that begins texts
@@ -30,7 +31,8 @@ HeldOut read_texts(const std::vector<std::string>& files, const DocumentFormat& 
 
 /// Reads a dataset of preprocess or of a compatible program. Throws BadInput if it is empty, was made with a tokenizer
 /// other than the model's, has tokens outside of the model's vocabulary, or lacks end tokens although the model
-/// separates documents.
+/// separates documents. Of a dataset with a loss mask, the tokens with a loss are scored, and the size of the text is
+/// unknown.
 HeldOut read_dataset(const Path& prefix, const InferenceModel& inference);
 
 /// Serializes texts, to send them to other ranks.
@@ -65,11 +67,11 @@ struct EvaluationOptions {
   };  ///< called regularly with the number of windows scored so far and the total
 };
 
-/// Scores `texts`, which are given as tokens. The first token of a text is context only. Collective over `parallel`,
+/// Scores `texts`. The first token of a text is context only. Collective over `parallel`,
 /// with identical texts on all ranks; returns identical results on all ranks. Windows are distributed over
 /// data-parallel ranks, and windows of short texts share batches. Sets nll and tokens of each Perplexity. The sum of a
 /// text is accumulated in fp64 in token order, regardless of the micro-batch, the layout and the other texts.
-std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel,
-                                       std::span<const std::span<const i32>> texts, const EvaluationOptions& options);
+std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel, std::span<const HeldOut> texts,
+                                       const EvaluationOptions& options);
 
 }  // namespace mcpp
