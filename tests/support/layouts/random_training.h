@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "megatron_cpp/config/config.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/low_precision_check.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "tests/support/layouts/layout_run.h"
 
@@ -22,12 +23,15 @@ class RandomTraining {
       draw_model();
       draw_layout();
       draw_batch();
+      draw_low_precision();
     } while (!is_possible());
   }
 
   RunTask task() const {
     RunTask task = learnable_task(config_.model, dtype_);
     task.fp8 = config_.training.fp8;
+    task.fp8_recipe = config_.training.fp8_recipe;
+    task.low_precision = config_.training.low_precision;
     task.optimizer = config_.optimizer;
     task.global_batch_size = config_.training.global_batch_size;
     task.micro_batch_size = config_.training.micro_batch_size;
@@ -46,6 +50,7 @@ class RandomTraining {
     task.lr = [](i64) { return 3e-4; };
     return task;
   }
+  bool has_low_precision() const { return config_.training.has_low_precision(); }
   /// Returns the same training with different offloading, with which it may continue after a save.
   RunTask task_moved() const {
     RunTask moved = task();
@@ -446,6 +451,27 @@ class RandomTraining {
     for (const char* module : {"core_attn", "layernorm", "mlp_act", "moe_act"})
       if (flip(module)) t.recompute_modules.emplace_back(module);
   }
+
+  /// Draws recipes of linear layers. Those whose blocks would straddle ranks are not used.
+  void draw_low_precision() {
+    TrainingConfig& t = config_.training;
+    if (dtype_ != DType::BF16 || !is_possible()) return;
+    const auto is_supported = [&] { return low_precision_problems(config_, static_cast<int>(ranks())).empty(); };
+    if (t.fp8 != Fp8::None)
+      t.fp8_recipe = pick("fp8_recipe", {Fp8RecipeName::Tensorwise, Fp8RecipeName::Blockwise, Fp8RecipeName::Mxfp8});
+    if (!is_supported()) t.fp8_recipe = Fp8RecipeName::Tensorwise;
+    const auto add = [&](const char* modules, GemmRecipe recipe) {
+      t.low_precision.push_back({.modules = OneOrList<std::string>(modules), .recipe = recipe});
+      if (!is_supported()) t.low_precision.back().wgrad = PassRecipeName::Bf16;
+      if (!is_supported()) t.low_precision.pop_back();
+    };
+    for (const char* modules : {"*.experts.*", "output_layer", "*.linear_proj", "*.linear_fc2"})
+      if (flip(modules))
+        add(modules, pick(str("recipe of ", modules).c_str(),
+                          {GemmRecipe::Blockwise, GemmRecipe::Mxfp8, GemmRecipe::Nvfp4, GemmRecipe::Bf16}));
+  }
+
+  i64 ranks() const { return config_.parallel.ranks_per_sample() * dp_; }
 
   bool is_possible() const {
     const ParallelConfig& p = config_.parallel;
