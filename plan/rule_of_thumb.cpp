@@ -26,15 +26,17 @@ std::vector<RuleOfThumb> rule_of_thumb_layout(const Hardware& hardware, const Wo
   return {
       {"1. data parallelism alone up to about 128 ranks", answer(world_size <= kPlainRanks, str(world_size, " ranks"))},
       {"2. sharded weights, gradients and states (zero_stage 3) above 1 B parameters",
-       answer(needs_sharding, human_count(parameters) + " parameters")},
+       answer(needs_sharding, human_count(parameters) + " parameters"), needs_sharding ? "ZeRO 3" : ""},
       {"3. recomputation where activations do not fit",
        answer(needs_recompute,
-              str(human_bytes(activations), " for one sample on a rank of ", human_bytes(hardware.memory_bytes())))},
+              str(human_bytes(activations), " for one sample on a rank of ", human_bytes(hardware.memory_bytes()))),
+       needs_recompute ? "recompute full" : ""},
       {"4. sharding in groups, copies between them (HSDP) above 256 ranks",
        answer(needs_sharding && world_size > kGroupedRanks, str("groups of ", nearest_ranks))},
       {"5. context parallelism above 16 K tokens in a sample", answer(is_long, str(work.model.seq_length, " tokens"))},
       {"6. tensor parallelism inside a node, then pipeline parallelism, above 1 K ranks or 50 B parameters",
-       answer(has_many_ranks || is_large, str("tp ", nearest_ranks, " at most; pp as memory requires"))}};
+       answer(has_many_ranks || is_large, str("tp ", nearest_ranks, " at most; pp as memory requires")),
+       has_many_ranks || is_large ? str("tp ", nearest_ranks) : ""}};
 }
 
 }  // namespace mcpp

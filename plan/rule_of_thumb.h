@@ -6,7 +6,8 @@ namespace mcpp {
 
 struct RuleOfThumb {
   std::string rule;
-  std::string advice;  ///< consequence for this model and world size
+  std::string advice;     ///< consequence for this model and world size
+  std::string kind = {};  ///< tag of the layouts that follow the advice (LayoutTag::text()); "" if it names none
 };
 
 /// Returns the recipe as a list of rules: data parallelism up to about 128 ranks; sharding (ZeRO 3) above a billion

@@ -49,6 +49,26 @@ std::vector<LayoutTag> layout_tags(const Layout& l, bool has_experts) {
   return tags;
 }
 
+int complexity(const Layout& l) {
+  using enum RecomputeGranularity;
+  const bool has_tiers[]{l.activations_tier != OffloadTier::Device, l.states_tier != OffloadTier::Device,
+                         l.params_tier != OffloadTier::Device};
+  const bool mechanisms[]{l.tp > 1,
+                          l.cp > 1,
+                          l.pp > 1,
+                          l.ep > 1,
+                          l.ep > 1 && l.tp > 1 && l.expert_tp() != l.tp,
+                          l.cp > 1 && l.cp_comm_type == CpCommType::A2aP2p,
+                          l.pp > 1 && l.schedule != ScheduleKind::OneFOneB,
+                          !l.stages.empty(),
+                          l.zero_stage >= 2,
+                          l.instances > 1,
+                          l.has_secondary_shard(),
+                          l.recompute.granularity != None,
+                          l.recompute.method == Recompute::Method::Block};
+  return static_cast<int>(std::ranges::count(mechanisms, true) + 2 * std::ranges::count(has_tiers, true));
+}
+
 bool NaturalLess::operator()(const std::string& a, const std::string& b) const {
   const auto name = [](const std::string& kind) { return std::string_view(kind).substr(0, kind.rfind(' ')); };
   if (name(a) != name(b)) return name(a) < name(b);
@@ -81,6 +101,8 @@ namespace {
 
 /// Minimum relative gain at which a lossy format is reported.
 constexpr double kMinReportedGain = 0.01;
+/// Relative time up to which a simpler layout is preferred to the fastest.
+constexpr double kTie = 1.02;
 
 /// Cost in lexicographic order: activations are offloaded, bytes of memory, seconds. When minimizing time the first two
 /// are equal for all.
@@ -119,6 +141,7 @@ class Search {
     }
     for (const std::size_t i : best_) result_.best.push_back(candidate(fitting_[i]));
     if (!best_.empty()) report_alternatives(order);
+    if (!best_.empty() && !is_for_memory()) find_simpler(order);
     return std::move(result_);
   }
 
@@ -186,6 +209,20 @@ class Search {
     const auto position = std::ranges::find_if(best_, [&](std::size_t other) { return new_cost < cost_of(other); });
     best_.insert(position, i);
     if (best_.size() > keep()) best_.pop_back();
+  }
+
+  void find_simpler(const std::vector<std::size_t>& order) {
+    const Candidate& fastest = result_.best.front();
+    const double max_seconds = kTie * fastest.time.seconds;
+    int lowest = complexity(fastest.layout);
+    for (const std::size_t i : order) {
+      Entry& entry = fitting_[i];
+      if (entry.lower_bound > max_seconds) break;
+      const int parts = complexity(entry.layout);
+      if (parts >= lowest || simulated(entry).seconds > max_seconds) continue;
+      lowest = parts;
+      result_.simpler = candidate(entry);
+    }
   }
 
   void report_alternatives(const std::vector<std::size_t>& order) {

@@ -67,6 +67,9 @@ struct SearchLimits {
   int keep = 5;  ///< number of layouts to return
 };
 
+/// Returns the number of parallel axes and of optional mechanisms that a layout uses, such as uneven stages.
+int complexity(const Layout& layout);
+
 struct Candidate {
   Layout layout;
   StepTime time;
@@ -84,8 +87,14 @@ struct Alternative {
 struct SearchResult {
   std::vector<Candidate> best;  ///< best layouts first, without duplicates; empty if nothing fits
   std::vector<Alternative> alternatives;
+  /// Simplest layout that is at most 2 % slower than the fastest, a difference below the accuracy of predictions. Empty
+  /// if none is simpler than the fastest, or if the objective is memory.
+  std::optional<Candidate> simpler;
   Candidate smallest;  ///< layout that needs the least memory
   i64 possible = 0, fitting = 0, simulated = 0;
+
+  /// Returns the layout to use. `best` must not be empty.
+  const Candidate& preferred() const { return simpler ? *simpler : best.front(); }
 };
 
 /// Finds the best layouts under `limits`. Deterministic. Throws BadInput with all reasons if the limits contradict the

@@ -84,8 +84,8 @@ std::string bf16_gradients_hint(const Hardware& hardware, Workload work, const S
   return "; with optimizer.main_grads_dtype = \"bf16\", which changes results, a layout fits";
 }
 
-/// Returns the fastest candidate that passes all checks of the configuration, such as its batch size ramp-up and the
-/// folder required for offloading to disk.
+/// Returns the preferred candidate, or else the fastest, that passes all checks of the configuration, such as its batch
+/// size ramp-up and the folder required for offloading to disk.
 const Candidate& best_runnable(const SearchResult& result, const Config& config, int world_size) {
   const auto has_folder = [&](const Candidate& candidate) {
     return !candidate.layout.uses(OffloadTier::File) || !config.optimizer.offload_folder.empty();
@@ -93,6 +93,7 @@ const Candidate& best_runnable(const SearchResult& result, const Config& config,
   const auto runs = [&](const Candidate& candidate) {
     return has_folder(candidate) && layout_problems(apply_layout(config, candidate.layout), world_size).empty();
   };
+  if (result.simpler && runs(*result.simpler)) return *result.simpler;
   const auto best = std::ranges::find_if(result.best, runs);
   if (best != result.best.end()) return *best;
   const Candidate& first = result.best.front();
@@ -150,7 +151,8 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
     const double memory = max_rank_memory(planned, world_size);
     return {.config = std::move(planned),
             .text = str("planned for ", world_size, " x ", hardware.device.name, ": ", best.layout.describe(), ", ",
-                        human_step_seconds(best.time.seconds), " a step predicted, the best of ", result.fitting,
+                        human_step_seconds(best.time.seconds), " a step predicted, the ",
+                        result.simpler ? "simplest of those within 2 % of the best" : "best", " of ", result.fitting,
                         " layouts that fit"),
             .warning = {},
             .predicted = predict_step({hardware, program, work, best.layout}, memory)};

@@ -58,9 +58,21 @@ std::string row(const PredictionInput& input, const Candidate& candidate) {
 
 }  // namespace
 
-std::string recipe_text(const std::vector<RuleOfThumb>& recipe) {
+namespace {
+
+/// Returns why the search does not follow a rule: the alternative with the layout that the rule advises.
+std::string deviation(const RuleOfThumb& step, const SearchResult& result) {
+  if (step.kind.empty()) return "";
+  const auto other = std::ranges::find(result.alternatives, step.kind, &Alternative::kind);
+  return other == result.alternatives.end() ? "" : str("; not followed: ", step.kind, ": ", other->reason);
+}
+
+}  // namespace
+
+std::string recipe_text(const std::vector<RuleOfThumb>& recipe, const SearchResult& result) {
   std::string text = "rule-of-thumb layout:\n";
-  for (const RuleOfThumb& step : recipe) text += str("  ", step.rule, "\n     ", step.advice, "\n");
+  for (const RuleOfThumb& step : recipe)
+    text += str("  ", step.rule, "\n     ", step.advice, deviation(step, result), "\n");
   return text;
 }
 
@@ -69,6 +81,10 @@ std::string search_text(const PredictionInput& input, const SearchResult& result
                          " layouts are possible, ", result.fitting, " fit\n", pad_left("seconds", 9),
                          pad_left("TFLOP/s", 9), pad_left("MFU", 9), pad_left("memory", 12), "  layout\n");
   for (const Candidate& candidate : result.best) text += row(input, candidate);
+  if (result.simpler)
+    text += str("preferred, because it is simpler than the first and ",
+                fixed(100 * (result.simpler->time.seconds / result.best.front().time.seconds - 1), 1),
+                " % slower, less than predictions are accurate:\n", row(input, *result.simpler));
   text += "and not:\n";
   for (const Alternative& alternative : result.alternatives)
     text += str("  ", pad_right(alternative.kind, 22), alternative.reason,

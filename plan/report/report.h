@@ -23,7 +23,8 @@ std::vector<StepPart> step_parts(const StepTime& time);
 /// Returns the components of one pass of a microbatch.
 std::vector<StepPart> pass_parts(const PassTime& time);
 
-std::string recipe_text(const std::vector<RuleOfThumb>& recipe);
+/// Names the rules that the result of the search does not follow, with the reason.
+std::string recipe_text(const std::vector<RuleOfThumb>& recipe, const SearchResult& result);
 /// Returns a description of the best layouts, and of the reasons why others are worse. `input` has the best layout.
 std::string search_text(const PredictionInput& input, const SearchResult& result);
 /// Returns the breakdown of a step.

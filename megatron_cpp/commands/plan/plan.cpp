@@ -260,9 +260,9 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Predic
   const SearchLimits limits = make_search_limits(options, hardware);
   const SearchResult result = search_layouts(hardware, base.program, base.work, limits);
   if (result.best.empty()) fail_no_layout_fits(result, hardware, base.work, limits);
-  const Candidate& best = result.best.front();
+  const Candidate& best = result.preferred();
   const PredictionInput input{hardware, base.program, base.work, best.layout};
-  if (options.explain) log.info(recipe_text(rule_of_thumb_layout(hardware, base.work, options.world_size)));
+  if (options.explain) log.info(recipe_text(rule_of_thumb_layout(hardware, base.work, options.world_size), result));
   log.info(search_text(input, result) + describe_configured_layout(config, input, best.time, limits));
   if (const auto cost = estimate_training_cost(options, input, best.time)) log.info(training_text(options, *cost));
   if (options.explain) log.info(step_text(input, best.time) + roofline_text(input) + gains_text(upgrade_gains(input)));
