@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/io/file_system.h"
 #include "base/machine.h"
+#include "base/object_store/copy_file.h"
 #include "base/system_error.h"
 
 namespace mcpp {
@@ -149,10 +150,9 @@ Path NodeCache::fetch(const S3Path& path, const S3Object& object, S3Transfer& tr
   if (OpenEntry(copy).has_size(object.bytes)) return copy;
   make_space(object.bytes);
   mcpp::create_directories(copy.parent_path());
-  AtomicFile file(copy);
-  transfer.download(path, object, 0, object.bytes, [&](i64 offset, std::span<const std::byte> bytes) {
-    file.write_at(static_cast<u64>(offset), bytes);
-  });
+  CopyFile file(copy, object.bytes);
+  transfer.download(path, object, 0, object.bytes,
+                    [&](i64 offset, std::span<const std::byte> bytes) { file.write(offset, bytes); });
   file.commit();
   return copy;
 }

@@ -15,17 +15,17 @@ constexpr i64 kMinPartBytes = i64{5} << 20, kMaxParts = 10'000;  // limits of S3
 
 S3Transfer::S3Transfer(const S3Settings& settings, i64 part_bytes, int connections)
     : part_bytes_(part_bytes), threads_(connections) {
-  for (int i = 0; i < connections; ++i) clients_.emplace_back(settings);
+  for (int i = 0; i < connections; ++i) connections_.push_back({S3Client(settings), AlignedBytes(part_bytes)});
 }
 
 /// Calls f for each part, on all connections; rethrows the first error after all have ended.
-void S3Transfer::run_parts(i64 count, const std::function<void(S3Client&, i64 part)>& f) {
+void S3Transfer::run_parts(i64 count, const std::function<void(Connection&, i64 part)>& f) {
   std::atomic<i64> next = 0;
   std::vector<std::future<void>> workers;
-  for (S3Client& client : clients_) {
+  for (Connection& connection : connections_) {
     workers.push_back(threads_.submit([&] {
       try {
-        for (i64 part = next++; part < count; part = next++) f(client, part);
+        for (i64 part = next++; part < count; part = next++) f(connection, part);
       } catch (...) {
         next = count;
         throw;
@@ -51,10 +51,10 @@ void S3Transfer::upload_parts(std::span<const std::byte> content, const S3Path& 
   std::vector<std::string> etags(static_cast<std::size_t>(ceil_div(size, part_bytes)));
   const std::string upload = client().begin_upload(to);
   try {
-    run_parts(std::ssize(etags), [&](S3Client& client, i64 part) {
+    run_parts(std::ssize(etags), [&](Connection& connection, i64 part) {
       const i64 begin = part * part_bytes, count = std::min(part_bytes, size - begin);
       const auto bytes = content.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
-      etags[static_cast<std::size_t>(part)] = client.put_part(to, upload, static_cast<int>(part) + 1, bytes);
+      etags[static_cast<std::size_t>(part)] = connection.client.put_part(to, upload, static_cast<int>(part) + 1, bytes);
     });
     client().complete_upload(to, upload, etags, size);
   } catch (...) {
@@ -64,10 +64,10 @@ void S3Transfer::upload_parts(std::span<const std::byte> content, const S3Path& 
 }
 
 void S3Transfer::download(const S3Path& path, const S3Object& object, i64 begin, i64 end, const PartWriter& write) {
-  run_parts(ceil_div(end - begin, part_bytes_), [&](S3Client& client, i64 part) {
+  run_parts(ceil_div(end - begin, part_bytes_), [&](Connection& connection, i64 part) {
     const i64 first = begin + part * part_bytes_, count = std::min(part_bytes_, end - first);
-    std::vector<std::byte> bytes(static_cast<std::size_t>(count));
-    client.read(path, object, first, bytes);
+    const std::span<std::byte> bytes = connection.buffer.bytes().first(static_cast<std::size_t>(count));
+    connection.client.read(path, object, first, bytes);
     write(first, bytes);
   });
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/io/scratch_file.h"
 #include "base/object_store/s3_client.h"
 #include "base/thread_pool.h"
 
@@ -25,20 +26,25 @@ class S3Transfer {
 
   /// Receives bytes of an object. Threads call it concurrently for different parts.
   using PartWriter = std::function<void(i64 offset, std::span<const std::byte> bytes)>;
-  /// Downloads bytes [begin, end) of an object and passes each part to `write`. Throws BadInput if the object has
-  /// changed since `object` was returned, and the errors of `write`.
+  /// Downloads bytes [begin, end) of an object and passes each part, in page-aligned memory, to `write`. Throws
+  /// BadInput if the object has changed since `object` was returned, and the errors of `write`.
   void download(const S3Path& path, const S3Object& object, i64 begin, i64 end, const PartWriter& write);
 
   /// Returns a client for requests between transfers.
-  S3Client& client() { return clients_.front(); }
+  S3Client& client() { return connections_.front().client; }
 
  private:
   void upload_parts(std::span<const std::byte> content, const S3Path& to);
-  void run_parts(i64 count, const std::function<void(S3Client&, i64 part)>& f);
+  /// Connection with a buffer for a part, which is reused because allocating it would take longer than copying it.
+  struct Connection {
+    S3Client client;
+    AlignedBytes buffer;
+  };
+  void run_parts(i64 count, const std::function<void(Connection&, i64 part)>& f);
 
   i64 part_bytes_;
-  std::vector<S3Client> clients_;  // one per thread
-  ThreadPool threads_;             // last member: uses the clients
+  std::vector<Connection> connections_;  // one per thread
+  ThreadPool threads_;                   // last member: uses the connections
 };
 
 }  // namespace mcpp

@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <fstream>
 #include <future>
 
@@ -20,6 +22,26 @@ using test::S3Fault;
 using test::S3Request;
 
 constexpr i64 kBlock = CachedObject::kBlockBytes;
+
+/// Maximum size of files that this process writes, until the end of the object.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(i64 bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &former_);
+    const rlimit limit{static_cast<rlim_t>(bytes), former_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &former_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit former_{};
+  void (*handler_)(int);
+};
 
 class NodeCacheTest : public testing::Test {
  protected:
@@ -123,6 +145,16 @@ TEST_F(NodeCacheTest, ReadsBlocksWithoutSpaceForACopy) {
   CachedObject object = open(/*max_bytes=*/1000);
   EXPECT_TRUE(read(object, 0, std::ssize(content_)) == content_);
   EXPECT_TRUE(files().empty());
+}
+
+/// A limit of file sizes makes writes fail like a full disk.
+TEST_F(NodeCacheTest, ReadsBlocksAndReportsCopiesWhenTheDiskIsFull) {
+  NodeCache cache(settings());
+  CachedObject object = open();
+  const FileSizeLimit limit(kBlock / 2);
+  EXPECT_TRUE(read(object, 0, std::ssize(content_)) == content_);
+  EXPECT_CONTAINS(test::input_error([&] { fetch(cache); }), "cannot reserve");
+  EXPECT_EQ(files().size(), 1U);  // the last block, which is small enough
 }
 
 TEST_F(NodeCacheTest, NeverReadsOldContentOfAReplacedObject) {
