@@ -300,21 +300,23 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   if (!args.empty() && args[0] == "comm") return bench_comm_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "checkpoint") return bench_checkpoint_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "groups") return bench_groups_command(args.subspan(1), log, world);
+  if (!args.empty() && args[0] == "object_store") return bench_object_store_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "coordinate_check")
     return bench_coordinate_check_command(args.subspan(1), log, world);
   const Usage usage{
       .command = "megatron_cpp bench",
       .summary =
           "Times GEMMs (gemm), the other operations (ops) or complete training steps (step) of a "
-          "configuration. Further benchmarks: bench attention, bench comm, bench checkpoint, bench groups and "
-          "bench coordinate_check.",
+          "configuration. Further benchmarks: bench attention, bench comm, bench checkpoint, bench groups, bench "
+          "object_store and bench coordinate_check.",
       .positional = {"what", "config"},
       .required = {"what", "config"}};
   BenchOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
-  check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
-              "\": must be one of gemm, ops, step, attention, comm, checkpoint, groups, coordinate_check");
+  check_input(
+      options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
+      "\": must be one of gemm, ops, step, attention, comm, checkpoint, groups, object_store, coordinate_check");
   check_trace_path(options);
   resolve_vocabulary(*config, log);
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,
