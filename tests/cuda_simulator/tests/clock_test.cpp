@@ -203,8 +203,7 @@ TEST_F(VirtualClockTest, DataParallelMatchesPrediction) {
   EXPECT_GT(exposed.seconds, overlapped.seconds);
 }
 TEST_F(VirtualClockTest, TensorParallelMatchesPrediction) {
-  // The planner counts all gathers in backward as exposed. The program overlaps two of them with GEMMs, to a degree
-  // that depends on the order of its threads.
+  // The program overlaps two gathers of backward with GEMMs to a degree that depends on the order of its threads.
   expect_as_predicted({"tp 2", {.tp = 2, .sequence_parallel = true, .bucket_size = kBucket}},
                       {.seconds = 0.12, .share = 0.13});
 }
