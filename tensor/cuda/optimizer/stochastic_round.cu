@@ -15,7 +15,7 @@ struct Blocks {
   u64 key;
   StochasticRows rows;
   i64 first, count;
-  i64 first_row, blocks_per_row, blocks;
+  i64 first_row = 0, blocks_per_row = 0, blocks = 0;
 };
 
 /// One thread per block.
