@@ -64,14 +64,18 @@ std::vector<std::vector<ChunkParam>> ChunkParams::get(const ActivationSetup& set
   std::vector<std::vector<ChunkParam>> all = rest(setup, without_layers, final_norm_rank);
   for (std::size_t chunk = 0; chunk < all.size(); ++chunk) {
     std::vector<ChunkParam>& params = all[chunk];
-    const auto num_layers = static_cast<int>(contents[chunk].num_layers());
+    const std::vector<LayerGroup> groups = layer_groups(setup.recompute, contents[chunk].num_layers());
     const auto after = std::ranges::find_if(params, [](const ChunkParam& p) { return p.unit >= kFirstLayer; });
-    std::for_each(after, params.end(), [&](ChunkParam& p) { p.unit += num_layers; });
+    std::for_each(after, params.end(), [&](ChunkParam& p) { p.unit += static_cast<int>(groups.size()); });
     std::vector<ChunkParam> of_layers;
-    for (int i = 0; i < num_layers; ++i)
-      for (const ParamTrace& param :
-           layer(setup, blocks_.kind_of_layer[static_cast<std::size_t>(contents[chunk].first_layer + i)]))
-        of_layers.push_back({param, kFirstLayer + i});
+    i64 next = contents[chunk].first_layer;
+    int unit = kFirstLayer;
+    for (const LayerGroup& group : groups) {  // layers that are recomputed together are one unit
+      for (const i64 end = next + group.layers; next < end; ++next)
+        for (const ParamTrace& param : layer(setup, blocks_.kind_of_layer[static_cast<std::size_t>(next)]))
+          of_layers.push_back({param, unit});
+      ++unit;
+    }
     params.insert(after, of_layers.begin(), of_layers.end());
   }
   return all;

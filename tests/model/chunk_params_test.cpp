@@ -51,6 +51,12 @@ TEST(ChunkParamsTest, EqualModels) {
     expect_equal_model(config, {}, interleaved);
     expect_equal_model(config, {}, {.pp = 2, .stages = "Et*3|t" + std::string(config.mtp_num_layers > 0, 'm') + "L"});
   }
+  ModelConfig deep = tiny_llama();
+  deep.num_layers = 5;
+  for (const Recompute::Method method : {Recompute::Method::Uniform, Recompute::Method::Block}) {
+    const Recompute recompute{.granularity = RecomputeGranularity::Full, .method = method, .num_layers = 2};
+    expect_equal_model(deep, {.recompute = recompute}, {});
+  }
   expect_equal_model(
       mixture, {.tensor_parallel = 2, .sequence_parallel = true, .expert_parallel = 2, .expert_tensor_parallel = 1},
       {.tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1});
