@@ -37,12 +37,12 @@ OperationHash hash_of(const Contribution& contribution) {
 }
 
 /// Returns the operations to which the contributions differ, from the first on, as the bytes of their hashes. Those of
-/// the first kMostDifferences suffice, because a wrong result spreads to neighbors within a few operations.
+/// the first kMaxDifferences suffice, because a wrong result spreads to neighbors within a few operations.
 std::string differing_operations(const Execution& a, const Execution& b, i64 first) {
-  constexpr std::size_t kMostDifferences = 4096;
+  constexpr std::size_t kMaxDifferences = 4096;
   std::vector<OperationHash> hashes;
   const std::size_t end = std::min(a.contributions.size(), b.contributions.size());
-  for (auto i = static_cast<std::size_t>(first); first >= 0 && i < end && hashes.size() < kMostDifferences; ++i) {
+  for (auto i = static_cast<std::size_t>(first); first >= 0 && i < end && hashes.size() < kMaxDifferences; ++i) {
     const Contribution& contribution = a.contributions[i];
     if (contribution.checksum && contribution != b.contributions[i]) hashes.push_back(hash_of(contribution));
   }

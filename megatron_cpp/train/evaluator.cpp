@@ -149,7 +149,7 @@ std::optional<EvaluationOutcome> Evaluator::mean_loss(const std::string& split, 
     tokens += outcome.tokens;
   }
   if (is_stopped()) return std::nullopt;
-  return EvaluationOutcome{.loss = tokens > 0 ? loss_sum / static_cast<double>(tokens) : 0, .tokens = tokens};
+  return EvaluationOutcome{.loss = loss_sum / static_cast<double>(tokens), .tokens = tokens};
 }
 
 bool Evaluator::needs_evaluation(const std::string& split, i64 iteration) {

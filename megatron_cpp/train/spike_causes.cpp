@@ -17,7 +17,7 @@
 namespace mcpp {
 namespace {
 
-constexpr std::size_t kMostLayers = 3, kMostDocuments = 4, kMostText = 100;
+constexpr std::size_t kMaxNamedLayers = 3, kMaxDocuments = 4, kMaxText = 100;
 
 /// Returns the factor by which the norm of a layer rose, or infinity if it is not finite.
 double rise_of(const LayerNorm& layer) {
@@ -31,7 +31,7 @@ std::string beginning_of(const std::string& text) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     const bool continues_character = (byte & 0xC0U) == 0x80U;
-    if (line.size() >= kMostText && !continues_character) return line + "...";
+    if (line.size() >= kMaxText && !continues_character) return line + "...";
     if (byte > ' ')
       line.push_back(c);
     else if (!line.empty() && line.back() != ' ')
@@ -52,7 +52,7 @@ std::string describe_layer_norms(std::vector<LayerNorm> layers) {
   std::ranges::stable_sort(layers, std::greater(), rise_of);
   std::vector<std::string> parts;
   for (const LayerNorm& layer : layers) {
-    if (parts.size() == kMostLayers) break;
+    if (parts.size() == kMaxNamedLayers) break;
     parts.push_back(layer.usual > 0
                         ? str(layer.layer, " ", significant(layer.norm, 3), " (", significant(rise_of(layer), 3),
                               " times its usual ", significant(layer.usual, 3), ")")
@@ -74,6 +74,7 @@ LayerNormHistory::LayerNormHistory(StoredRef<TrainingState> state, Communicator&
 }
 
 void LayerNormHistory::add_step(i64 tokens) {
+  if (tokens == 0) return;
   const Tensor& squares = state_.optimizer().layer_squares();
   const double weight = 1 / static_cast<double>(std::min(++steps_, window_)), factor = scale(tokens);
   Tensor step = Tensor::empty({squares.numel()}, DType::F64, squares.device(), MemoryClass::Workspace);
@@ -119,18 +120,19 @@ SampleDescriber::SampleDescriber(const Config& config, const Dataset& dataset, i
   if (!config.data.tokenizer_model.empty()) tokenizer_.emplace(config.data.tokenizer_model);
 }
 
-std::string SampleDescriber::describe(const std::map<i64, double>& losses, std::size_t most) const {
+std::string SampleDescriber::describe(const std::map<i64, double>& losses, std::size_t max_samples) const {
   std::vector<std::pair<i64, double>> largest(losses.begin(), losses.end());
   const auto key = [](const auto& sample) {
     return std::isnan(sample.second) ? std::numeric_limits<double>::infinity() : sample.second;
   };
   std::ranges::stable_sort(largest, std::greater(), key);
   std::string text;
-  for (std::size_t i = 0; i < std::min(most, largest.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(max_samples, largest.size()); ++i) {
     const auto& [sample, loss] = largest[i];
     text += str("\n  sample ", sample, ", loss ", significant(loss, 4), ": ", describe_sample(sample));
   }
-  if (largest.size() > most) text += str("\n  and ", largest.size() - most, " samples with smaller losses");
+  if (largest.size() > max_samples)
+    text += str("\n  and ", largest.size() - max_samples, " samples with smaller losses");
   return text;
 }
 
@@ -140,7 +142,7 @@ std::string SampleDescriber::describe_sample(i64 sample) const {
       show_sample(dataset_, std::min(sample - first_sample_, dataset_.size() - 1), tokenizer_ ? &*tokenizer_ : nullptr);
   std::vector<std::string> documents;
   for (const SamplePart& part : view.origin.parts) {
-    if (documents.size() == kMostDocuments) break;
+    if (documents.size() == kMaxDocuments) break;
     documents.push_back(str(part.document, " (tokens ", part.offset, " to ", part.offset + part.length - 1, ")"));
   }
   const std::size_t more = view.origin.parts.size() - documents.size();

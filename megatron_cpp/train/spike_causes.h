@@ -1,6 +1,7 @@
 // Probable causes of a step whose loss or gradient is a spike or not finite: layers whose gradient norm rose, and the
 // text of the samples with the largest losses.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,14 +31,17 @@ class LayerNormHistory {
   /// The means forget steps exponentially, over about `window` steps.
   LayerNormHistory(StoredRef<TrainingState> state, Communicator& world, i64 window);
 
-  /// Adds the last update() to the means. `tokens` is StepOutcome::tokens. Does not wait for the device.
+  /// Adds the last update() to the means, unless its batch had no targets. `tokens` is StepOutcome::tokens. Does not
+  /// wait for the device.
   void add_step(i64 tokens);
   /// Returns the norms in the last update(), in model order, on all ranks. Collective.
   std::vector<LayerNorm> last_step(i64 tokens) const;
 
  private:
   /// Returns the factor of the summed gradients that makes them those of the mean loss.
-  double scale(i64 tokens) const { return 1 / (state_.updated_grad_scale() * static_cast<double>(tokens)); }
+  double scale(i64 tokens) const {
+    return 1 / (state_.updated_grad_scale() * static_cast<double>(std::max<i64>(tokens, 1)));
+  }
 
   const TrainingState& state_;
   Communicator& world_;
@@ -46,7 +50,8 @@ class LayerNormHistory {
   Tensor means_;                     // fp64 [layers], of the squares of true gradients
 };
 
-/// Returns the mean losses by sample of the last update(), on all ranks; empty if they were not recorded. Collective.
+/// Returns, by sample of the last update(), the sum of the losses of its targets divided by model.seq_length, on all
+/// ranks; empty if they were not recorded. Collective.
 std::map<i64, double> mean_sample_losses(const TrainingState& state, Communicator& world);
 
 /// Description of the samples of a batch: data file, documents, and the beginning of the text.
@@ -55,8 +60,8 @@ class SampleDescriber {
   /// `first_sample` is the number of the dataset's first sample.
   SampleDescriber(const Config& config, const Dataset& dataset, i64 first_sample);
 
-  /// Returns a line for each of the `most` samples with the largest losses; NaN counts as largest.
-  std::string describe(const std::map<i64, double>& losses, std::size_t most = 8) const;
+  /// Returns a line for each of the `max_samples` samples with the largest losses; NaN counts as largest.
+  std::string describe(const std::map<i64, double>& losses, std::size_t max_samples = 8) const;
 
  private:
   std::string describe_sample(i64 sample) const;

@@ -291,7 +291,10 @@ bool Trainer::finish_step() {
   progress_.consumed_samples += step.batch_size;
   progress_.consumed_tokens += outcome.tokens;
   if (!outcome.is_skipped) progress_.trained_samples += step.batch_size;
-  if (outcome.status != StepStatus::NotFinite && run_.config.training.spike_policy != SpikePolicy::Off)
+  // A batch without targets, in which a loss mask excludes all tokens, has the loss 0 and says nothing about later
+  // ones.
+  const bool is_measured = outcome.status != StepStatus::NotFinite && outcome.tokens > 0;
+  if (is_measured && run_.config.training.spike_policy != SpikePolicy::Off)
     progress_.spikes.add(outcome.loss, outcome.grad_norm, run_.config.training.spike_window);
   log_step(outcome, step);
   log_device_warnings(*run_.session.device, run_.log);

@@ -38,7 +38,7 @@ TEST_F(ReportEndToEndTest, RecordsStartsEventsRanksAndSamples) {
   EXPECT_EQ(starts[0]["iteration"], 0);
   EXPECT_EQ(starts[1]["iteration"], 7);
   EXPECT_CONTAINS(starts[1]["config"].get<std::string>(), "nan_loss");
-  EXPECT_EQ(events("run"), (Strings{"save 4", "skip 6", "save 7", "end 7", "save 8", "save 12", "end 12"}));
+  EXPECT_EQ(events("run"), (Strings{"save 4", "cause 6", "skip 6", "save 7", "end 7", "save 8", "save 12", "end 12"}));
   const auto ranks = records("run", "ranks");
   ASSERT_FALSE(ranks.empty());
   EXPECT_EQ(ranks.back()["peak_memory_bytes"].size(), 1u);
@@ -48,7 +48,7 @@ TEST_F(ReportEndToEndTest, RecordsStartsEventsRanksAndSamples) {
   const nlohmann::json runs = page("report.html")["runs"][0];
   EXPECT_EQ(runs["steps"]["iteration"].size(), 12u);
   EXPECT_TRUE(runs["steps"]["lm_loss"][5].is_null());
-  EXPECT_EQ(runs["events"].size(), 7u);
+  EXPECT_EQ(runs["events"].size(), 8u);
   EXPECT_EQ(runs["samples"].size(), records("run", "sample").size());
   EXPECT_EQ(runs["samples"].size(), runs["evaluations"]["validation"]["iteration"].size());
   EXPECT_EQ(runs["samples"][0]["prompt"], "ROMEO:");
