@@ -335,10 +335,6 @@ bool appears(const Path& path, const std::string& content, std::chrono::millisec
   }
 }
 
-}  // namespace
-
-namespace {
-
 void check_object_outside_checkpoints(const Path& folder) {
   for (Path above = S3Path::parse(folder).string(); above.has_parent_path() && above.parent_path() != "s3:";
        above = above.parent_path()) {

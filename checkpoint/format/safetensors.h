@@ -83,8 +83,8 @@ inline constexpr i64 kMaxSafetensorsBytes = 5'000'000'000;  ///< Hugging Face's 
 
 /// Writes the tensors to <folder>/model.safetensors or, if they exceed max_file_bytes, to numbered files, in the given
 /// order, and an index. data(i) returns specs[i]; only one tensor is in memory at a time. Files are written atomically,
-/// the index last. Tensors in a file are ordered as by the reference implementation: by descending
-/// element size, then by name.
+/// the index last. Tensors in a file are ordered as by the reference implementation: by descending element size, then
+/// by name.
 void write_safetensors(const Path& folder, const std::vector<SafeSpec>& specs,
                        const std::function<SafeData(std::size_t)>& data, i64 max_file_bytes = kMaxSafetensorsBytes);
 

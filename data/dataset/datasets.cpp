@@ -315,7 +315,7 @@ class Builder {
   }
 
   /// Returns training samples with data.fim_rate applied, unless they have a loss mask, which would no longer fit. The
-  /// choices differ between datasets and between stages.
+  /// choices differ between stages and between datasets of different sizes.
   std::unique_ptr<Dataset> rearranged(std::unique_ptr<Dataset> dataset, const std::string& prefix) {
     if (!fim_ || has_loss_mask(prefix)) return dataset;
     const u64 key = philox_key(static_cast<u64>(seed_), "fill in the middle", source(prefix).bin_bytes());

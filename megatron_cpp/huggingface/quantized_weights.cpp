@@ -168,7 +168,7 @@ Tensor WeightFiles::read_scales(const SafeTensor& scales, Device& device) const 
   for (i64 i = 0; i < values.numel(); ++i)
     check_input(std::isfinite(values.data<float>()[i]), folder_, ": ", scales.name, " has the value ",
                 values.data<float>()[i], " at element ", i,
-                "; scales must be finite. The file is damaged; download it ", "again");
+                "; scales must be finite. The file is damaged; download it again");
   return values;
 }
 

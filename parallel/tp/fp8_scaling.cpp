@@ -7,7 +7,8 @@ namespace {
 
 /// Indices of the saved values.
 constexpr i64 kInput = 0, kWeight = 1, kSaved = 2;
-/// An element of a transformed matrix is a sum of 16 elements / 4, so that at most 4 times the largest magnitude.
+/// An element of a transformed matrix is a sum of 16 elements divided by 4, and thus at most 4 times the largest
+/// magnitude.
 constexpr float kHadamardHeadroom = 4;
 
 Tensor zeros(i64 count, const Tensor& like) {

@@ -56,10 +56,6 @@ std::string row(const PredictionInput& input, const Candidate& candidate) {
              pad_left(human_bytes(candidate.memory.total()), 12), "  ", candidate.layout.describe(), "\n");
 }
 
-}  // namespace
-
-namespace {
-
 /// Returns why the search does not follow a rule: the alternative with the layout that the rule advises.
 std::string deviation(const RuleOfThumb& step, const SearchResult& result) {
   if (step.kind.empty()) return "";

@@ -114,10 +114,10 @@ void round_nvfp4_window(const Nvfp4Task& task, const RandomWords& random, i64 fi
     }
   };
   const auto largest = [&](i64 begin, i64 i, auto lanes) {
-    auto most = hn::Zero(d);
+    auto amax = hn::Zero(d);
     for (i64 row = first; row < end; ++row)
-      most = hn::Max(most, hn::Abs(load(d, task.from + task.at(row, begin + i), lanes)));
-    return most;
+      amax = hn::Max(amax, hn::Abs(load(d, task.from + task.at(row, begin + i), lanes)));
+    return amax;
   };
   if (task.block.columns == 1) {  // each lane holds a block
     sweep(d, 0, count, [&](i64 i, auto lanes) {
@@ -127,10 +127,10 @@ void round_nvfp4_window(const Nvfp4Task& task, const RandomWords& random, i64 fi
   }
   for (i64 begin = column; begin < column + count; begin += task.block.columns) {
     const i64 width = std::min(task.block.columns, column + count - begin);
-    float most = 0;
+    float amax = 0;
     sweep(d, 0, width,
-          [&](i64 i, auto lanes) { most = std::max(most, hn::GetLane(hn::MaxOfLanes(d, largest(begin, i, lanes)))); });
-    const auto factors = nvfp4_factors(d, hn::Set(d, most), task.matrix_scale);
+          [&](i64 i, auto lanes) { amax = std::max(amax, hn::GetLane(hn::MaxOfLanes(d, largest(begin, i, lanes)))); });
+    const auto factors = nvfp4_factors(d, hn::Set(d, amax), task.matrix_scale);
     sweep(d, 0, width, [&](i64 i, auto lanes) { round(begin, i, factors, lanes); });
   }
 }

@@ -1,5 +1,6 @@
 // Rules between the keys of one section.
 #include <algorithm>
+#include <ranges>
 
 #include "base/strings.h"
 #include "base/url.h"
@@ -83,6 +84,9 @@ void add_receiver_conflicts(const LoggingConfig& l, std::vector<std::string>& er
 }
 
 }  // namespace
+
+static_assert(std::ranges::equal(EnumNames<PassRecipeName>::value | std::views::drop(1), EnumNames<GemmRecipe>::value),
+              "passes() converts by number");
 
 PassRecipes LowPrecisionConfig::passes() const {
   const auto of_pass = [this](PassRecipeName pass) {
