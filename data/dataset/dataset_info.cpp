@@ -1,5 +1,6 @@
 #include "data/dataset/dataset_info.h"
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -40,6 +41,9 @@ Path loss_mask_prefix(const Path& prefix) {
 
 bool has_loss_mask(const Path& prefix) {
   const std::optional<DatasetInfo> info = read_dataset_info(prefix);
+  const Path mask = idx_path(loss_mask_prefix(prefix));
+  check_input(info || !stored_file_exists(mask), info_path(prefix).string(), ": is missing, but ", mask.string(),
+              " exists; copy the .json file too, or remove the loss mask");
   return info && info->has_loss_mask();
 }
 
@@ -60,6 +64,9 @@ DatasetInfo info_from_json(const std::string& text, const Path& file) {
   } catch (const nlohmann::json::exception& error) {
     fail(ExitCode::BadInput, file.string(), ": damaged: ", error.what(), "; preprocess the text again");
   }
+  check_input(info.targets >= -1 && info.targets <= std::max<i64>(info.tokens, 0), file.string(),
+              ": damaged: targets: must be at least 0 and at most the number of tokens, ", info.tokens, ", not ",
+              info.targets, "; preprocess the text again");
   return info;
 }
 
@@ -121,7 +128,7 @@ std::string identity_of_files(const Path& prefix) {
 
 std::string dataset_identity(const Path& prefix) {
   const std::string tokens = identity_of_files(prefix);
-  return has_loss_mask(prefix) ? str(tokens, "; loss mask: ", identity_of_files(loss_mask_prefix(prefix))) : tokens;
+  return has_loss_mask(prefix) ? str(tokens, ", loss mask: ", identity_of_files(loss_mask_prefix(prefix))) : tokens;
 }
 
 }  // namespace mcpp

@@ -60,6 +60,37 @@ TEST_F(LossMaskRunTest, ResumedRunIsBitwiseIdentical) {
   expect_same_checkpoint("whole", "resumed");
 }
 
+TEST_F(LossMaskRunTest, RejectsChangedMaskOnResume) {
+  train("run", on_pairs({"--training.exit_interval=3"}));
+  const Path mask = pairs() + "_loss_mask.bin", info = pairs() + ".json";
+  const std::string bytes = read_text_file(mask), text = read_text_file(info);
+  std::string changed = bytes;
+  for (std::size_t i = 0; i < changed.size(); i += 2) changed[i] = '\1';
+  write_file_atomic(mask, changed);
+  const Outcome with_changed_mask = run(pretrain("run", on_pairs()));
+  EXPECT_EQ(with_changed_mask.code, 2) << with_changed_mask.out;
+  EXPECT_CONTAINS(with_changed_mask.err, "data.data_path: " + pairs());
+  write_file_atomic(mask, bytes);
+  nlohmann::json without = nlohmann::json::parse(text);
+  without.erase("targets");
+  write_file_atomic(info, without.dump());
+  const Outcome without_mask = run(pretrain("run", on_pairs()));
+  EXPECT_EQ(without_mask.code, 2) << without_mask.out;
+  EXPECT_CONTAINS(without_mask.err, "loss mask");
+}
+
+TEST_F(LossMaskRunTest, RejectsMaskWithoutMetadata) {
+  const Path info = pairs() + ".json";
+  nlohmann::json damaged = nlohmann::json::parse(read_text_file(info));
+  damaged["targets"] = -5;
+  write_file_atomic(info, damaged.dump());
+  EXPECT_CONTAINS(run(pretrain("run", on_pairs())).err, "targets: must be at least 0");
+  std::filesystem::remove(info);
+  const Outcome outcome = run(pretrain("run", on_pairs()));
+  EXPECT_EQ(outcome.code, 2) << outcome.out;
+  EXPECT_CONTAINS(outcome.err, "_completion_document.json: is missing, but ");
+}
+
 TEST_F(LossMaskRunTest, EvaluationScoresCompletionsOnly) {
   train("run", on_pairs());
   const nlohmann::json info = nlohmann::json::parse(read_text_file(pairs() + ".json"));
