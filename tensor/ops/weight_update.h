@@ -12,8 +12,8 @@ namespace mcpp {
 /// Sets `scalars` as documented in StepScalars. constexpr only so that device code can call it.
 inline constexpr void compute_step_scalars(double loss_sum, double targets, double squares, const StepRule& rule,
                                            double* scalars) {
-  const double count = targets == 0 ? 1 : targets;  // a batch without targets has the loss 0 and no gradient
-  const double loss = loss_sum / count, scale = rule.grad_scale / count;
+  // A batch without targets has the loss 0 and no gradient, not even of auxiliary losses.
+  const double loss = targets == 0 ? 0 : loss_sum / targets, scale = targets == 0 ? 0 : rule.grad_scale / targets;
   const double exact = std::sqrt(squares) * std::abs(scale);
   const double norm = rule.round_norm_to_fp32 ? static_cast<double>(static_cast<float>(exact)) : exact;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
