@@ -55,6 +55,7 @@ std::size_t receive_body(char* data, std::size_t size, std::size_t count, void* 
   }
   if (transfer.response.body.size() + bytes > transfer.request.max_body_bytes) {
     transfer.refusal = str("the response has more than ", transfer.request.max_body_bytes, " bytes");
+    transfer.response.is_too_long = true;
     return 0;
   }
   transfer.response.body.append(data, bytes);

@@ -29,7 +29,8 @@ struct HttpResponse {
   long status = 0;                                  ///< 0 if no response was received
   std::map<std::string, std::string> headers = {};  ///< by name in lower case
   std::string body;
-  std::string error;  ///< reason why no complete response was received; otherwise empty
+  std::string error;         ///< reason why no complete response was received; otherwise empty
+  bool is_too_long = false;  ///< the body exceeds HttpRequest::max_body_bytes; `error` says so
 
   bool is_success() const { return error.empty() && status >= 200 && status < 300; }
   /// Returns true if the same request may succeed later: there was no response, or the server is overloaded or failed.

@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// New file of known size. Aligned parts are written with direct I/O if the file system supports it: copies to the page
-/// cache would take longer than the disk. A process that dies leaves a temporary_name() next to `path`.
+/// New file of known size. Aligned parts are written with direct I/O, which avoids a copy to the page cache, if the
+/// file system supports it. A process that dies leaves a temporary_name() next to `path`.
 class CopyFile {
  public:
   /// Alignment of offsets, sizes and addresses of parts for direct I/O.

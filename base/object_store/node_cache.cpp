@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kChecksumBytes = 32;
-constexpr std::time_t kSecondsInUse = 60;  // an entry that was used this recently is not removed
+constexpr std::time_t kSecondsInUse = 60;   // an entry that was used this recently is not removed
+constexpr std::time_t kSecondsToMark = 30;  // an entry may have been used so long after its mark
 constexpr const char* kLocks = "locks";
 constexpr const char* kObjects = "objects";  // the cache folder also has files that are never removed
 
@@ -46,10 +47,19 @@ std::vector<Entry> entries_in(const Path& folder) {
   return entries;
 }
 
-/// Marks an open entry as used, at most every few minutes, since each mark is a write to the disk.
+/// Returns true for temporary_name() of a process of this host that is running, which may still write the file.
+bool is_being_written(const Path& path) {
+  constexpr std::string_view kMark = ".tmp-";
+  const std::string name = path.filename().string();
+  const std::size_t mark = name.rfind(kMark);
+  if (mark == std::string::npos) return false;
+  const std::string tag = name.substr(mark + kMark.size());
+  return tag.starts_with(process_tag() + ".") || (tag.starts_with(host_name() + "-") && !is_stale_tag(tag));
+}
+
+/// Marks an open entry as used, at most every kSecondsToMark, since each mark is a write to the disk.
 void mark_used(int descriptor, const struct stat& info) {
-  constexpr std::time_t kInterval = kSecondsInUse / 2;
-  if (std::time(nullptr) - info.st_mtim.tv_sec > kInterval) ::futimens(descriptor, nullptr);
+  if (std::time(nullptr) - info.st_mtim.tv_sec > kSecondsToMark) ::futimens(descriptor, nullptr);
 }
 
 /// Reads exactly these bytes; returns false if the file ends earlier or cannot be read.
@@ -201,7 +211,8 @@ void NodeCache::make_space(i64 bytes) {
   i64 to_remove = used + bytes > settings_.max_bytes ? std::max<i64>(used + bytes - allowed, 1) : 0;
   to_remove = std::max(to_remove, bytes + kFreeBytes - free_bytes(settings_.folder));
   for (const Entry& entry : entries) {
-    if (to_remove <= 0 || std::time(nullptr) - entry.used < kSecondsInUse) break;
+    if (to_remove <= 0 || std::time(nullptr) - entry.used <= kSecondsInUse + kSecondsToMark) break;
+    if (is_being_written(entry.path)) continue;
     if (::unlink(entry.path.c_str()) == 0) to_remove -= entry.bytes;
   }
   unaccounted_ = 0;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -33,6 +34,13 @@ bool is_retryable(const HttpResponse& response) {
   return response.is_retryable() || error_code(response) == "RequestTimeout";
 }
 
+/// Parses a time such as "2009-10-12T17:50:30.000Z" as seconds since 1970.
+std::optional<i64> parse_time(const std::string& text) {
+  std::tm parts{};
+  if (!::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts)) return std::nullopt;
+  return ::timegm(&parts);
+}
+
 std::string advice_for(const HttpResponse& response) {
   const std::string code = error_code(response);
   if (code == "NoSuchBucket") return "; create the bucket, or correct its name";
@@ -45,14 +53,20 @@ std::string advice_for(const HttpResponse& response) {
 
 }  // namespace
 
+/// Request and the part that its signature covers.
+struct S3Client::Request {
+  HttpRequest http;
+  S3RequestToSign content;
+};
+
 S3Client::S3Client(S3Settings settings) : settings_(std::move(settings)) {}
 
 std::string S3Client::server_name() const {
   return settings_.endpoint.empty() ? str("s3.", settings_.region, ".amazonaws.com") : settings_.endpoint;
 }
 
-HttpRequest S3Client::request(const char* method, const S3Path& path, const Query& query,
-                              std::span<const std::byte> body) const {
+S3Client::Request S3Client::request(const char* method, const S3Path& path, const Query& query,
+                                    std::span<const std::byte> body) const {
   // Buckets with dots do not match the certificate of bucket.s3.<region>.amazonaws.com.
   const bool is_host_style = settings_.endpoint.empty() && path.bucket.find('.') == std::string::npos;
   const std::string endpoint = settings_.endpoint.empty() ? "https://" + server_name() : settings_.endpoint;
@@ -68,12 +82,17 @@ HttpRequest S3Client::request(const char* method, const S3Path& path, const Quer
   request.timeout_seconds = 0;
   request.stall_seconds = settings_.stall_seconds;
   request.ca_file = settings_.ca_file;
-  request.headers = sign_s3_request(
-      {.method = method, .host = host, .path = url_path, .query = query, .body_hash = to_hex(sha256(body))}, settings_,
-      s3_time_now());
-  for (const char* header : {"Expect:", "Content-Type: application/octet-stream"}) request.headers.emplace_back(header);
-  request.headers.push_back("Host: " + host);
-  return request;
+  request.headers = {"Expect:", "Content-Type: application/octet-stream", "Host: " + host};
+  return {std::move(request),
+          {.method = method, .host = host, .path = url_path, .query = query, .body_hash = to_hex(sha256(body))}};
+}
+
+/// A signature is valid for minutes only, so each attempt has its own.
+HttpResponse S3Client::send_once(const Request& request) {
+  HttpRequest http = request.http;
+  for (std::string& header : sign_s3_request(request.content, settings_, s3_time_now()))
+    http.headers.push_back(std::move(header));
+  return http_.send(http);
 }
 
 /// Waits about 0.1 s, 0.2 s, 0.4 s, ... up to 20 s; random, so that the ranks of a run do not repeat in step.
@@ -84,19 +103,20 @@ void S3Client::sleep_before(int attempt) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds * share));
 }
 
-HttpResponse S3Client::send(const HttpRequest& request, const S3Path& path,
+HttpResponse S3Client::send(const Request& request, const S3Path& path,
                             const std::function<std::string(const HttpResponse&)>& check,
                             const std::function<void()>& begin_attempt) {
   std::string reason;
   for (int attempt = 0; attempt < settings_.max_attempts; ++attempt) {
     if (attempt > 0) sleep_before(attempt);
     if (begin_attempt) begin_attempt();
-    HttpResponse response = http_.send(request);
+    HttpResponse response = send_once(request);
     if (response.is_success()) {
       reason = check ? check(response) : std::string();
       if (reason.empty()) return response;
       continue;
     }
+    check_input(!response.is_too_long || response.status >= 300, path.string(), ": ", response.error);
     if (!is_retryable(response)) return response;
     reason = reason_of(response);
   }
@@ -109,7 +129,7 @@ void S3Client::fail_refused(const HttpResponse& response, const S3Path& path) co
        advice_for(response));
 }
 
-HttpResponse S3Client::send_or_missing(const HttpRequest& request, const S3Path& path) {
+HttpResponse S3Client::send_or_missing(const Request& request, const S3Path& path) {
   HttpResponse response = send(request, path);
   const bool is_missing = response.status == 404 && error_code(response) != "NoSuchBucket";
   if (!response.is_success() && !is_missing) fail_refused(response, path);
@@ -126,13 +146,14 @@ std::optional<S3Object> S3Client::find(const S3Path& path) {
 
 S3Object S3Client::head(const S3Path& path) {
   const std::optional<S3Object> object = find(path);
-  check_input(object.has_value(), path.string(), ": does not exist in the object store ", server_name());
+  check_input(object.has_value(), path.string(), ": does not exist in the object store ", server_name(),
+              ", or the store has no bucket '", path.bucket, "'; check both names and the endpoint");
   return *object;
 }
 
 std::optional<std::string> S3Client::get(const S3Path& path, std::size_t max_bytes) {
-  HttpRequest get = request("GET", path);
-  get.max_body_bytes = max_bytes;
+  Request get = request("GET", path);
+  get.http.max_body_bytes = max_bytes;
   HttpResponse response = send_or_missing(get, path);
   if (response.status == 404) return std::nullopt;
   return std::move(response.body);
@@ -143,10 +164,10 @@ void S3Client::read(const S3Path& path, const S3Object& object, i64 offset, std:
   const i64 last = offset + std::ssize(to) - 1;
   MCPP_CHECK(offset >= 0 && last < object.bytes, path.string(), ": bytes ", offset, " to ", last, " of ", object.bytes);
   std::size_t received = 0;
-  HttpRequest get = request("GET", path);
-  get.headers.push_back(str("Range: bytes=", offset, "-", last));
-  if (!object.etag.empty()) get.headers.push_back("If-Match: " + object.etag);
-  get.receive = [&](std::span<const std::byte> piece) {
+  Request get = request("GET", path);
+  get.http.headers.push_back(str("Range: bytes=", offset, "-", last));
+  if (!object.etag.empty()) get.http.headers.push_back("If-Match: " + object.etag);
+  get.http.receive = [&](std::span<const std::byte> piece) {
     if (piece.size() > to.size() - received) return false;
     std::memcpy(to.data() + received, piece.data(), piece.size());
     received += piece.size();
@@ -183,8 +204,8 @@ S3Client::Listing S3Client::list(const S3Path& folder, const std::string& delimi
   Query query{{"list-type", "2"}, {"prefix", folder.key.empty() ? "" : folder.key + "/"}};
   if (!delimiter.empty()) query["delimiter"] = delimiter;
   while (true) {
-    HttpRequest get = request("GET", {folder.bucket, ""}, query);
-    get.max_body_bytes = kMaxListingBytes;
+    Request get = request("GET", {folder.bucket, ""}, query);
+    get.http.max_body_bytes = kMaxListingBytes;
     const HttpResponse response = send(get, folder, [](const HttpResponse& answer) -> std::string {
       return answer.body.find("</ListBucketResult>") == std::string::npos ? "the listing is incomplete" : "";
     });
@@ -193,7 +214,8 @@ S3Client::Listing S3Client::list(const S3Path& folder, const std::string& delimi
       const auto bytes = parse_number<i64>(first_xml_value(entry, "Size"));
       check_input(bytes.has_value(), folder.string(), ": the object store ", server_name(),
                   " lists an object without a size");
-      listing.objects.push_back({first_xml_value(entry, "Key"), *bytes, first_xml_value(entry, "ETag")});
+      listing.objects.push_back({first_xml_value(entry, "Key"), *bytes, first_xml_value(entry, "ETag"),
+                                 parse_time(first_xml_value(entry, "LastModified"))});
     }
     for (const std::string_view entry : xml_elements(response.body, "CommonPrefixes"))
       listing.folders.push_back(first_xml_value(entry, "Prefix"));
@@ -229,7 +251,7 @@ std::string S3Client::begin_upload(const S3Path& path) {
 
 std::string S3Client::put_part(const S3Path& path, const std::string& upload, int number,
                                std::span<const std::byte> content) {
-  const HttpRequest put = request("PUT", path, {{"partNumber", str(number)}, {"uploadId", upload}}, content);
+  const Request put = request("PUT", path, {{"partNumber", str(number)}, {"uploadId", upload}}, content);
   const HttpResponse response = send(put, path, [](const HttpResponse& answer) {
     return std::string(answer.header("etag").empty() ? "the response has no ETag" : "");
   });
@@ -244,7 +266,7 @@ void S3Client::complete_upload(const S3Path& path, const std::string& upload, st
   for (const std::string& etag : etags)
     body += str("<Part><PartNumber>", ++number, "</PartNumber><ETag>", to_xml(etag), "</ETag></Part>");
   body += "</CompleteMultipartUpload>";
-  const HttpRequest post = request("POST", path, {{"uploadId", upload}}, std::as_bytes(std::span(body)));
+  const Request post = request("POST", path, {{"uploadId", upload}}, std::as_bytes(std::span(body)));
   // The store sends the status before it has joined the parts, so an error may follow in the body.
   const HttpResponse response = send(post, path, [](const HttpResponse& answer) {
     return answer.body.find("</CompleteMultipartUploadResult>") != std::string::npos ? std::string()
@@ -258,7 +280,7 @@ void S3Client::complete_upload(const S3Path& path, const std::string& upload, st
 
 void S3Client::abort_upload(const S3Path& path, const std::string& upload) noexcept {
   try {
-    http_.send(request("DELETE", path, {{"uploadId", upload}}));
+    send_once(request("DELETE", path, {{"uploadId", upload}}));
   } catch (const std::exception&) {
     return;
   }

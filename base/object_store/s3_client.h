@@ -18,7 +18,8 @@ namespace mcpp {
 struct S3Object {
   std::string key;
   i64 bytes = 0;
-  std::string etag;  ///< with its quotes
+  std::string etag;                  ///< with its quotes
+  std::optional<i64> modified = {};  ///< in seconds since 1970, by the clock of the store; only from list()
 };
 
 /// Sends requests to one store. All functions throw Error: PeerLost if the store does not answer after all attempts or
@@ -32,7 +33,8 @@ class S3Client {
   std::optional<S3Object> find(const S3Path& path);
   /// Returns find(); throws BadInput if the object does not exist.
   S3Object head(const S3Path& path);
-  /// Returns the content of an object of at most `max_bytes`, or std::nullopt if it does not exist.
+  /// Returns the content of an object, or std::nullopt if it does not exist. Throws BadInput if it has more than
+  /// `max_bytes`.
   std::optional<std::string> get(const S3Path& path, std::size_t max_bytes = std::size_t{1} << 30);
   /// Fills `to` from byte `offset` of an object. Throws BadInput if it has changed since `object` was returned.
   void read(const S3Path& path, const S3Object& object, i64 offset, std::span<std::byte> to);
@@ -65,16 +67,19 @@ class S3Client {
     std::vector<std::string> folders;  ///< keys with a trailing slash
   };
 
-  /// Returns a signed request; `body` must outlive it.
-  HttpRequest request(const char* method, const S3Path& path, const Query& query = {},
-                      std::span<const std::byte> body = {}) const;
+  struct Request;  // not signed
+  /// Returns a request; `body` must outlive it.
+  Request request(const char* method, const S3Path& path, const Query& query = {},
+                  std::span<const std::byte> body = {}) const;
+  /// Signs and sends a request once.
+  HttpResponse send_once(const Request& request);
   /// Sends a request until it succeeds or is refused, and returns the response. `check` returns why a successful
   /// response is incomplete, or "". `begin_attempt` is called before each attempt.
-  HttpResponse send(const HttpRequest& request, const S3Path& path,
+  HttpResponse send(const Request& request, const S3Path& path,
                     const std::function<std::string(const HttpResponse&)>& check = {},
                     const std::function<void()>& begin_attempt = {});
   /// Returns send()'s response, whose status must be 2xx or 404.
-  HttpResponse send_or_missing(const HttpRequest& request, const S3Path& path);
+  HttpResponse send_or_missing(const Request& request, const S3Path& path);
   [[noreturn]] void fail_refused(const HttpResponse& response, const S3Path& path) const;
   std::string server_name() const;
   Listing list(const S3Path& folder, const std::string& delimiter);

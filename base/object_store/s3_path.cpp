@@ -41,6 +41,9 @@ S3Path S3Path::parse(const std::string& text) {
               kMaxKeyBytes, " are allowed");
   check_input(!path.key.starts_with('/') && path.key.find("//") == std::string::npos, text,
               ": has an empty folder name; remove a '/'");
+  for (const std::string& segment : split(path.key, '/'))
+    check_input(segment != "." && segment != "..", text, ": has the folder '", segment,
+                "'; an object store has no relative paths, so write the complete one");
   return path;
 }
 

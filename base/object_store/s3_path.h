@@ -12,8 +12,8 @@ struct S3Path {
   std::string bucket;
   std::string key;  ///< without a leading slash; "" = the bucket itself
 
-  /// Parses "s3://bucket/key". Throws BadInput, naming the text, for other text and for bucket names that S3 does not
-  /// allow.
+  /// Parses "s3://bucket/key". Throws BadInput, naming the text, for other text, for bucket names that S3 does not
+  /// allow, and for keys with the segments "." and "..".
   static S3Path parse(const std::string& text);  ///< also for a Path, which converts to std::string
 
   /// Returns "s3://bucket/key".

@@ -35,7 +35,7 @@ class S3Transfer {
 
  private:
   void upload_parts(std::span<const std::byte> content, const S3Path& to);
-  /// Connection with a buffer for a part, which is reused because allocating it would take longer than copying it.
+  /// Connection with a buffer for a part, which all its parts use.
   struct Connection {
     S3Client client;
     AlignedBytes buffer;

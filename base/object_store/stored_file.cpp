@@ -1,5 +1,7 @@
 #include "base/object_store/stored_file.h"
 
+#include <ctime>
+
 #include "base/check.h"
 #include "base/object_store/node_cache.h"
 #include "base/object_store/s3_client.h"
@@ -58,8 +60,9 @@ Path local_copy(const Path& path) {
   return NodeCache(read_node_cache_settings()).fetch(object, transfer.client().head(object), transfer);
 }
 
-void remove_local_copy(const Path& path) {
-  if (is_s3_path(path)) remove_stored_file(local_copy(path));
+void remove_local_copy(const Path& path, const Path& copy) noexcept {
+  std::error_code error;
+  if (copy != path) std::filesystem::remove(copy, error);
 }
 
 std::string object_stamp(const Path& path) {
@@ -71,11 +74,13 @@ std::vector<std::string> object_folders(const Path& folder) {
   return make_client().list_folders(S3Path::parse(folder));
 }
 
-std::vector<Path> objects_in(const Path& folder) {
+std::vector<Path> objects_in(const Path& folder, i64 min_age_seconds) {
   const S3Path path = S3Path::parse(folder);
+  const i64 newest = std::time(nullptr) - min_age_seconds;
   std::vector<Path> objects;
   for (const S3Object& object : make_client().list(path))
-    objects.emplace_back(S3Path{path.bucket, object.key}.string());
+    if (min_age_seconds == 0 || (object.modified && *object.modified <= newest))
+      objects.emplace_back(S3Path{path.bucket, object.key}.string());
   return objects;
 }
 

@@ -25,9 +25,9 @@ void remove_stored_file(const Path& path);
 /// Returns the path of a complete local copy of an object, made in the cache of the node if necessary; `path` itself
 /// for files. The copy is that of the object's present content. Open it soon (NodeCache::fetch()).
 Path local_copy(const Path& path);
-/// Removes the local copy of an object, which turned out to be damaged, so that it is made again. Does nothing for
-/// files.
-void remove_local_copy(const Path& path);
+/// Removes `copy`, which local_copy(path) returned and which turned out to be damaged, so that it is made again. Does
+/// nothing for files. Errors, such as that another process removed it, are ignored.
+void remove_local_copy(const Path& path, const Path& copy) noexcept;
 
 // Objects only.
 
@@ -35,8 +35,9 @@ void remove_local_copy(const Path& path);
 std::string object_stamp(const Path& path);
 /// Returns the names of the folders in an s3:// folder, by ascending name.
 std::vector<std::string> object_folders(const Path& folder);
-/// Returns the paths of the objects in an s3:// folder and its subfolders, by ascending name.
-std::vector<Path> objects_in(const Path& folder);
+/// Returns the paths of the objects in an s3:// folder and its subfolders, by ascending name; only those that were last
+/// changed at least `min_age_seconds` ago, by the clocks of the store and of this host.
+std::vector<Path> objects_in(const Path& folder, i64 min_age_seconds = 0);
 /// Uploads a file in parts. The object appears completely or not at all.
 void upload_file(const Path& file, const Path& object);
 

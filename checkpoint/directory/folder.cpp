@@ -83,7 +83,7 @@ std::string find_file_problem(const Path& directory, const Manifest& manifest, i
   if (file_checksum(InputFile(copy), read) == file.checksum) return layout_problem(copy, manifest, index);
   const std::string problem =
       str(path.string(), " differs from its checksum", damaged_tensors(manifest, index, MappedFile(copy)));
-  remove_local_copy(path);
+  remove_local_copy(path, copy);
   return problem;
 }
 

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Removes a checkpoint in an object store, or what an interrupted upload left of one. The manifest is removed first,
-/// so that the checkpoint never seems complete while objects are missing.
+/// Removes a checkpoint in an object store. The manifest is removed first, so that the checkpoint never seems complete
+/// while objects are missing.
 void remove_objects(const Path& directory, const Log& log) {
   try {
     remove_stored_file(directory / kManifestName);
@@ -28,11 +28,15 @@ void remove_objects(const Path& directory, const Log& log) {
   }
 }
 
-/// Removes the uploads of ended processes: objects of checkpoints without a manifest.
+/// Removes the uploads of ended processes: old objects of checkpoints without a manifest. Newer ones may belong to a
+/// save in progress of a process on another host, which the lock of this node does not exclude.
 void remove_incomplete_uploads(const Path& folder, const Log& log) {
+  constexpr i64 kMinAgeSeconds = 24 * 60 * 60;
   try {
-    for (const std::string& name : object_folders(folder))
-      if (iteration_of(name) && !stored_file_exists(folder / name / kManifestName)) remove_objects(folder / name, log);
+    for (const std::string& name : object_folders(folder)) {
+      if (!iteration_of(name) || stored_file_exists(folder / name / kManifestName)) continue;
+      for (const Path& object : objects_in(folder / name, kMinAgeSeconds)) remove_stored_file(object);
+    }
   } catch (const Error& error) {
     log.warn_from_any_rank(str("cannot look for interrupted uploads: ", error.what()));
   }

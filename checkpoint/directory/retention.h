@@ -50,7 +50,7 @@ void remove_unlisted_objects(const Path& checkpoint, const Manifest& manifest, c
 
 /// Removes temporary entries of other hosts and of ended processes of this host. A checkpoint that such a process had
 /// moved aside gets its name back if the process died before publishing the new checkpoint. In an object store, removes
-/// interrupted uploads. Failures log a warning.
+/// objects of interrupted uploads that are older than a day. Failures log a warning.
 void remove_stale_entries(const Path& folder, const Log& log);
 
 }  // namespace mcpp

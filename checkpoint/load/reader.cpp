@@ -156,14 +156,18 @@ CheckpointReader::OpenFile& CheckpointReader::open(i64 file) {
   if (slot) return *slot;
   const FileEntry& entry = manifest_.files[static_cast<std::size_t>(file)];
   const std::string path = (directory_ / entry.name).string();
-  InputFile content(local_copy(path));
-  if (content.size() != entry.bytes)
+  const Path copy = local_copy(path);
+  InputFile content(copy);
+  if (content.size() != entry.bytes) {
+    remove_local_copy(path, copy);
     throw DamagedFile(str(path, " has ", content.size(), " bytes instead of ", entry.bytes));
+  }
   try {
-    Hdf5File layout(content.path());
+    Hdf5File layout(copy);
     slot = std::make_unique<OpenFile>(OpenFile{std::move(content), std::move(layout)});
   } catch (const Error& error) {
-    const InputFile reopened(content.path());  // throws if too many files are open, which is not damage
+    const InputFile reopened(copy);  // throws if too many files are open, which is not damage
+    remove_local_copy(path, copy);
     throw DamagedFile(error.what());
   }
   return *slot;
@@ -240,7 +244,7 @@ std::optional<Damage> CheckpointReader::load(std::span<NamedShard> targets, cons
 /// Removes the copies of objects in use: one of them is damaged, and the next load must not read it again.
 void CheckpointReader::remove_local_copies() {
   for (std::size_t file = 0; file < files_.size(); ++file)
-    if (files_[file]) remove_local_copy(directory_ / manifest_.files[file].name);
+    if (files_[file]) remove_local_copy(directory_ / manifest_.files[file].name, files_[file]->file.path());
 }
 
 std::size_t CheckpointReader::index_of(std::string_view name) const {

@@ -12,6 +12,20 @@
 
 namespace mcpp {
 
+namespace {
+
+/// Removes a tokenizer whose checkpoint could not be saved. A failure logs a warning: the reason of the failed save
+/// matters more.
+void remove_tokenizer(const Path& path, const Log& log) {
+  try {
+    remove_stored_file(path);
+  } catch (const Error& error) {
+    log.warn(str("cannot remove ", path.string(), ": ", error.what()));
+  }
+}
+
+}  // namespace
+
 std::optional<DType> dtype_option(const std::string& precision) {
   if (precision.empty()) return std::nullopt;
   const auto& names = EnumNames<Precision>::value;
@@ -47,7 +61,7 @@ Path save_model(const Path& folder, const std::string& tokenizer, const RunState
   try {
     return save_checkpoint(folder, state, source, *world, log);
   } catch (...) {
-    if (!tokenizer.empty()) remove_stored_file(tokenizer_path);
+    if (!tokenizer.empty()) remove_tokenizer(tokenizer_path, log);
     throw;
   }
 }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -124,6 +125,8 @@ class S3Server {
     const std::lock_guard lock(mutex_);
     objects_.erase(path);
   }
+  /// Sets the age that listings state for all objects.
+  void set_object_age(std::time_t seconds) { object_age_ = seconds; }
   std::size_t uploads_in_progress() const {
     const std::lock_guard lock(mutex_);
     return uploads_.size();
@@ -316,7 +319,8 @@ class S3Server {
             "<CommonPrefixes><Prefix>" + key.substr(0, end + 1) + "</Prefix></CommonPrefixes>";
       else
         entries[key] = "<Contents><Key>" + key + "</Key><ETag>&quot;" + checksum_hex(content) + "&quot;</ETag><Size>" +
-                       std::to_string(content.size()) + "</Size></Contents>";
+                       std::to_string(content.size()) + "</Size><LastModified>" + time_of_change() +
+                       "</LastModified></Contents>";
     }
     Answer answer{.body = "<?xml version=\"1.0\"?><ListBucketResult>"};
     std::size_t count = 0;
@@ -331,6 +335,15 @@ class S3Server {
     }
     answer.body += "</ListBucketResult>";
     return answer;
+  }
+
+  std::string time_of_change() const {
+    const std::time_t time = std::time(nullptr) - object_age_;
+    std::tm parts{};
+    ::gmtime_r(&time, &parts);
+    char text[32];
+    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S.000Z", &parts);
+    return text;
   }
 
   Answer begin_upload(const S3Request& request) {
@@ -363,6 +376,7 @@ class S3Server {
   std::map<std::string, Upload> uploads_;
   std::vector<S3Request> requests_;
   int last_upload_ = 0;
+  std::atomic<std::time_t> object_age_ = 0;
 
   int socket_ = -1, port_ = 0;
   std::atomic<bool> is_stopped_ = true;

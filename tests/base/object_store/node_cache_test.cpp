@@ -7,9 +7,11 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <future>
 
+#include "base/machine.h"
 #include "base/object_store/cached_object.h"
 #include "tests/support/errors.h"
 #include "tests/support/s3_server.h"
@@ -76,8 +78,9 @@ class NodeCacheTest : public testing::Test {
       if (entry.is_regular_file() && entry.path().parent_path().filename() != "locks") files.push_back(entry.path());
     return files;
   }
-  void make_old(const Path& file) {
-    const timespec times[]{{.tv_sec = 1000, .tv_nsec = 0}, {.tv_sec = 1000, .tv_nsec = 0}};
+  void make_old(const Path& file) { set_time(file, 1000); }
+  void set_time(const Path& file, std::time_t time) {
+    const timespec times[]{{.tv_sec = time, .tv_nsec = 0}, {.tv_sec = time, .tv_nsec = 0}};
     ASSERT_EQ(::utimensat(AT_FDCWD, file.c_str(), times, 0), 0);
   }
   i64 cached_bytes() const {
@@ -139,6 +142,26 @@ TEST_F(NodeCacheTest, KeepsItsSizeAndTheMostRecentlyUsedBlocks) {
   }
   EXPECT_LE(cached_bytes(), kLimit + kBlock);
   EXPECT_TRUE(read(object, 0, std::ssize(content_)) == content_);
+}
+
+/// Entries are marked as used every 30 s at most, so one that was marked 80 s ago may have been used 50 s ago.
+TEST_F(NodeCacheTest, KeepsEntriesThatMayHaveBeenUsedWithinAMinute) {
+  constexpr i64 kLimit = 6 * kBlock;
+  NodeCache cache(settings(kLimit));
+  const auto remains = [&](i64 age, const std::string& name) {
+    const Path file = settings().folder / "objects" / name;
+    write_file_atomic(file, std::string(static_cast<std::size_t>(3 * kBlock), 'x'));
+    set_time(file, std::time(nullptr) - age);
+    std::filesystem::remove(fetch(cache));
+    return std::filesystem::exists(file);
+  };
+  EXPECT_TRUE(remains(80, "recent"));
+  EXPECT_FALSE(remains(95, "recent"));
+  const std::string random = ".0123456789abcdef";
+  EXPECT_TRUE(remains(1000, "a.tmp-" + process_tag() + random)) << "a file that this process may be writing";
+  std::filesystem::remove(settings().folder / "objects" / ("a.tmp-" + process_tag() + random));
+  EXPECT_FALSE(remains(1000, "a.tmp-other_host-1" + random));
+  EXPECT_FALSE(remains(1000, "a.tmp-b"));
 }
 
 TEST_F(NodeCacheTest, ReadsBlocksWithoutSpaceForACopy) {

@@ -120,6 +120,9 @@ TEST(S3PathTest, RejectsOtherNames) {
        {"s3://", "s3:///key", "s3://ab/key", "s3://Bucket/key", "s3://bu_cket/key", "s3://-bucket/k"})
     EXPECT_CONTAINS(test::input_error([&] { S3Path::parse(text); }), "is not the name of a bucket");
   EXPECT_CONTAINS(test::input_error([] { S3Path::parse("s3://bucket/a//b"); }), "empty folder name");
+  for (const char* text : {"s3://bucket/.", "s3://bucket/../a", "s3://bucket/a/../b", "s3://bucket/a/./b/"})
+    EXPECT_CONTAINS(test::input_error([&] { S3Path::parse(text); }), "no relative paths");
+  EXPECT_EQ(S3Path::parse("s3://bucket/.a/b..").key, ".a/b..");
   EXPECT_CONTAINS(test::input_error([] { S3Path::parse("s3://bucket/" + std::string(1025, 'a')); }), "1025 bytes");
   EXPECT_FALSE(is_s3_path(Path("/s3/a")));
   EXPECT_FALSE(is_s3_path(Path("s3/a")));
