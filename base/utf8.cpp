@@ -1,5 +1,7 @@
 #include "base/utf8.h"
 
+#include <algorithm>
+
 namespace mcpp {
 namespace {
 
@@ -73,6 +75,10 @@ std::string replace_invalid_utf8(std::string_view text) {
     result.append(text.substr(0, static_cast<std::size_t>(bad))).append("\xEF\xBF\xBD");
     text.remove_prefix(static_cast<std::size_t>(bad) + 1);
   }
+}
+
+i64 count_characters(std::string_view text) {
+  return std::ranges::count_if(text, [](char c) { return !is_continuation(c); });
 }
 
 i64 utf8_incomplete_suffix(std::string_view text) {

@@ -13,6 +13,8 @@ i64 utf8_sequence_length(std::string_view text);
 i64 find_invalid_utf8(std::string_view text);
 /// Replaces each byte that is not part of a valid sequence by U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
+/// Returns the number of characters of valid UTF-8.
+i64 count_characters(std::string_view text);
 /// Returns the number of bytes (0 to 3) at the end of `text` that start an incomplete sequence.
 i64 utf8_incomplete_suffix(std::string_view text);
 /// Returns the largest position <= `position` that is not inside a sequence.

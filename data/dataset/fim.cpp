@@ -61,11 +61,6 @@ std::string advice_for(const Tokenizer& tokenizer) {
          "special tokens for fill in the middle, or set data.fim_rate to 0";
 }
 
-/// Returns the number of characters of valid UTF-8.
-u64 count_characters(std::string_view text) {
-  return static_cast<u64>(std::ranges::count_if(text, [](char c) { return (static_cast<u8>(c) & 0xC0) != 0x80; }));
-}
-
 /// Returns the byte offset of a character.
 std::size_t offset_of_character(std::string_view text, u64 character) {
   std::size_t offset = 0;
@@ -154,7 +149,7 @@ void FimTransform::append_rearranged(std::span<const i32> tokens, double rate, D
   if (tokens.empty() || !draws.is_chosen(rate)) return keep();
   const std::string text = tokenizer_.decode(tokens);
   if (!no_prefix_.empty() && text.starts_with(no_prefix_)) return keep();
-  const u64 positions = count_characters(text) + 1;
+  const u64 positions = static_cast<u64>(count_characters(text)) + 1;
   std::array<u64, 2> bounds{draws.below(positions), draws.below(positions)};
   std::ranges::sort(bounds);
   const std::size_t first = offset_of_character(text, bounds[0]), second = offset_of_character(text, bounds[1]);

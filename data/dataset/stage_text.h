@@ -19,7 +19,10 @@ class StagePosition {
  public:
   /// Begins a stage: at the furthest token that an earlier stage has reached or, if it repeats the data, at token 0.
   void begin_stage(bool repeats_data) { next_ = repeats_data ? 0 : furthest_; }
-  void advance(i64 tokens) { furthest_ = std::max(furthest_, next_ += tokens); }
+  void advance(i64 tokens) {
+    next_ += tokens;
+    furthest_ = std::max(furthest_, next_);
+  }
 
   i64 next() const { return next_; }          ///< token that the current stage reads next
   i64 furthest() const { return furthest_; }  ///< token that follows those that any stage has read

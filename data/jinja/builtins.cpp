@@ -23,7 +23,7 @@ std::string checked_text(std::string text) {
 
 Value repeat(const Value& sequence, i64 count) {
   const i64 times = std::max<i64>(count, 0);
-  check_input(times * std::max<i64>(sequence.length(), 1) <= kMaxRange || times <= 1, "a sequence becomes longer than ",
+  check_input(times <= 1 || times <= kMaxRange / std::max<i64>(sequence.length(), 1), "a sequence becomes longer than ",
               kMaxRange, " elements");
   std::string text;
   List items;

@@ -8,9 +8,8 @@
 
 namespace mcpp::jinja {
 
-/// Max elements of range(), and max characters of a text that a template makes.
+/// Max elements of range() and of a repeated sequence.
 inline constexpr i64 kMaxRange = 100'000;
-inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
 
 /// Applies `value | name(arguments)`. Throws BadInput for an unknown filter and for unsuitable arguments.
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments);

@@ -48,7 +48,7 @@ class Interpreter {
   Flow execute(const Stmt& statement, Scope& scope, Rendering& out);
   Flow execute_loop(const Stmt& statement, Scope& scope, Rendering& out);
   void execute_set(const Stmt& statement, Scope& scope);
-  void execute_generation(const Stmt& statement, Scope& scope, Rendering& out);
+  Flow execute_generation(const Stmt& statement, Scope& scope, Rendering& out);
   void define_macro(const Stmt& statement, Scope& scope);
   static void bind(const std::vector<std::string>& names, const Value& value, Scope& scope);
   std::string text_of(const Block& block, Scope& scope);
@@ -107,8 +107,7 @@ Flow Interpreter::execute(const Stmt& statement, Scope& scope, Rendering& out) {
     case StmtKind::Continue:
       return Flow::Continue;
     case StmtKind::Generation:
-      execute_generation(statement, scope, out);
-      break;
+      return execute_generation(statement, scope, out);
   }
   return Flow::Next;
 }
@@ -165,10 +164,11 @@ void Interpreter::execute_set(const Stmt& statement, Scope& scope) {
   object->dict().set(statement.names[1], value);
 }
 
-void Interpreter::execute_generation(const Stmt& statement, Scope& scope, Rendering& out) {
+Flow Interpreter::execute_generation(const Stmt& statement, Scope& scope, Rendering& out) {
   const std::size_t begin = out.text.size();
-  execute(statement.body, scope, out);
+  const Flow flow = execute(statement.body, scope, out);
   out.generated.emplace_back(begin, out.text.size());
+  return flow;
 }
 
 void Interpreter::define_macro(const Stmt& statement, Scope& scope) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/strings.h"
@@ -431,6 +432,14 @@ class TemplateParser {
     }
     return block;
   }
+  /// Parses a block up to `end`. It must not contain a generation block, whose place in the text of the template would
+  /// not be known, or not be unique. `kind` describes the block.
+  Block parse_block_without_generation(std::string_view kind, std::string_view end) {
+    const std::string_view outer = std::exchange(block_without_generation_, kind);
+    Block block = parse_block({end});
+    block_without_generation_ = outer;
+    return block;
+  }
   void end_block() { stream_.expect(TokenKind::EndBlock, "'%}'"); }
   /// Parses "{% word %}".
   void expect_end(std::string_view word) {
@@ -522,7 +531,7 @@ class TemplateParser {
     if (statement->kind != StmtKind::Set || statement->names.size() != 1) stream_.fail_expected("'='");
     statement->kind = StmtKind::SetBlock;
     end_block();
-    statement->body = parse_block({"endset"});
+    statement->body = parse_block_without_generation("a set block", "endset");
     expect_end("endset");
     return statement;
   }
@@ -539,16 +548,20 @@ class TemplateParser {
       statement->defaults.push_back(stream_.skip_operator("=") ? expressions_.parse() : nullptr);
     }
     end_block();
-    statement->body = parse_block({"endmacro"});
+    statement->body = parse_block_without_generation("a macro", "endmacro");
     is_in_macro_ = false;
     expect_end("endmacro");
     return statement;
   }
 
   StmtPtr parse_generation() {
+    if (!block_without_generation_.empty()) {
+      stream_.fail_here("a generation block inside ", block_without_generation_,
+                        " is not supported, because its tokens could not be found; move it out");
+    }
     StmtPtr statement = make(StmtKind::Generation);
     end_block();
-    statement->body = parse_block({"endgeneration"});
+    statement->body = parse_block_without_generation("a generation block", "endgeneration");
     expect_end("endgeneration");
     return statement;
   }
@@ -557,6 +570,7 @@ class TemplateParser {
   ExprParser expressions_;
   i64 depth_ = 0, loops_ = 0;
   bool is_in_macro_ = false;
+  std::string_view block_without_generation_;  // kind of the innermost enclosing one
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "data/jinja/builtins.h"
 
 namespace mcpp::jinja {

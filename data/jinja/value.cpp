@@ -22,6 +22,17 @@ std::string float_text(double value) {
   return shortest(value);
 }
 
+/// Returns a float as Python's json.dumps() writes it.
+std::string json_float_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return shortest(value);
+}
+
+void check_text_size(const std::string& text, std::string_view function) {
+  check_input(text.size() <= kMaxTextBytes, function, ": the text becomes longer than ", kMaxTextBytes, " bytes");
+}
+
 /// Returns the text of a string as Python's repr() prints it.
 std::string quoted(const std::string& text) {
   const bool has_single = text.find('\'') != std::string::npos, has_double = text.find('"') != std::string::npos;
@@ -51,7 +62,6 @@ class JsonWriter {
   JsonWriter(i64 indent, bool sorts_keys) : indent_(indent), sorts_keys_(sorts_keys) {}
 
   void write(const Value& value, i64 depth) {
-    check_input(depth < Value::kMaxDepth, "tojson: the value is nested too deeply");
     if (value.is_none())
       text_ += "null";
     else if (value.is_bool())
@@ -59,15 +69,16 @@ class JsonWriter {
     else if (value.is_integer())
       text_ += mcpp::str(value.integer());
     else if (value.is_float())
-      text_ += float_text(value.number());
+      text_ += json_float_text(value.number());
     else if (value.is_text())
       text_ += OrderedJson(value.text()).dump();
     else if (value.is_list())
       write_list(value.list(), depth);
-    else if (value.is_dict())
+    else if (value.is_dict() && !value.dict().is_namespace)
       write_dict(value.dict(), depth);
     else
-      fail_template("tojson: a value of type ", value.type_name(), " is not JSON");
+      fail_template("tojson: a ", value.is_dict() ? "namespace" : "value of type " + value.type_name(), " is not JSON");
+    check_text_size(text_, "tojson");
   }
   std::string take() { return std::move(text_); }
 
@@ -145,15 +156,20 @@ void Dict::set(std::string_view key, Value value) {
   members.emplace_back(key, std::move(value));
 }
 
-Value::Value(std::string text) : data_(std::make_shared<const std::string>(std::move(text))) {}
+Value::Value(std::string text) : size_(1 + std::ssize(text)) {
+  data_ = std::make_shared<const std::string>(std::move(text));
+}
 Value::Value(List items) {
-  for (const Value& item : items) depth_ = std::max(depth_, item.depth_ + 1);
-  check_input(depth_ <= kMaxDepth, "lists are nested deeper than ", kMaxDepth, " levels");
+  for (const Value& item : items) count_part(item);
+  check_bounds("list");
   data_ = std::make_shared<const List>(std::move(items));
 }
 Value::Value(Dict members) {
-  for (const auto& [key, value] : members.members) depth_ = std::max(depth_, value.depth_ + 1);
-  check_input(depth_ <= kMaxDepth, "dictionaries are nested deeper than ", kMaxDepth, " levels");
+  for (const auto& [key, value] : members.members) {
+    count_part(value);
+    size_ += std::ssize(key);
+  }
+  check_bounds("dictionary");
   data_ = std::make_shared<Dict>(std::move(members));
 }
 Value::Value(Function function) : data_(std::make_shared<const Function>(std::move(function))) {}
@@ -179,6 +195,16 @@ Value Value::of_json(const OrderedJson& json, i64 depth) {
   Dict dict;
   for (const auto& [key, value] : json.items()) dict.members.emplace_back(key, of_json(value, depth + 1));
   return dict;
+}
+
+void Value::count_part(const Value& part) {
+  depth_ = std::max(depth_, part.depth_ + 1);
+  size_ += part.size_;
+}
+
+void Value::check_bounds(std::string_view kind) const {
+  check_input(depth_ <= kMaxDepth, "a ", kind, " is nested deeper than ", kMaxDepth, " levels");
+  check_input(size_ <= kMaxSize, "a ", kind, " becomes larger than ", kMaxSize, " values and bytes of text");
 }
 
 void Value::fail_type(std::string_view wanted) const {
@@ -228,23 +254,40 @@ std::string Value::str() const {
 }
 
 std::string Value::repr() const {
-  if (is_undefined()) return "Undefined";
-  if (is_none()) return "None";
-  if (is_bool()) return is_true() ? "True" : "False";
-  if (is_integer()) return mcpp::str(integer());
-  if (is_float()) return float_text(number());
-  if (is_text()) return quoted(text());
-  if (is_function()) return "<function>";
-  std::vector<std::string> parts;
+  std::string text;
+  append_repr(text);
+  return text;
+}
+
+void Value::append_repr(std::string& text) const {
+  if (is_undefined()) text += "Undefined";
+  if (is_none()) text += "None";
+  if (is_bool()) text += is_true() ? "True" : "False";
+  if (is_integer()) text += mcpp::str(integer());
+  if (is_float()) text += float_text(number());
+  if (is_text()) text += quoted(this->text());
+  if (is_function()) text += "<function>";
   if (is_list()) {
-    for (const Value& item : list()) parts.push_back(item.repr());
-    const std::string text = join(parts, ", ");
-    if (!is_tuple_) return mcpp::str("[", text, "]");
-    return mcpp::str("(", text, parts.size() == 1 ? ",)" : ")");
+    text += is_tuple_ ? '(' : '[';
+    for (const Value& item : list()) {
+      if (&item != &list().front()) text += ", ";
+      item.append_repr(text);
+    }
+    if (is_tuple_ && list().size() == 1) text += ',';
+    text += is_tuple_ ? ')' : ']';
   }
-  if (dict().is_namespace) return "<Namespace>";
-  for (const auto& [key, value] : dict().members) parts.push_back(quoted(key) + ": " + value.repr());
-  return "{" + join(parts, ", ") + "}";
+  if (is_dict() && dict().is_namespace) {
+    text += "<Namespace>";
+  } else if (is_dict()) {
+    text += '{';
+    for (const auto& member : dict().members) {
+      if (&member != &dict().members.front()) text += ", ";
+      text += quoted(member.first) + ": ";
+      member.second.append_repr(text);
+    }
+    text += '}';
+  }
+  check_text_size(text, "printing a value");
 }
 
 std::string Value::type_name() const {
@@ -320,10 +363,6 @@ std::vector<std::string_view> characters(std::string_view text) {
     text.remove_prefix(size);
   }
   return result;
-}
-
-i64 count_characters(std::string_view text) {
-  return std::ranges::count_if(text, [](char c) { return (static_cast<u8>(c) & 0xC0) != 0x80; });
 }
 
 }  // namespace mcpp::jinja

@@ -13,6 +13,9 @@
 
 namespace mcpp::jinja {
 
+/// Max bytes of a text that a template makes.
+inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
+
 class Value;
 using List = std::vector<Value>;
 
@@ -45,11 +48,13 @@ struct Dict {
   void set(std::string_view key, Value value);
 };
 
-/// Immutable value, except for namespaces. Cheap to copy. Lists and dictionaries may be nested up to kMaxDepth levels;
-/// constructors throw BadInput for deeper ones.
+/// Immutable value, except for namespaces. Cheap to copy. Lists and dictionaries may be nested up to kMaxDepth levels
+/// and contain values and bytes of texts up to kMaxSize, where a part counts as often as it occurs; constructors throw
+/// BadInput for others. Functions that visit all parts, such as repr(), therefore end, although parts may be shared.
 class Value {
  public:
   static constexpr i64 kMaxDepth = 100;
+  static constexpr i64 kMaxSize = i64{64} << 20;
 
   Value() : data_(nullptr) {}
   Value(Undefined undefined) : data_(std::move(undefined)) {}  // NOLINT(google-explicit-constructor)
@@ -104,11 +109,18 @@ class Value {
   using Members = std::shared_ptr<Dict>;
   using Callable = std::shared_ptr<const Function>;
 
+  /// Includes a part in depth_ and size_.
+  void count_part(const Value& part);
+  /// Throws BadInput if this value is too deep or too large.
+  void check_bounds(std::string_view kind) const;
+  /// Appends repr().
+  void append_repr(std::string& text) const;
   /// Throws BadInput that this value is not `wanted`.
   [[noreturn]] void fail_type(std::string_view wanted) const;
 
   std::variant<Undefined, std::nullptr_t, bool, i64, double, Text, Items, Members, Callable> data_;
   i64 depth_ = 0;  // levels of lists and dictionaries
+  i64 size_ = 1;   // values and bytes of texts inside, including this value
   bool is_tuple_ = false;
 };
 
@@ -118,10 +130,10 @@ bool is_less(const Value& a, const Value& b);
 /// Returns true if `value` is an element, key or part of `container`.
 bool contains(const Value& container, const Value& value);
 /// Returns the JSON of a value as Python's json.dumps(ensure_ascii=False) writes it. `indent` < 0 writes one line.
+/// Throws BadInput for functions and namespaces.
 std::string to_json(const Value& value, i64 indent, bool sorts_keys);
 
 /// Returns the characters of valid UTF-8.
 std::vector<std::string_view> characters(std::string_view text);
-i64 count_characters(std::string_view text);
 
 }  // namespace mcpp::jinja

@@ -168,6 +168,11 @@ MaskedTokens ConversationEncoder::encode_completion(const OrderedJson& object) c
   return encode_messages(object, messages, prompt.size());
 }
 
+/// Returns true for the variables of a template that preprocessing sets.
+static bool is_reserved(const std::string& name) {
+  return name == "messages" || name == "tools" || name == "documents" || name == "add_generation_prompt";
+}
+
 jinja::Rendering ConversationEncoder::render(const OrderedJson& object, const OrderedJson& messages, std::size_t count,
                                              bool adds_generation_prompt) const {
   jinja::Dict variables = template_->special_tokens;
@@ -180,7 +185,11 @@ jinja::Rendering ConversationEncoder::render(const OrderedJson& object, const Or
   if (object.contains("chat_template_kwargs")) {
     const OrderedJson& more = object["chat_template_kwargs"];
     check_input(more.is_object(), "\"chat_template_kwargs\" is not an object");
-    for (const auto& [name, value] : more.items()) variables.set(name, jinja::Value::of_json(value));
+    for (const auto& [name, value] : more.items()) {
+      check_input(!is_reserved(name), "\"chat_template_kwargs\" sets \"", name,
+                  "\", which decides what the template renders; remove it");
+      variables.set(name, jinja::Value::of_json(value));
+    }
   }
   return template_->program.render(variables);
 }
@@ -219,15 +228,15 @@ MaskedTokens ConversationEncoder::encode_messages(const OrderedJson& object, con
     end = next;
   }
   parts.push_back({.text = text.substr(end), .is_target = false});
-  return encode_parts(parts, /*is_eod_target=*/false);
+  return encode_parts(std::move(parts), /*is_eod_target=*/false);
 }
 
 /// Encodes the parts separately, as generation does with a prompt. The token that ends documents is not repeated.
-MaskedTokens ConversationEncoder::encode_parts(const std::vector<Part>& parts, bool is_eod_target) const {
+MaskedTokens ConversationEncoder::encode_parts(std::vector<Part> parts, bool is_eod_target) const {
+  std::erase_if(parts, [](const Part& part) { return part.text.empty(); });
   MaskedTokens result;
   std::string before;
   for (const Part& part : parts) {
-    if (part.text.empty()) continue;
     const bool is_last = &part == &parts.back();
     const std::vector<i32> ids =
         tokenizer_.encode(part.text, {.begins = before.empty(), .ends = is_last, .before = before});

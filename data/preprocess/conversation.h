@@ -81,7 +81,7 @@ class ConversationEncoder {
   /// Renders the first `count` messages.
   jinja::Rendering render(const OrderedJson& object, const OrderedJson& messages, std::size_t count,
                           bool adds_generation_prompt) const;
-  MaskedTokens encode_parts(const std::vector<Part>& parts, bool is_eod_target) const;
+  MaskedTokens encode_parts(std::vector<Part> parts, bool is_eod_target) const;
 
   ConversationFormat format_;
   const Tokenizer& tokenizer_;

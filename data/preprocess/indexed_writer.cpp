@@ -193,7 +193,7 @@ DocumentWriter::DocumentWriter(TokenSequenceEncoder& sequences, const DocumentOu
                                const Tokenizer& tokenizer, bool continues_document)
     : sequences_(sequences), rules_(rules), is_head_(continues_document) {
   info_.tokenizer_checksum = tokenizer.checksum();
-  info_.vocab_size = rules.vocab_size > 0 ? rules.vocab_size : tokenizer.vocab_size();
+  info_.vocab_size = rules.vocab_size_with(tokenizer);
   info_.eod = tokenizer.eod();
   info_.append_eod = rules.append_eod;
   if (rules.has_loss_mask) info_.targets = 0;

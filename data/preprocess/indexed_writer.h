@@ -125,6 +125,9 @@ struct DocumentOutputRules {
   bool has_eod = false;        ///< segments contain the token that ends documents, if append_eod
   bool has_loss_mask = false;  ///< the dataset has a loss mask, so that its metadata counts targets
   i64 vocab_size = 0;          ///< of other values than tokens; 0 = from the tokenizer
+
+  /// Returns the number of values that the dataset may contain.
+  i64 vocab_size_with(const Tokenizer& tokenizer) const { return vocab_size > 0 ? vocab_size : tokenizer.vocab_size(); }
 };
 
 /// Writes the documents of one key to `sequences`.

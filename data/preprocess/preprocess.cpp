@@ -30,8 +30,8 @@ std::string conversation_key(JsonContent content) {
 struct DatasetOutput {
   DatasetOutput(const std::string& key, const PreprocessOptions& options, const Tokenizer& tokenizer)
       : prefix(options.dataset_prefix(key)),
-        writer(prefix,
-               options.rules_of(key).vocab_size > 0 ? options.rules_of(key).vocab_size : tokenizer.vocab_size()),
+        is_loss_mask(options.is_loss_mask(key)),
+        writer(prefix, options.rules_of(key).vocab_size_with(tokenizer)),
         documents(writer, options.rules_of(key), tokenizer) {}
 
   /// Publishes the dataset, which is not visible earlier.
@@ -50,6 +50,7 @@ struct DatasetOutput {
   }
 
   std::string prefix;
+  bool is_loss_mask;
   IndexedDatasetWriter writer;
   DocumentWriter documents;
 };
@@ -79,8 +80,12 @@ class TokenProgress {
 
 }  // namespace
 
+bool PreprocessOptions::is_loss_mask(const std::string& key) const {
+  return has_loss_mask() && key == kLossMaskKey;
+}
+
 std::string PreprocessOptions::dataset_prefix(const std::string& key) const {
-  if (!has_loss_mask() || key != kLossMaskKey) return output_prefix + "_" + key + "_document";
+  if (!is_loss_mask(key)) return output_prefix + "_" + key + "_document";
   return loss_mask_prefix(dataset_prefix(conversation_key(json_content))).string();
 }
 
@@ -88,8 +93,8 @@ DocumentOutputRules PreprocessOptions::rules_of(const std::string& key) const {
   DocumentOutputRules rules{.append_eod = append_eod, .keep_empty = keep_empty};
   if (!has_loss_mask()) return rules;
   rules.has_eod = true;
-  rules.has_loss_mask = key != kLossMaskKey;
-  if (key == kLossMaskKey) rules.vocab_size = kLossMaskValues;
+  rules.has_loss_mask = !is_loss_mask(key);
+  if (is_loss_mask(key)) rules.vocab_size = kLossMaskValues;
   return rules;
 }
 
@@ -144,7 +149,7 @@ std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<DatasetOutp
   std::vector<PreprocessOutput> results;
   for (const auto& output : outputs) retract_dataset(output->prefix);  // a loss mask and its tokens appear together
   try {
-    for (const auto& output : outputs) results.push_back({output->prefix, output->finish()});
+    for (const auto& output : outputs) results.push_back({output->prefix, output->finish(), output->is_loss_mask});
   } catch (...) {
     for (std::size_t i = 0; i <= results.size(); ++i) outputs[i]->remove();
     throw;

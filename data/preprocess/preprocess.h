@@ -69,6 +69,8 @@ struct PreprocessOptions {
   ConversationFormat conversation() const { return {json_content, chat_template, append_eod}; }
   /// Returns true if the keys of the output are kLossMaskKey and the one of the tokens.
   bool has_loss_mask() const { return json_content != JsonContent::Text; }
+  /// Returns true if the dataset of a key is the loss mask.
+  bool is_loss_mask(const std::string& key) const;
   /// Returns the dataset prefix of a key.
   std::string dataset_prefix(const std::string& key) const;
   /// Returns how documents of a key are written.
@@ -93,6 +95,7 @@ void check_preprocess_options(const PreprocessOptions& options);
 struct PreprocessOutput {
   std::string prefix;
   DatasetInfo info;
+  bool is_loss_mask = false;
 };
 
 struct PreprocessResult {

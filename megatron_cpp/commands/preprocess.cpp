@@ -41,9 +41,9 @@ ExitCode preprocess_command(Arguments args, Log& log, const World& world) {
   check_identical_on_ranks("command line", join(args, "\n"), world.ranks, "pass every rank the same arguments");
   const PreprocessResult result = preprocess(options, world, log);
   for (const PreprocessOutput& output : result.outputs) {
+    if (output.is_loss_mask) continue;
     const DatasetInfo& info = output.info;
     const double bytes = static_cast<double>(info.source_bytes), tokens = static_cast<double>(info.tokens);
-    if (bytes == 0) continue;  // a loss mask
     log.info(str(output.prefix, ": ", info.documents, " documents, ", info.tokens, " tokens, ", bytes / tokens,
                  " bytes per token", info.has_loss_mask() ? str(", loss on ", info.targets, " tokens") : ""));
   }

@@ -17,6 +17,11 @@ TEST(Utf8Test, FindsFirstInvalidByte) {
   EXPECT_EQ(find_invalid_utf8("\xF0\x9F\x98z"), 0);
 }
 
+TEST(Utf8Test, CountsCharacters) {
+  EXPECT_EQ(count_characters(""), 0);
+  EXPECT_EQ(count_characters("a\xC3\xA9\xE4\xB8\xAD\xF0\x9F\x98\x80"), 4);
+}
+
 TEST(Utf8Test, ReplacesEachInvalidByte) {
   EXPECT_EQ(replace_invalid_utf8("a\xFF\xC3z\xC3\xA9"), "a\xEF\xBF\xBD\xEF\xBF\xBDz\xC3\xA9");
   EXPECT_EQ(find_invalid_utf8(replace_invalid_utf8("\xF0\x9F\x98\xE4")), -1);

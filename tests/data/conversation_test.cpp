@@ -163,6 +163,9 @@ TEST_F(ConversationTest, ReportsWhatIsWrongWithLine) {
       {"{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", messages, "unsupported operands of +"},
       {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"chat_template_kwargs\": 1}", messages,
        "\"chat_template_kwargs\" is not an object"},
+      {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], "
+       "\"chat_template_kwargs\": {\"add_generation_prompt\": true}}",
+       messages, "\"chat_template_kwargs\" sets \"add_generation_prompt\""},
       {"{\"prompt\": \"a\"}", pair, "has no key \"completion\""},
       {"{\"prompt\": \"a\", \"completion\": 1}", pair, "must both be strings, or both be lists of messages"},
       {"{\"prompt\": [], \"completion\": []}", pair, "needs a --chat_template"}};
@@ -226,6 +229,8 @@ TEST_F(ConversationTest, WrittenDatasetHasMaskOfEachToken) {
   const std::string prefix = at("d_messages_document");
   EXPECT_EQ(result.outputs[0].prefix, prefix + "_loss_mask");
   EXPECT_EQ(result.outputs[1].prefix, prefix);
+  EXPECT_TRUE(result.outputs[0].is_loss_mask);
+  EXPECT_FALSE(result.outputs[1].is_loss_mask);
   const IndexedDataset tokens(prefix), mask(prefix + "_loss_mask");
   EXPECT_EQ(tokens.num_documents(), 40);
   const Tokenizer opened = tokenizer();

@@ -80,6 +80,34 @@ TEST(JinjaTest, MarksGeneratedText) {
   EXPECT_FALSE(Template("{# {% generation %} #}", "t").marks_generation());
 }
 
+TEST(JinjaTest, LeavesLoopInsideGeneration) {
+  const Rendering found = Template(
+                              "{% for x in [1, 2, 3] %}{% generation %}{{ x }}{% if x == 2 %}{% break %}{% endif %},"
+                              "{% endgeneration %};{% endfor %}",
+                              "t")
+                              .render({});
+  EXPECT_EQ(found.text, "1,;2");
+  EXPECT_THAT(found.generated, testing::ElementsAre(std::pair(0U, 2U), std::pair(3U, 4U)));
+}
+
+TEST(JinjaTest, RejectsGenerationWhoseTextIsNotInPlace) {
+  const std::string inner = "{% if 1 %}{% generation %}b{% endgeneration %}{% endif %}";
+  const std::pair<std::string, const char*> cases[]{
+      {"{% generation %}a" + inner + "{% endgeneration %}", "a generation block inside a generation block"},
+      {"{% macro m() %}" + inner + "{% endmacro %}{{ m() }}", "a generation block inside a macro"},
+      {"{% set x %}" + inner + "{% endset %}{{ x }}", "a generation block inside a set block"}};
+  for (const auto& [source, message] : cases)
+    EXPECT_THAT(input_error([&, text = source] { render(text); }), HasSubstr(message)) << source;
+  EXPECT_EQ(
+      render("{% set x %}a{% endset %}{% generation %}{% set y %}b{% endset %}{{ x + y }}{% endgeneration %}" + inner),
+      "abb");
+}
+
+TEST(JinjaTest, WritesInfinityAndNanAsJson) {
+  EXPECT_EQ(render("{% set x = 1e308 * 10 %}{{ [x, -x, x - x] | tojson }}"), "[Infinity, -Infinity, NaN]");
+  EXPECT_EQ(render("{% set x = 1e308 * 10 %}{{ [x, -x, x - x] }}"), "[inf, -inf, nan]");
+}
+
 TEST(JinjaTest, ErrorsNameTemplateAndLine) {
   const std::pair<const char*, const char*> cases[]{
       {"a\n{{ x.y }}", "t.jinja: line 2: 'x' is undefined"},
@@ -95,6 +123,9 @@ TEST(JinjaTest, ErrorsNameTemplateAndLine) {
       {"{{ 1 + }}", "expected a value, found the end of the tag"},
       {"{% if x %}", "expected {% endif %}, found the end of the template"},
       {"{{ 'x' * 1000000 }}", "a sequence becomes longer"},
+      {"{{ 'ab' * 9223372036854775807 }}", "a sequence becomes longer"},
+      {"{{ [1, 2] * 4611686018427387905 }}", "a sequence becomes longer"},
+      {"{{ namespace(a=1) | tojson }}", "tojson: a namespace is not JSON"},
       {"{{ 'a\u00e9' | title }}", "text that is not ASCII is not supported"}};
   for (const auto& [source, message] : cases)
     EXPECT_THAT(input_error([&, text = source] { render(text); }), HasSubstr(message)) << source;
@@ -112,6 +143,30 @@ TEST(JinjaTest, BoundsTimeAndMemoryOfHostileTemplates) {
   EXPECT_TRUE(fails("{% set n = namespace(s='xx') %}{% for a in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}"));
   EXPECT_TRUE(fails("{% set n = namespace(s=[1]) %}{% for a in range(9999) %}{% set n.s = [n.s] %}{% endfor %}"));
   EXPECT_TRUE(fails("{% set n = namespace(s=[1]) %}{% for a in range(9999) %}{% set n.s = n.s + n.s %}{% endfor %}"));
+  for (const std::string use : {"{{ n.s }}", "{{ n.s | tojson }}", "{{ n.s == n.t }}", "{{ n.s < n.t }}"}) {
+    EXPECT_THAT(input_error([&] {
+                  render(
+                      "{% set n = namespace(s=[], t=[]) %}{% for a in range(60) %}{% set n.s = [n.s, n.s] %}"
+                      "{% set n.t = [n.t, n.t] %}{% endfor %}" +
+                      use);
+                }),
+                HasSubstr("a list becomes larger than"));
+    EXPECT_EQ(input_error([&] {
+                render(
+                    "{% set n = namespace(s=[], t=[]) %}{% for a in range(9) %}{% set n.s = [n.s, n.s] %}"
+                    "{% set n.t = [n.t, n.t] %}{% endfor %}" +
+                    use);
+              }),
+              "");
+  }
+  EXPECT_THAT(input_error([] {
+                render(
+                    "{% set n = namespace(s={}) %}{% for a in range(60) %}{% set n.s = {'a': n.s, 'b': n.s} %}"
+                    "{% endfor %}{{ n.s | tojson }}");
+              }),
+              HasSubstr("a dictionary becomes larger than"));
+  EXPECT_TRUE(fails("{% set n = namespace() %}{% set n.s = [n, n] %}{{ n.s | tojson }}"));
+  EXPECT_EQ(render("{% set n = namespace() %}{% set n.s = [n, n] %}{{ n.s }}"), "[<Namespace>, <Namespace>]");
   EXPECT_TRUE(fails("{{ " + repeated("(", 100000) + " }}"));
   EXPECT_TRUE(fails("{{ " + repeated("not ", 100000) + "1 }}"));
   EXPECT_TRUE(fails("{{ " + repeated("-", 100000) + "1 }}"));

@@ -9,6 +9,7 @@ namespace mcpp {
 KeyAssembler::KeyAssembler(const PartsFolder& folder, std::size_t key)
     : key_(key),
       prefix_(folder.options().dataset_prefix(folder.keys()[key])),
+      is_loss_mask_(folder.options().is_loss_mask(folder.keys()[key])),
       keep_empty_(folder.options().keep_empty),
       tokens_(folder.shared_output_path(folder.keys()[key])) {}
 
@@ -48,7 +49,7 @@ void KeyAssembler::finish() {
 }
 
 PreprocessOutput KeyAssembler::publish() const {
-  PreprocessOutput output{.prefix = prefix_, .info = info_};
+  PreprocessOutput output{.prefix = prefix_, .info = info_, .is_loss_mask = is_loss_mask_};
   output.info.documents = std::ssize(index_.sequences_in_document);
   output.info.tokens = size_ / token_bytes(index_.type);
   const Path bin = bin_path(prefix_);

@@ -32,7 +32,7 @@ class KeyAssembler {
 
   std::size_t key_;
   std::string prefix_;
-  bool keep_empty_;
+  bool is_loss_mask_, keep_empty_;
   SharedOutputFile tokens_;
   DatasetInfo info_;  // merged metadata of the parts; bytes and words are summed
   IndexContent index_;

@@ -135,7 +135,7 @@ class KeyTokenizer {
   KeyTokenizer(std::string name, bool continues_document, const DocumentOutputRules& rules, const Tokenizer& tokenizer,
                TokenSequenceEncoder::Sink sink)
       : continues_document_(continues_document),
-        sequences_(std::move(name), rules.vocab_size > 0 ? rules.vocab_size : tokenizer.vocab_size(), std::move(sink)),
+        sequences_(std::move(name), rules.vocab_size_with(tokenizer), std::move(sink)),
         documents_(sequences_, rules, tokenizer, continues_document) {}
 
   void add(const TokenSegment& segment) {
