@@ -1,6 +1,5 @@
 // Rules between the keys of one section.
 #include <algorithm>
-#include <ranges>
 
 #include "base/strings.h"
 #include "base/url.h"
@@ -85,7 +84,8 @@ void add_receiver_conflicts(const LoggingConfig& l, std::vector<std::string>& er
 
 }  // namespace
 
-static_assert(std::ranges::equal(EnumNames<PassRecipeName>::value | std::views::drop(1), EnumNames<GemmRecipe>::value),
+static_assert(std::equal(EnumNames<PassRecipeName>::value.begin() + 1, EnumNames<PassRecipeName>::value.end(),
+                         EnumNames<GemmRecipe>::value.begin(), EnumNames<GemmRecipe>::value.end()),
               "passes() converts by number");
 
 PassRecipes LowPrecisionConfig::passes() const {
