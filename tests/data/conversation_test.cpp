@@ -32,17 +32,7 @@ constexpr const char* kChatMl =
 class ConversationTest : public testing::Test {
  protected:
   ConversationTest() {
-    Json file = Json::parse(read_text_file(test::golden_folder() / "tokenizers/qwen2.json"));
-    i64 id = 606;
-    for (const char* piece : {"<|im_start|>", "<|im_end|>", "<|bos|>", "<|eot|>"})
-      file["added_tokens"].push_back({{"id", id++},
-                                      {"content", piece},
-                                      {"single_word", false},
-                                      {"lstrip", false},
-                                      {"rstrip", false},
-                                      {"normalized", false},
-                                      {"special", true}});
-    write("tokenizer.json", file.dump());
+    write("tokenizer.json", test::tokenizer_with({"<|im_start|>", "<|im_end|>", "<|bos|>", "<|eot|>"}));
     write("tokenizer_config.json", Json{{"bos_token", "<|bos|>"}, {"eos_token", {{"content", "<|im_end|>"}}}}.dump());
     write("chat_template.jinja", kChatMl);
   }

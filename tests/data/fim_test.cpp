@@ -29,18 +29,8 @@ constexpr const char* kSplit = "<|file_sep|>";
 class FimTest : public testing::Test {
  protected:
   FimTest() {
-    Json file = Json::parse(read_text_file(test::golden_folder() / "tokenizers/qwen2.json"));
-    i64 id = 606;
-    for (const char* piece : {kPrefix, kMiddle, kSuffix, kPad, kSplit}) {
-      file["added_tokens"].push_back({{"id", id++},
-                                      {"content", piece},
-                                      {"single_word", false},
-                                      {"lstrip", false},
-                                      {"rstrip", false},
-                                      {"normalized", false},
-                                      {"special", piece != std::string_view(kSplit)}});
-    }
-    write_file_atomic(folder_ / "tokenizer.json", file.dump());
+    write_file_atomic(folder_ / "tokenizer.json",
+                      test::tokenizer_with({kPrefix, kMiddle, kSuffix, kPad}, /*other=*/{kSplit}));
   }
 
   DataConfig config(double rate = 1) const {
@@ -187,7 +177,7 @@ TEST_F(FimTest, ChoicesDependOnSeedDatasetAndStageOnly) {
   Tokens last(33);
   datasets.train->at(11, last);  // reads no other sample
   EXPECT_EQ(last, samples[11]);
-  // The same text in two stages.
+  // Both stages read the same text.
   const StageText stage{.data = data, .seq_length = 32, .samples = 12, .repeat_data = true};
   const std::vector<StageText> one{stage}, two{stage, stage};
   EXPECT_NE(samples_of(data, 5, two), samples_of(data, 5, one));
