@@ -162,13 +162,17 @@ std::string process_tag() {
   return str(host_name(), "-", ::getpid());
 }
 
-Path temporary_name(const Path& path) {
+std::string random_id() {
   u64 random = 0;
   MCPP_CHECK_SYSTEM(::getrandom(&random, sizeof(random), 0) == sizeof(random),
                     "cannot get random bytes from the system");
-  std::array<char, 24> digits{};
+  std::array<char, 17> digits{};
   std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(random));
-  return str(path.string(), ".tmp-", process_tag(), ".", digits.data());
+  return digits.data();
+}
+
+Path temporary_name(const Path& path) {
+  return str(path.string(), ".tmp-", process_tag(), ".", random_id());
 }
 
 bool is_stale_tag(const std::string& tag) {

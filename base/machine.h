@@ -38,6 +38,9 @@ std::string host_name();
 /// Returns "<host>-<pid>" of this process.
 std::string process_tag();
 
+/// Returns 64 random bits of the system as 16 hexadecimal digits.
+std::string random_id();
+
 /// Returns "<path>.tmp-<host>-<pid>.<random>", a name for a file being written that is unique across threads, processes
 /// and hosts. The part after ".tmp-" is a tag.
 Path temporary_name(const Path& path);

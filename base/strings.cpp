@@ -35,6 +35,13 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return std::string(text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin));
+}
+
 std::string to_lower(std::string_view text) {
   std::string lower(text);
   for (char& c : lower)

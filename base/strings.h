@@ -33,6 +33,8 @@ std::string str(const Parts&... parts) {
   return std::move(out).str();
 }
 
+/// Returns `text` without spaces, tabs and carriage returns at its ends.
+std::string trimmed(std::string_view text);
 /// Returns `text` with ASCII letters in lower case.
 std::string to_lower(std::string_view text);
 

@@ -19,13 +19,6 @@ std::string value_of(const Environment& environment, std::initializer_list<const
   return {};
 }
 
-std::string trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return std::string(text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin));
-}
-
 /// Adds the keys of a section of an INI file to `profile`; existing keys remain. A missing file has no keys.
 void read_section(const std::string& file, std::string_view section, Profile& profile) {
   std::error_code error;

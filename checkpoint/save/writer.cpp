@@ -5,7 +5,6 @@
 #include <array>
 #include <ctime>
 #include <map>
-#include <random>
 #include <utility>
 
 #include "base/machine.h"
@@ -37,14 +36,6 @@ std::string shard_file_name(int rank, int size, const std::string& save_id) {
   std::array<char, 64> text{};
   std::snprintf(text.data(), text.size(), "shard_%05d-of-%05d", rank, size);
   return str(text.data(), save_id.empty() ? "" : "-", save_id, ".h5");
-}
-
-/// Returns an id that no other save has.
-std::string make_save_id() {
-  std::random_device random;
-  std::array<char, 20> text{};
-  std::snprintf(text.data(), text.size(), "%08x%08x", random(), random());
-  return text.data();
 }
 
 /// Adds the tensors in the file of one rank to `tensors`.
@@ -110,7 +101,7 @@ void CheckpointSave::make_directory() {
   verify_lock_held();
   if (is_remote()) {
     remove_stale_entries(target_.folder, log_);
-    save_id_ = make_save_id();
+    save_id_ = random_id();
     return;
   }
   mcpp::create_directories(target_.folder);

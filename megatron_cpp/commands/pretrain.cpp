@@ -83,8 +83,7 @@ void describe_and_check(const Config& config, int world_size, bool is_for_other_
 
 /// Compares the run with the checkpoint that it would start from, in the stage of that checkpoint.
 void check_start(const std::vector<PlannedRun>& stages, const World& world, const Log& log) {
-  std::vector<Config> configs;
-  for (const PlannedRun& stage : stages) configs.push_back(stage.config);
+  const std::vector<Config> configs = configs_of(stages);
   i64 iteration = configs.size() > 1 ? newest_own_iteration(configs[0].checkpoint, world.ranks, log) : 0;
   while (true) {
     const Config& config = configs[stage_at(configs, iteration)];
@@ -97,8 +96,7 @@ void check_start(const std::vector<PlannedRun>& stages, const World& world, cons
 
 /// Opens the datasets of all stages after the one in which the run starts, so that none of them fails after days.
 void check_later_stages(const std::vector<PlannedRun>& stages, const World& world, const Log& log) {
-  std::vector<Config> configs;
-  for (const PlannedRun& stage : stages) configs.push_back(stage.config);
+  const std::vector<Config> configs = configs_of(stages);
   const std::size_t first = stage_at(configs, newest_own_iteration(configs[0].checkpoint, world.ranks, log));
   for (const PlannedRun& stage : std::span(stages).subspan(first + 1)) {
     log.info(stage.config.stage->title());

@@ -202,12 +202,6 @@ RunHistory read_run_history(const Path& file) {
 
 namespace {
 
-std::string trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return std::string(text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin));
-}
-
 std::string rank_name(int rank, const Topology& topology) {
   const AxisValues sizes = topology.dense().sizes(), at = topology.dense().coordinates(rank);
   std::vector<std::string> coordinates;

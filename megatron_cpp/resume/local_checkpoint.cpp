@@ -1,13 +1,12 @@
 #include "megatron_cpp/resume/local_checkpoint.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <map>
 #include <set>
 
+#include "base/machine.h"
 #include "base/object_store/s3_path.h"
 #include "base/object_store/stored_file.h"
 #include "checkpoint/directory/folder.h"
@@ -23,14 +22,6 @@ namespace fs = std::filesystem;
 constexpr const char* kRunIdName = "run_id";    // name of a file in checkpoint.save, and of a counter of the parts
 constexpr const char* kSaveIdName = "save_id";  // identical in all parts of a save
 constexpr const char* kSharedOrderName = "shared_order";
-
-std::string random_id() {
-  u64 random = 0;
-  check_input(::getrandom(&random, sizeof(random), 0) == sizeof(random), "cannot get random bytes from the system");
-  std::array<char, 17> text{};
-  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(random));
-  return text.data();
-}
 
 /// Returns the identity of the run that saves in this folder. It remains until the folder is emptied.
 std::string run_id(const Path& save) {

@@ -132,6 +132,12 @@ StepTime predict_configured_step(const PredictionInput& base, const Config& conf
   return step_time(configured);
 }
 
+std::vector<Config> configs_of(const std::vector<PlannedRun>& stages) {
+  std::vector<Config> configs;
+  for (const PlannedRun& stage : stages) configs.push_back(stage.config);
+  return configs;
+}
+
 PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_size) {
   if (request.hardware.empty()) {
     check_input(!request.plan, "--plan: needs --hardware, the cluster type to plan for");

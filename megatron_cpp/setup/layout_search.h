@@ -52,6 +52,8 @@ struct PlannedRun {
   std::string warning;  ///< warning that names a layout predicted to be much faster; empty if there is none
   std::optional<PredictedStep> predicted = {};  ///< prediction for the layout to be used; std::nullopt without hardware
 };
+/// Returns the configurations of planned stages, or of the run without stages.
+std::vector<Config> configs_of(const std::vector<PlannedRun>& stages);
 /// Predicts the run and, if `request.plan`, replaces its layout by the best one. Identical on all ranks. Throws
 /// BadInput if `plan` is set without hardware, or if no layout fits or can run.
 PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_size);

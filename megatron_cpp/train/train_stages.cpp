@@ -21,8 +21,7 @@ Config continued(Config config) {
 
 ExitCode train_stages(const std::vector<PlannedRun>& stages, const World& world, const SignalWatch& signals,
                       const Log& log, const std::function<void()>& on_training) {
-  std::vector<Config> configs;
-  for (const PlannedRun& stage : stages) configs.push_back(stage.config);
+  const std::vector<Config> configs = configs_of(stages);
   std::size_t stage =
       stages.size() > 1 ? stage_at(configs, newest_own_iteration(configs[0].checkpoint, world.ranks, log)) : 0;
   bool is_continued = false;
