@@ -96,12 +96,6 @@ Dict dict_of(const Arguments& arguments) {
   return dict;
 }
 
-Value namespace_function(const Arguments& arguments) {
-  Dict dict = dict_of(arguments);
-  dict.is_namespace = true;
-  return dict;
-}
-
 Value raise_function(const Arguments& arguments) {
   fail(ExitCode::BadInput, "the template rejects the conversation: ", arguments.at(0, "message").str());
 }
@@ -151,10 +145,21 @@ std::optional<Value> call_method(const Value& object, const std::string& name, c
   return std::nullopt;
 }
 
-Dict global_functions() {
+Namespaces::~Namespaces() {
+  for (const Value& made : made_) made.dict().members.clear();
+}
+
+Value Namespaces::make(Dict members) {
+  members.is_namespace = true;
+  return made_.emplace_back(std::move(members));
+}
+
+Dict global_functions(Namespaces& namespaces) {
   Dict globals;
   globals.set("range", Value(Function(range_function)));
-  globals.set("namespace", Value(Function(namespace_function)));
+  globals.set(
+      "namespace",
+      Value(Function([&namespaces](const Arguments& arguments) { return namespaces.make(dict_of(arguments)); })));
   globals.set("dict", Value(Function([](const Arguments& arguments) { return Value(dict_of(arguments)); })));
   globals.set("raise_exception", Value(Function(raise_function)));
   return globals;

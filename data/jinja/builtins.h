@@ -20,8 +20,23 @@ bool apply_test(const std::string& name, const Value& value, const Arguments& ar
 /// Calls a method of a text, list or dictionary. Returns std::nullopt if there is no such method.
 std::optional<Value> call_method(const Value& object, const std::string& name, const Arguments& arguments);
 
-/// Returns the functions range, namespace, dict and raise_exception.
-Dict global_functions();
+/// Owns the namespaces that a rendering makes. Clears their members at the end: namespaces that contain each other
+/// would never be freed, and a long chain of them would be freed recursively.
+class Namespaces {
+ public:
+  Namespaces() = default;
+  Namespaces(const Namespaces&) = delete;
+  Namespaces& operator=(const Namespaces&) = delete;
+  ~Namespaces();
+
+  Value make(Dict members);
+
+ private:
+  List made_;
+};
+
+/// Returns the functions range, namespace, dict and raise_exception. `namespaces` must outlive them.
+Dict global_functions(Namespaces& namespaces);
 
 /// Returns object[key]: an element, a member or a character; an undefined value if there is none.
 Value subscript(const Value& object, const Value& key);

@@ -344,8 +344,9 @@ Template::Template(const std::string& source, std::string name) : name_(std::mov
 }
 
 Rendering Template::render(const Dict& variables) const {
+  Namespaces namespaces;
   Scope scope;
-  for (const auto& [name, value] : global_functions().members) scope.variables[name] = value;
+  for (const auto& [name, value] : global_functions(namespaces).members) scope.variables[name] = value;
   for (const auto& [name, value] : variables.members) scope.variables[name] = value;
   Interpreter interpreter;
   Rendering result;

@@ -167,6 +167,9 @@ TEST(JinjaTest, BoundsTimeAndMemoryOfHostileTemplates) {
               HasSubstr("a dictionary becomes larger than"));
   EXPECT_TRUE(fails("{% set n = namespace() %}{% set n.s = [n, n] %}{{ n.s | tojson }}"));
   EXPECT_EQ(render("{% set n = namespace() %}{% set n.s = [n, n] %}{{ n.s }}"), "[<Namespace>, <Namespace>]");
+  EXPECT_EQ(render("{% set n = namespace(next=none) %}{% for a in range(99999) %}{% set m = namespace() %}"
+                   "{% set m.next = n.next %}{% set n.next = m %}{% endfor %}{{ n }}"),
+            "<Namespace>");
   EXPECT_TRUE(fails("{{ " + repeated("(", 100000) + " }}"));
   EXPECT_TRUE(fails("{{ " + repeated("not ", 100000) + "1 }}"));
   EXPECT_TRUE(fails("{{ " + repeated("-", 100000) + "1 }}"));
