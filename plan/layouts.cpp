@@ -211,7 +211,8 @@ class LayoutEnumerator {
   void for_each_schedule(Layout layout) {
     if (layout.pp == 1) return for_each_zero_stage(layout);
     for (const ScheduleRow& row : kSchedules) {
-      if (row.kind == ScheduleKind::GPipe) continue;  // 1F1B takes as long with less memory
+      if (row.kind == ScheduleKind::GPipe) continue;      // 1F1B takes as long with less memory
+      if (row.kind == ScheduleKind::DualPipeV) continue;  // ZB-V has less idle time with less memory
       layout.schedule = row.kind;
       const i64 max_count = row.allows_more_chunks ? kMaxChunks : row.min_chunks;
       for (layout.chunks = row.min_chunks; layout.chunks <= max_count; ++layout.chunks) {

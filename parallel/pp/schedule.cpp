@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <tuple>
 
 #include "base/check.h"
@@ -176,6 +177,87 @@ Schedule zb_v(int ranks, int microbatches) {
     while (writer.weights(1) < full_count) writer.backward_weight(1);
     while (writer.weights(0) < full_count) writer.backward_weight(0);
   }
+  shorten(schedule, microbatches);
+  return schedule;
+}
+
+namespace {
+
+/// Writes the actions of a rank in DualPipeV's eight steps.
+class DualPipeVWriter {
+ public:
+  DualPipeVWriter(Schedule& schedule, int rank)
+      : writer_(schedule, rank),
+        rank_(rank),
+        ranks_after_(schedule.ranks - rank - 1),
+        microbatches_(schedule.microbatches),
+        ranks_(schedule.ranks) {}
+
+  void write() {
+    for (int i = 0; i < 2 * ranks_after_; ++i) writer_.forward(0);
+    for (int i = 0; i <= rank_; ++i) {
+      writer_.forward(0);
+      writer_.forward(1);
+    }
+    for (int i = 0; i < ranks_after_; ++i) {
+      split_backward(1);
+      weight();
+      writer_.forward(1);
+    }
+    // Steady state: pairs of a forward and a backward of different microbatches.
+    for (int i = 0; i < microbatches_ - 2 * ranks_ + rank_ + 1; ++i) {
+      writer_.forward(0);
+      writer_.backward(1);
+      writer_.forward(1);
+      writer_.backward(0);
+    }
+    for (int i = 0; i < ranks_after_; ++i) {
+      writer_.backward(1);
+      writer_.forward(1);
+      writer_.backward(0);
+    }
+    drain();
+  }
+
+ private:
+  void split_backward(int chunk) {
+    writer_.backward_input(chunk);
+    delayed_.push_back(chunk);
+  }
+  void weight() {
+    writer_.backward_weight(delayed_.front());
+    delayed_.pop_front();
+  }
+  /// In the second half, other ranks wait for input gradients; weight gradients fill the gaps after it.
+  void drain() {
+    const int count = rank_ + 1;
+    bool splits = false;
+    const auto backward = [&](int chunk) { splits ? split_backward(chunk) : writer_.backward(chunk); };
+    for (int i = 0; i < count; ++i) {
+      splits |= i == count / 2 && rank_ % 2 == 1;
+      backward(1);
+      splits |= i == count / 2 && rank_ % 2 == 0;
+      backward(0);
+    }
+    for (int i = 0; i < ranks_after_; ++i) {
+      weight();
+      split_backward(0);
+    }
+    while (!delayed_.empty()) weight();
+  }
+
+  RankWriter writer_;
+  int rank_, ranks_after_, microbatches_, ranks_;
+  std::deque<int> delayed_;  // chunks of weight gradients that are not written yet
+};
+
+}  // namespace
+
+Schedule dualpipe_v(int ranks, int microbatches) {
+  Schedule schedule = empty_schedule(ScheduleKind::DualPipeV, ranks, microbatches, 2);
+  // Fewer microbatches than fill the V form a prefix of a longer schedule.
+  schedule.microbatches = std::max(microbatches, 2 * ranks);
+  for (int rank = 0; rank < ranks; ++rank) DualPipeVWriter(schedule, rank).write();
   shorten(schedule, microbatches);
   return schedule;
 }

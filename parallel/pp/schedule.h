@@ -96,6 +96,11 @@ Schedule zb_h1(int ranks, int microbatches);
 /// Places two chunks per rank in a V. There is no bubble if F, B and W take equal time, and it needs as much memory as
 /// 1F1B (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
 Schedule zb_v(int ranks, int microbatches);
+/// Places two chunks per rank in a V and alternates forwards of one chunk with backwards of the other, so that the
+/// communication of each can overlap with the computation of the other (DeepSeek, "DualPipeV", 2025, the half of
+/// "DualPipe" of the DeepSeek-V3 report that one rank of each pair would run). Needs memory for up to ranks + 1/2
+/// microbatches.
+Schedule dualpipe_v(int ranks, int microbatches);
 
 /// Returns the forwards of a schedule that is not lowered, in order.
 Schedule forward_schedule(const Schedule& schedule);

@@ -33,6 +33,13 @@ std::optional<double> bubble_of_zb_v(const PipelineSize& size, const ScheduleCos
   return 0;
 }
 
+std::optional<double> bubble_of_dualpipe_v(const PipelineSize& size, const ScheduleCosts& c) {
+  if (size.microbatches < 2 * size.ranks || c.forward != c.backward_input || c.forward != c.backward_weight)
+    return std::nullopt;
+  const double p = size.ranks, m = size.microbatches;
+  return (p - 1) / (6 * m + p - 1);
+}
+
 Schedule make_schedule(ScheduleKind kind, int ranks, int microbatches, int chunks) {
   const std::vector<std::string> conflicts = schedule_conflicts(kind, ranks, chunks, microbatches);
   check_input(conflicts.empty(), join(conflicts, "\n"));

@@ -11,7 +11,7 @@
 
 namespace mcpp {
 
-enum class ScheduleKind : u8 { GPipe, OneFOneB, Interleaved, ZbH1, ZbV };
+enum class ScheduleKind : u8 { GPipe, OneFOneB, Interleaved, ZbH1, ZbV, DualPipeV };
 
 /// Dimensions of a schedule.
 struct PipelineSize {
@@ -34,13 +34,15 @@ struct ScheduleRow {
   std::string_view formula;  ///< formula of the fraction for equal costs, with p ranks, m microbatches, v chunks
 };
 
-/// Return the bubble according to the formulas of 1F1B (also valid for GPipe; chunks shorten it), ZB-H1 and ZB-V.
+/// Return the bubble according to the formulas of 1F1B (also valid for GPipe; chunks shorten it), ZB-H1, ZB-V and
+/// DualPipeV. The published formula of DualPipeV is for pairs that overlap; this one is for equal costs and no overlap.
 std::optional<double> bubble_of_1f1b(const PipelineSize& size, const ScheduleCosts& costs);
 std::optional<double> bubble_of_zb_h1(const PipelineSize& size, const ScheduleCosts& costs);
 std::optional<double> bubble_of_zb_v(const PipelineSize& size, const ScheduleCosts& costs);
+std::optional<double> bubble_of_dualpipe_v(const PipelineSize& size, const ScheduleCosts& costs);
 
 /// All kinds, in enum order.
-inline constexpr std::array<ScheduleRow, 5> kSchedules{{
+inline constexpr std::array<ScheduleRow, 6> kSchedules{{
     {.kind = ScheduleKind::GPipe,
      .name = "gpipe",
      .placement = StagePlacement::Loop,
@@ -96,6 +98,17 @@ inline constexpr std::array<ScheduleRow, 5> kSchedules{{
      .build = [](const PipelineSize& size) { return zb_v(size.ranks, size.microbatches); },
      .published_bubble = bubble_of_zb_v,
      .formula = "0, m >= 2p"},
+    {.kind = ScheduleKind::DualPipeV,
+     .name = "dualpipe-v",
+     .placement = StagePlacement::V,
+     .splits_backward = true,
+     .min_ranks = 1,
+     .min_chunks = 2,
+     .allows_more_chunks = false,
+     .needs_multiple_of_ranks = false,
+     .build = [](const PipelineSize& size) { return dualpipe_v(size.ranks, size.microbatches); },
+     .published_bubble = bubble_of_dualpipe_v,
+     .formula = "(p-1) / (6m+p-1), m >= 2p"},
 }};
 
 constexpr const ScheduleRow& row_of(ScheduleKind kind) {

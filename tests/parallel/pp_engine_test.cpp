@@ -161,14 +161,14 @@ TEST_P(PipelineScheduleRunTest, MatchesSequentialMicrobatchesBitwise) {
 }
 
 std::string name_of_case(const testing::TestParamInfo<std::pair<ScheduleKind, int>>& info) {
-  static constexpr std::array kNames{"GPipe", "OneFOneB", "Interleaved", "ZbH1", "ZbV"};
+  static constexpr std::array kNames{"GPipe", "OneFOneB", "Interleaved", "ZbH1", "ZbV", "DualPipeV"};
   return str(kNames[static_cast<std::size_t>(info.param.first)], info.param.second);
 }
 INSTANTIATE_TEST_SUITE_P(All, PipelineScheduleRunTest,
                          testing::Values(std::pair(ScheduleKind::GPipe, 1), std::pair(ScheduleKind::OneFOneB, 1),
                                          std::pair(ScheduleKind::Interleaved, 2),
                                          std::pair(ScheduleKind::Interleaved, 3), std::pair(ScheduleKind::ZbH1, 1),
-                                         std::pair(ScheduleKind::ZbV, 2)),
+                                         std::pair(ScheduleKind::ZbV, 2), std::pair(ScheduleKind::DualPipeV, 2)),
                          name_of_case);
 
 class ThrowingStage final : public ToyStage {

@@ -43,7 +43,7 @@ std::string rejection(const Schedule& schedule) {
 TEST(ScheduleTest, IsValidForEverySize) {
   for (int p = 1; p <= 9; ++p) {
     for (int m = 1; m <= 30; ++m) {
-      for (const Schedule& schedule : {gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), zb_v(p, m)}) {
+      for (const Schedule& schedule : {gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), zb_v(p, m), dualpipe_v(p, m)}) {
         ASSERT_NO_THROW(run(schedule)) << p << " ranks, " << m << " microbatches";
       }
       for (int v = 2; v <= 4; ++v)
@@ -107,6 +107,34 @@ TEST(ScheduleTest, ZbVHasNoIdleTime) {
     }
 }
 
+// Published: memory for 2p + 1 chunks. Without overlap, the idle time is half of the published one for F, B and W of
+// equal duration, because a backward does not end later for the forward beside it.
+TEST(ScheduleTest, DualPipeVHasPublishedMemoryAndHalfOfPublishedBubble) {
+  for (int p = 1; p <= 16; ++p)
+    for (const int m : {2 * p, 2 * p + 1, 5 * p}) {
+      const Schedule schedule = dualpipe_v(p, m);
+      const Timeline timeline = run(schedule);
+      const double published = (p - 1) * (3 + 2 - 3.0);  // (p - 1) (F&B + B - 3W)
+      EXPECT_DOUBLE_EQ(2 * idle(timeline), published) << p << " " << m;
+      EXPECT_DOUBLE_EQ(timeline.bubble, *bubble_of_dualpipe_v({p, m, 2}, {})) << p << " " << m;
+      EXPECT_LE(memory(schedule, timeline), p + 0.5);
+    }
+}
+
+TEST(ScheduleTest, DualPipeVPairsForwardsWithBackwardsOfOtherMicrobatches) {
+  const Schedule schedule = dualpipe_v(4, 20);
+  for (const auto& actions : schedule.per_rank) {
+    int pairs = 0;
+    for (std::size_t i = 0; i + 1 < actions.size(); ++i)
+      if (actions[i].kind == ActionKind::Forward && actions[i + 1].kind == ActionKind::Backward) {
+        EXPECT_NE(actions[i].microbatch, actions[i + 1].microbatch);
+        EXPECT_NE(actions[i].stage, actions[i + 1].stage);
+        ++pairs;
+      }
+    EXPECT_GE(pairs, 2 * (20 - 2 * 4));
+  }
+}
+
 TEST(ScheduleTest, GPipeAnd1F1BHavePublishedMemory) {
   for (const int p : {1, 2, 4, 8})
     for (const int m : {1, 3, 8, 20}) {
@@ -133,9 +161,9 @@ TEST(ScheduleTest, BuildsLargeSchedulesInLessThanOneSecond) {
 #else
   constexpr double kLimit = 1;
 #endif
-  for (const auto& [kind, chunks] :
-       {std::pair(ScheduleKind::GPipe, 1), std::pair(ScheduleKind::OneFOneB, 1),
-        std::pair(ScheduleKind::Interleaved, 2), std::pair(ScheduleKind::ZbH1, 1), std::pair(ScheduleKind::ZbV, 2)}) {
+  for (const auto& [kind, chunks] : {std::pair(ScheduleKind::GPipe, 1), std::pair(ScheduleKind::OneFOneB, 1),
+                                     std::pair(ScheduleKind::Interleaved, 2), std::pair(ScheduleKind::ZbH1, 1),
+                                     std::pair(ScheduleKind::ZbV, 2), std::pair(ScheduleKind::DualPipeV, 2)}) {
     const std::clock_t begin = std::clock();  // CPU time of this process only, because other tests share its cores
     run(make_schedule(kind, 64, 512, chunks));
     EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, kLimit) << enum_name(kind);

@@ -47,6 +47,7 @@ const RunLayout kLayouts[]{
     {"pp2_ep2", {.pp = 2, .dp = 2, .ep = 2}},
     {"pp2_interleaved_ep2", {.pp = 2, .dp = 2, .ep = 2, .schedule = kInterleaved, .chunks = 2}},
     {"pp2_zb_v_ep2", {.pp = 2, .dp = 2, .ep = 2, .schedule = kZbV, .chunks = 2}},
+    {"pp2_dualpipe_v_ep2", {.pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::DualPipeV, .chunks = 2}},
     {"pp4_zb_h1_ep2", {.pp = 4, .dp = 2, .ep = 2, .schedule = kZbH1}},
     {"ep2_dp4_zero1", {.dp = 4, .ep = 2, .zero_stage = 1}},
     {"ep2_dp4_zero2", {.dp = 4, .ep = 2, .zero_stage = 2}},

@@ -21,7 +21,7 @@ using test::RunResult;
 using test::RunTask;
 
 constexpr auto kGPipe = ScheduleKind::GPipe, k1F1B = ScheduleKind::OneFOneB, kInterleaved = ScheduleKind::Interleaved,
-               kZbH1 = ScheduleKind::ZbH1, kZbV = ScheduleKind::ZbV;
+               kZbH1 = ScheduleKind::ZbH1, kZbV = ScheduleKind::ZbV, kDualPipeV = ScheduleKind::DualPipeV;
 
 Recompute full(Recompute::Method method, i64 layers) {
   return {.granularity = Recompute::Granularity::Full, .method = method, .num_layers = layers};
@@ -60,6 +60,9 @@ const Row kRows[]{
     {{"pp2_zb_h1", {.pp = 2, .schedule = kZbH1}}, Equals::OneRank},
     {{"pp2_zb_v", {.pp = 2, .schedule = kZbV, .chunks = 2}}, Equals::OneRank},
     {{"pp1_zb_v", {.pp = 1, .schedule = kZbV, .chunks = 2}}, Equals::OneRank},
+    {{"pp1_dualpipe_v", {.pp = 1, .schedule = kDualPipeV, .chunks = 2}}, Equals::OneRank},
+    {{"pp2_dualpipe_v", {.pp = 2, .schedule = kDualPipeV, .chunks = 2}}, Equals::OneRank},
+    {{"pp4_dualpipe_v", {.pp = 4, .schedule = kDualPipeV, .chunks = 2}}, Equals::OneRank},
     {{"pp1_zb_h1", {.pp = 1, .schedule = kZbH1}}, Equals::OneRank},
     {{"pp4_gpipe", {.pp = 4, .schedule = kGPipe}}, Equals::OneRank},
     {{"pp4_1f1b", {.pp = 4}}, Equals::OneRank},

@@ -49,6 +49,7 @@ const RunLayout kLayouts[]{
     {"pp4_zb_h1", {.pp = 4, .schedule = ScheduleKind::ZbH1}},
     {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
     {"pp4_zb_h1_selective", {.pp = 4, .schedule = ScheduleKind::ZbH1, .recompute = kSelective}},
+    {"pp2_dualpipe_v", {.pp = 2, .schedule = ScheduleKind::DualPipeV, .chunks = 2}},
     {"pp2_zb_v_full", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2, .recompute = kFull}},
     {"dp2_zero1", {.dp = 2, .zero_stage = 1}},
     {"dp2_zero2", {.dp = 2, .zero_stage = 2}},

@@ -72,7 +72,8 @@ TEST_F(ScheduleCommandTest, ComparesAllSchedules) {
                          HasSubstr("\n1f1b               1    27.3 %     27.3 %        33            4         0\n"),
                          HasSubstr("\ninterleaved        2    15.8 %     15.8 %      28.5          5.5         0\n"),
                          HasSubstr("\nzb-h1              1    11.1 %     11.1 %        27            4         0\n"),
-                         HasSubstr("\nzb-v               2     0.0 %      0.0 %      25.5            4         0\n")));
+                         HasSubstr("\nzb-v               2     0.0 %      0.0 %      25.5            4         0\n"),
+                         HasSubstr("\ndualpipe-v         2     5.9 %      5.9 %      25.5          4.5         0\n")));
   EXPECT_THAT(
       output({"all", "--num_microbatches=6", "--forward=2"}),
       AllOf(HasSubstr("\ninterleaved        2  impossible: pipeline_schedule = interleaved needs"),

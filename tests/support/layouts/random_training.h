@@ -325,7 +325,7 @@ class RandomTraining {
     p.cp_hierarchy.clear();
     if (p.cp_comm_type == CpCommType::A2aP2p) p.cp_hierarchy = {std::min<i64>(2, p.cp), p.cp / 2};
     p.schedule = pick("pipeline_schedule", {ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::Interleaved,
-                                            ScheduleKind::ZbH1, ScheduleKind::ZbV});
+                                            ScheduleKind::ZbH1, ScheduleKind::ZbV, ScheduleKind::DualPipeV});
     p.chunks = row_of(p.schedule).min_chunks;
     if (p.pp > 1 && flip("uneven")) p.first_layers = pick<i64>("decoder_first_pipeline_num_layers", {1, 2});
     draw_prediction_stage();
