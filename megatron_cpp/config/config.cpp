@@ -102,17 +102,6 @@ void rollback_conflicts(const Config& config, std::vector<std::string>& errors) 
 }
 
 /// There is a single folder for everything that may be offloaded to disk.
-/// The exchange of heads sends values that differ between executions although they have no effect.
-void rerun_conflicts(const Config& config, std::vector<std::string>& errors) {
-  const TrainingConfig& t = config.training;
-  const CpCommType type = config.parallel.cp_comm_type;
-  const bool exchanges_heads = config.parallel.cp > 1 && (type == CpCommType::A2a || type == CpCommType::A2aP2p);
-  if (!exchanges_heads || (t.rerun_interval == 0 && !t.rerun_spikes)) return;
-  errors.push_back(str("training.rerun_", t.rerun_interval > 0 ? "interval" : "spikes",
-                       ": executions cannot be compared with parallel.cp_comm_type \"", enum_name(type),
-                       "\"; use \"p2p\" or \"all_gather\", or remove it"));
-}
-
 void offload_conflicts(const Config& config, std::vector<std::string>& errors) {
   const OptimizerConfig& o = config.optimizer;
   const bool is_needed = config.offloads_to_disk();
@@ -304,7 +293,6 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   distribution_conflicts(config, errors);
   mup_conflicts(config, errors);
   rollback_conflicts(config, errors);
-  rerun_conflicts(config, errors);
   allowed_key_conflicts(config, errors);
   loss_scale_conflicts(config, errors);
   schedule_unit_conflicts(config, errors);

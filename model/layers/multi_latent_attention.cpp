@@ -214,7 +214,8 @@ void MultiLatentAttention::rotate(Heads x, const MicrobatchContext& microbatch, 
 Qkv MultiLatentAttention::assemble(const Tensor& queries, const Tensor& keys_values, const Tensor& rotary_key,
                                    const MicrobatchContext& microbatch) const {
   const i64 heads = local_heads(), nope = spec_.qk_head_dim, rope = spec_.qk_pos_emb_head_dim;
-  const Qkv qkv{Tensor::like(queries, {queries.dim(0), queries.dim(1), heads, 3, head_dim_}), {}};
+  Qkv qkv{Tensor::like(queries, {queries.dim(0), queries.dim(1), heads, 3, head_dim_}), {}};
+  if (core_attention_.sends_padding()) ops::fill_zero(qkv.queries);
   const auto [q, k, v] = qkv.heads();
   const Heads from = separate_heads(keys_values, heads);
   copy_columns(separate_heads(queries, heads), select_columns(q, 0, spec_.query_dim()));

@@ -105,7 +105,7 @@ class MultiLatentAttention final : public Branch {
   void rotate(Heads x, const MicrobatchContext& microbatch, bool is_inverse) const;
   i64 local_heads() const { return spec_.num_heads / context_.tp.size(); }
   /// Returns the operands of core attention: rotated queries, keys that end with the rotary key, and values. All heads
-  /// have the same width; unused channels of keys or values are padding.
+  /// have the same width; unused channels of keys or values are padding, which is zero if it is sent.
   Qkv assemble(const Tensor& queries, const Tensor& keys_values, const Tensor& rotary_key,
                const MicrobatchContext& microbatch) const;
   /// Gradients of the arguments of assemble().

@@ -67,6 +67,7 @@ Qkv ContextAttention::backward(const Tensor& d_output, const SavedAttention& sav
     ops::attention_sink_backward(dout, saved.result, own_heads(*options.sinks), own, d_sinks.beta);
   }
   Qkv gradient = exchange_ ? exchange_->gradient_of_heads(saved.qkv) : saved.qkv.like();
+  if (sends_padding()) ops::fill_zero(gradient.queries);
   QkvHeads heads = views(gradient);
   core_->backward(dout, views(saved.qkv), saved.result, options, heads);
   if (!exchange_) return gradient;

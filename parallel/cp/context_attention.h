@@ -38,9 +38,9 @@ class ContextAttention {
   Tensor output(const SavedAttention& saved, const CoreAttentionOptions& options) {
     return exchange_ ? exchange_->to_positions(saved.result.out, options.partition->runs()) : saved.result.out;
   }
-  /// Returns the gradient of `local` given the gradient of output(); unused channels are unspecified. With a head
-  /// exchange, `buffer`, shaped like `local`, is overwritten and returned. Adds the gradient of the sinks to `d_sinks`,
-  /// unless it is undefined.
+  /// Returns the gradient of `local` given the gradient of output(); unused channels are unspecified, or zero if they
+  /// are sent. With a head exchange, `buffer`, shaped like `local`, is overwritten and returned. Adds the gradient of
+  /// the sinks to `d_sinks`, unless it is undefined.
   Qkv backward(const Tensor& d_output, const SavedAttention& saved, const CoreAttentionOptions& options, Qkv buffer,
                const SinkGradient& d_sinks);
 
@@ -50,6 +50,9 @@ class ContextAttention {
     return exchange_ ? exchange_->shares_groups() : projection_shares_groups;
   }
   bool exchanges_heads() const { return exchange_ != nullptr; }
+  /// Returns true if forward() and backward() send unused channels to other ranks. forward() then expects zeros there,
+  /// because what is left in memory differs between executions of a step (ContributionLog).
+  bool sends_padding() const { return exchange_ && key_dim_ != value_dim_; }
   /// Returns the queries, keys and values of x without unused channels.
   QkvHeads views(const Qkv& x) const;
 

@@ -8,6 +8,7 @@
 
 #include "megatron_cpp/train/fault_injection.h"
 #include "tests/support/layouts/compare_runs.h"
+#include "tests/support/layouts/dirty_memory.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
@@ -25,6 +26,10 @@ const RunLayout kLayouts[]{
     {"tp4_sp_one_group", {.tp = 4, .sequence_parallel = true}},
     {"pp2_zb_v", {.pp = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
     {"cp2", {.cp = 2}},
+    {"cp2_all_gather", {.cp = 2, .cp_comm_type = CpCommType::AllGather}},
+    {"cp2_a2a", {.cp = 2, .cp_comm_type = CpCommType::A2a}},
+    {"tp2_cp2_a2a", {.tp = 2, .cp = 2, .cp_comm_type = CpCommType::A2a}},
+    {"cp4_a2a_p2p", {.cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_hierarchy = {2, 2}}},
     {"dp3", {.dp = 3}},
     {"dp2_zero1", {.dp = 2, .zero_stage = 1}},
     {"dp2_zero3", {.dp = 2, .zero_stage = 3}},
@@ -40,7 +45,7 @@ ModelConfig mixture() {
 }
 
 RunTask task_of(ModelConfig model) {
-  model.num_layers = 4;
+  test::set_num_layers(model, 4);
   model.num_attention_heads = 4;
   model.seq_length = 8;
   model.hidden_dropout = model.attention_dropout = 0.1;
@@ -49,7 +54,8 @@ RunTask task_of(ModelConfig model) {
   return task;
 }
 
-/// Compares the executions of the second step after a first one, with a fault. Returns the verdicts by rank.
+/// Compares the executions of the second step after a first one, with a fault. Uninitialized memory has other values in
+/// each execution. Returns the verdicts by rank.
 std::vector<ReplayVerdict> verdicts(const RunTask& task, const RunLayout& layout, const FaultInjectionConfig& fault) {
   std::vector<ReplayVerdict> result(static_cast<std::size_t>(layout.ranks()));
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
@@ -57,8 +63,11 @@ std::vector<ReplayVerdict> verdicts(const RunTask& task, const RunLayout& layout
     self.step(0);
     FaultInjection faults(std::cref(fault), rank);
     StepReplay replay(self.state(), self.parallel());
-    result[static_cast<std::size_t>(rank)] =
-        replay.compare([&] { faults.run_passes(2, self.state(), [&] { self.backward(1); }); });
+    i64 execution = 0;
+    result[static_cast<std::size_t>(rank)] = replay.compare([&] {
+      test::dirty_free_memory(self.device(), ++execution);
+      faults.run_passes(2, self.state(), [&] { self.backward(1); });
+    });
   });
   return result;
 }
@@ -96,16 +105,35 @@ TEST_P(StepReplayTest, NamesRankWithFlippedBit) {
 INSTANTIATE_TEST_SUITE_P(Layouts, StepReplayTest, testing::ValuesIn(kLayouts),
                          [](const auto& layout) { return std::string(layout.param.name); });
 
-TEST(StepReplayExpertsTest, NamesRankWithFlippedBit) {
-  const RunLayout layout{"dp2_ep2", {.tp = 2, .dp = 2, .ep = 2}};
-  const RunTask task = task_of(mixture());
-  for (const ReplayVerdict& verdict : verdicts(task, layout, {})) EXPECT_EQ(verdict.kind, Kind::Reproducible);
+/// Expects identical executions without a fault, and with one in the first execution the name of its rank.
+void expect_only_faulty_rank_is_named(const RunTask& task, const RunLayout& layout) {
+  for (const ReplayVerdict& verdict : verdicts(task, layout, {}))
+    EXPECT_EQ(verdict.kind, Kind::Reproducible) << layout.name << ": " << describe(verdict.ranks);
   for (int damaged = 0; damaged < layout.ranks(); ++damaged) {
     for (const ReplayVerdict& verdict : verdicts(task, layout, bit_flip(damaged, 1))) {
-      EXPECT_EQ(verdict.kind, Kind::Transient);
-      ASSERT_EQ(verdict.ranks.size(), 1U) << describe(verdict.ranks) << ", not " << damaged;
-      EXPECT_EQ(verdict.ranks[0].rank, damaged) << describe(verdict.ranks);
+      EXPECT_EQ(verdict.kind, Kind::Transient) << layout.name;
+      ASSERT_EQ(verdict.ranks.size(), 1U) << layout.name << ": " << describe(verdict.ranks) << ", not " << damaged;
+      EXPECT_EQ(verdict.ranks[0].rank, damaged) << layout.name << ": " << describe(verdict.ranks);
     }
+  }
+}
+
+TEST(StepReplayExpertsTest, NamesRankWithFlippedBit) {
+  expect_only_faulty_rank_is_named(task_of(mixture()), {"dp2_ep2", {.tp = 2, .dp = 2, .ep = 2}});
+}
+
+/// Models whose messages between context-parallel ranks differ: heads with padding (keys wider than values and values
+/// wider than keys), query groups that several ranks receive, and channels of scans.
+TEST(StepReplayModelsTest, NamesRankWithFlippedBitWhenContextIsParallel) {
+  const auto [wide_keys, wide_values] = test::tiny_latent_models();
+  ModelConfig shared_groups = test::tiny_llama();
+  shared_groups.num_query_groups = 1;
+  for (const ModelConfig& model : {wide_keys, wide_values, shared_groups, test::tiny_mamba()}) {
+    for (const RunLayout& layout :
+         {RunLayout("cp2", {.cp = 2}), RunLayout("cp2_all_gather", {.cp = 2, .cp_comm_type = CpCommType::AllGather}),
+          RunLayout("cp2_a2a", {.cp = 2, .cp_comm_type = CpCommType::A2a}),
+          RunLayout("cp4_a2a_p2p", {.cp = 4, .cp_comm_type = CpCommType::A2aP2p, .cp_hierarchy = {2, 2}})})
+      expect_only_faulty_rank_is_named(task_of(model), layout);
   }
 }
 

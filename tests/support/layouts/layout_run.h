@@ -19,6 +19,7 @@
 #include "megatron_cpp/setup/model_provider.h"
 #include "megatron_cpp/step/step_replay.h"
 #include "tests/support/boxes.h"
+#include "tests/support/layouts/dirty_memory.h"
 #include "tests/support/layouts/rank_devices.h"
 
 namespace mcpp::test {
@@ -149,7 +150,11 @@ class LayoutRank {
     const std::vector<MicroBatch> samples = batches(task_, step);
     if (!task_.compares_executions) return state_.train_step(samples, task_.lr(step), task_.weight_decay);
     StepReplay replay(state_, session_.parallel);
-    const ReplayVerdict verdict = replay.compare([&] { state_.backward(samples); });
+    i64 execution = 0;
+    const ReplayVerdict verdict = replay.compare([&] {
+      dirty_free_memory(device(), ++execution);
+      state_.backward(samples);
+    });
     EXPECT_EQ(verdict.kind, ReplayVerdict::Kind::Reproducible) << "step " << step << " on " << describe(verdict.ranks);
     update(step);
     return state_.outcome();

@@ -36,9 +36,7 @@ class RandomTraining {
     task.global_batch_size = config_.training.global_batch_size;
     task.micro_batch_size = config_.training.micro_batch_size;
     task.steps = 3;
-    task.compares_executions = config_.parallel.cp_comm_type != CpCommType::A2a &&
-                               config_.parallel.cp_comm_type != CpCommType::A2aP2p &&
-                               pick("compares_executions", {false, false, true});
+    task.compares_executions = pick("compares_executions", {false, false, true});
     if (flip("documents")) task.eod = 3;
     // Ranks have different numbers of targets, and some samples have none.
     if (pick("loss_mask", {false, false, true})) {
