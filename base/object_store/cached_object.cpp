@@ -7,12 +7,34 @@
 #include "base/integer_math.h"
 
 namespace mcpp {
+namespace {
+
+constexpr i64 kPartBytes = 4 * CachedObject::kBlockBytes;
+
+/// Returns the transfer that all open objects with these settings use.
+std::shared_ptr<S3Transfer> shared_transfer(const S3Settings& server) {
+  struct Shared {
+    S3Settings server;
+    S3Transfer transfer;
+  };
+  static std::mutex mutex;
+  static std::weak_ptr<Shared> last;  // processes normally use one server
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<Shared> shared = last.lock();
+  if (!shared || shared->server != server) {
+    shared = std::shared_ptr<Shared>(new Shared{server, S3Transfer(server, kPartBytes)});
+    last = shared;
+  }
+  return {shared, &shared->transfer};
+}
+
+}  // namespace
 
 CachedObject::CachedObject(const S3Path& path, const S3Settings& server, const NodeCacheSettings& cache)
     : path_(path),
-      transfer_(server, 4 * kBlockBytes),
+      transfer_(shared_transfer(server)),
       cache_(cache),
-      object_(transfer_.client().head(path)),
+      object_(transfer_->head(path)),
       is_verified_(static_cast<std::size_t>(ceil_div(object_.bytes, kBlockBytes)), false) {}
 
 i64 CachedObject::bytes_of(i64 block) const {
@@ -53,16 +75,21 @@ void CachedObject::download(i64 block, i64 offset, std::span<std::byte> to) {
   constexpr i64 kMaxRun = 16;
   run_ = block == next_block_ ? std::min(2 * run_, kMaxRun) : 1;
   const i64 begin = block * kBlockBytes, end = std::min(object_.bytes, begin + run_ * kBlockBytes);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(end - begin));
-  transfer_.download(path_, object_, begin, end, [&](i64 at, std::span<const std::byte> part) {
-    std::memcpy(bytes.data() + (at - begin), part.data(), part.size());
+  std::mutex mutex;  // serializes the writes of parts
+  transfer_->download(path_, object_, begin, end, [&](i64 at, std::span<const std::byte> part) {
+    const std::lock_guard lock(mutex);
+    if (at == begin) std::memcpy(to.data(), part.data() + offset, to.size());
+    for (i64 i = at / kBlockBytes; !part.empty(); ++i) {
+      const auto bytes = static_cast<std::size_t>(bytes_of(i));
+      cache_.write_block(entry(i), part.first(bytes));
+      part = part.subspan(bytes);
+    }
   });
   next_block_ = ceil_div(end, kBlockBytes);
-  for (i64 i = block; i < next_block_; ++i) {
-    const auto first = static_cast<std::size_t>((i - block) * kBlockBytes);
-    cache_.write_block(entry(i), std::span(bytes).subspan(first, static_cast<std::size_t>(bytes_of(i))));
-  }
-  std::memcpy(to.data(), bytes.data() + offset, to.size());
+}
+
+std::vector<std::byte> CachedObject::read_uncached(std::span<const i64> offsets, i64 bytes) const {
+  return transfer_->read_ranges(path_, object_, offsets, bytes);
 }
 
 }  // namespace mcpp

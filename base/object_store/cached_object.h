@@ -1,5 +1,6 @@
 // Random access to an object through the cache of the node.
 #pragma once
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -9,7 +10,8 @@
 namespace mcpp {
 
 /// Object that is read in blocks, each of which is downloaded once per node. Reads that continue the previous one
-/// download increasingly many blocks ahead. Thread-safe.
+/// download increasingly many blocks ahead. All objects that a process opens with the same settings share one
+/// S3Transfer: its threads, connections and buffers. Thread-safe.
 class CachedObject {
  public:
   static constexpr i64 kBlockBytes = i64{1} << 20;
@@ -21,6 +23,9 @@ class CachedObject {
   /// Fills `to` from byte `offset`. Throws like S3Client::read(), among others if the object was replaced. A full disk
   /// of the cache is no error: then blocks are downloaded again.
   void read(i64 offset, std::span<std::byte> to);
+  /// Returns `bytes` bytes from each of the offsets, in their order. Downloads only these bytes and does not use the
+  /// cache. Throws like read().
+  std::vector<std::byte> read_uncached(std::span<const i64> offsets, i64 bytes) const;
 
  private:
   void read_in_block(i64 block, i64 offset, std::span<std::byte> to);
@@ -30,7 +35,7 @@ class CachedObject {
 
   std::mutex mutex_;
   S3Path path_;
-  S3Transfer transfer_;
+  std::shared_ptr<S3Transfer> transfer_;
   NodeCache cache_;
   S3Object object_;
   std::vector<bool> is_verified_;  // by block: its entry was verified by this process

@@ -136,9 +136,19 @@ HttpResponse S3Client::send_or_missing(const Request& request, const S3Path& pat
   return response;
 }
 
+/// Responses to HEAD have no body, so that those for a missing object and a missing bucket are the same.
+void S3Client::check_bucket_exists(const S3Path& path) {
+  const HttpResponse response = send(request("HEAD", {path.bucket, ""}), path);
+  check_input(response.status != 404, path.string(), ": the object store ", server_name(), " has no bucket '",
+              path.bucket, "'; create it, or correct its name or the endpoint (AWS_ENDPOINT_URL_S3)");
+}
+
 std::optional<S3Object> S3Client::find(const S3Path& path) {
   const HttpResponse response = send_or_missing(request("HEAD", path), path);
-  if (response.status == 404) return std::nullopt;
+  if (response.status == 404) {
+    check_bucket_exists(path);
+    return std::nullopt;
+  }
   const auto bytes = parse_number<i64>(response.header("content-length"));
   check_input(bytes && *bytes >= 0, path.string(), ": the object store ", server_name(), " does not state its size");
   return S3Object{.key = path.key, .bytes = *bytes, .etag = response.header("etag")};
@@ -147,7 +157,7 @@ std::optional<S3Object> S3Client::find(const S3Path& path) {
 S3Object S3Client::head(const S3Path& path) {
   const std::optional<S3Object> object = find(path);
   check_input(object.has_value(), path.string(), ": does not exist in the object store ", server_name(),
-              ", or the store has no bucket '", path.bucket, "'; check both names and the endpoint");
+              "; check the name and the endpoint (AWS_ENDPOINT_URL_S3)");
   return *object;
 }
 

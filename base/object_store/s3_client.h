@@ -29,7 +29,8 @@ class S3Client {
  public:
   explicit S3Client(S3Settings settings);
 
-  /// Returns the state of an object, or std::nullopt if it does not exist.
+  /// Returns the state of an object, or std::nullopt if it does not exist. Throws BadInput if the bucket does not
+  /// exist.
   std::optional<S3Object> find(const S3Path& path);
   /// Returns find(); throws BadInput if the object does not exist.
   S3Object head(const S3Path& path);
@@ -80,6 +81,7 @@ class S3Client {
                     const std::function<void()>& begin_attempt = {});
   /// Returns send()'s response, whose status must be 2xx or 404.
   HttpResponse send_or_missing(const Request& request, const S3Path& path);
+  void check_bucket_exists(const S3Path& path);
   [[noreturn]] void fail_refused(const HttpResponse& response, const S3Path& path) const;
   std::string server_name() const;
   Listing list(const S3Path& folder, const std::string& delimiter);

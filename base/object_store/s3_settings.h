@@ -20,6 +20,8 @@ struct S3Settings {
   int max_attempts = 12;             ///< attempts of each request; with the delays in between these take about a minute
   double first_delay_seconds = 0.1;  ///< before the second attempt; doubles with each further one
   double stall_seconds = 20;         ///< a request that transfers nothing for this long has failed
+
+  bool operator==(const S3Settings&) const = default;
 };
 
 /// Reads the settings. Credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or the profile

@@ -57,7 +57,7 @@ Path local_copy(const Path& path) {
   if (!is_s3_path(path)) return path;
   const S3Path object = S3Path::parse(path);
   S3Transfer transfer(read_s3_settings());
-  return NodeCache(read_node_cache_settings()).fetch(object, transfer.client().head(object), transfer);
+  return NodeCache(read_node_cache_settings()).fetch(object, transfer.head(object), transfer);
 }
 
 void remove_local_copy(const Path& path, const Path& copy) noexcept {

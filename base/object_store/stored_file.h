@@ -11,7 +11,8 @@
 
 namespace mcpp {
 
-/// Returns true if a file or object of this name exists. A folder is neither.
+/// Returns true if a file or object of this name exists. A folder is neither. A bucket that does not exist or to which
+/// access is denied is an error (S3Client).
 bool stored_file_exists(const Path& path);
 /// Returns the size of a file or object; std::nullopt if it does not exist.
 std::optional<i64> stored_file_bytes(const Path& path);

@@ -98,21 +98,19 @@ double mean_document_tokens(std::span<const std::string> prefixes, std::span<con
 
 namespace {
 
-constexpr std::size_t kBlocks = 256, kBlockBytes = std::size_t{1} << 14;
+constexpr i64 kBlocks = 256, kBlockBytes = i64{1} << 14;
 
 std::string sampled_checksum(const TokenFile& file) {
   std::vector<std::byte> buffer;
-  if (file.size() <= kBlocks * kBlockBytes) return checksum_hex(file.read(0, file.size(), buffer));
-  std::vector<std::byte> sample;
-  sample.reserve(kBlocks * kBlockBytes);
-  const std::size_t last = file.size() - kBlockBytes;
-  for (std::size_t i = 0; i < kBlocks; ++i) {
+  const auto bytes = static_cast<i64>(file.size());
+  if (bytes <= kBlocks * kBlockBytes) return checksum_hex(file.read(0, file.size(), buffer));
+  std::vector<i64> offsets;
+  const i64 last = bytes - kBlockBytes, steps = kBlocks - 1;
+  for (i64 i = 0; i < kBlocks; ++i) {
     // Quotient and remainder are scaled separately so that the product cannot overflow.
-    const std::size_t steps = kBlocks - 1, begin = last / steps * i + last % steps * i / steps;
-    const auto block = file.read(begin, kBlockBytes, buffer);
-    sample.insert(sample.end(), block.begin(), block.end());
+    offsets.push_back(last / steps * i + last % steps * i / steps);
   }
-  return checksum_hex(sample);
+  return checksum_hex(file.sample(offsets, kBlockBytes));
 }
 
 std::string identity_of_files(const Path& prefix) {

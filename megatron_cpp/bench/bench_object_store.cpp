@@ -107,7 +107,7 @@ ExitCode bench_object_store_command(Arguments args, Log& log, const World& world
   check_input(world.ranks.size() == 1, "bench object_store runs in one process; start it without mpirun");
   const S3Path path = S3Path::parse(options.object);
   S3Transfer transfer(read_s3_settings());
-  const S3Object object = transfer.client().head(path);
+  const S3Object object = transfer.head(path);
   const i64 file_bytes = InputFile(options.file).size();
   check_input(object.bytes == file_bytes, options.object, " has ", object.bytes, " bytes and ", options.file, " has ",
               file_bytes, "; they must have the same size");

@@ -5,6 +5,7 @@
 #include "data/dataset/dataset_info.h"
 #include "data/dataset/datasets.h"
 #include "data/preprocess/distributed/merge.h"
+#include "data/preprocess/indexed_writer.h"
 #include "data/preprocess/input_files.h"
 #include "data/preprocess/verify.h"
 #include "tests/data/preprocess_fixture.h"
@@ -52,6 +53,26 @@ TEST_F(ObjectStoreDataTest, ReadsTheTokensOfTheLocalDataset) {
   EXPECT_EQ(read_dataset_info(remote_)->tokens, read_dataset_info(local_)->tokens);
   EXPECT_FALSE(read_dataset_info("s3://bucket/data/other").has_value());
   EXPECT_EQ(verify_dataset(remote_, 0, Log(1)).documents, verify_dataset(local_, 0, Log(1)).documents);
+}
+
+/// The identity of a large dataset depends on 256 blocks of 16 KiB.
+TEST_F(ObjectStoreDataTest, IdentityDownloadsOnlySampledBytes) {
+  IndexedDatasetWriter writer(local_, 1 << 22);
+  constexpr i32 kDocuments = 2'000, kTokens = 1'000;
+  for (i32 d = 0; d < kDocuments; ++d) writer.add_document(std::vector<i32>(kTokens, d));
+  writer.finish();
+  store_.store_files(local_);
+  EXPECT_EQ(dataset_identity(remote_), dataset_identity(local_));
+  i64 bytes = 0;
+  for (const S3Request& request : store_.server().requests()) {
+    if (!request.path.ends_with(".bin") || !request.headers.contains("range")) continue;
+    const std::string range = request.headers.at("range");
+    const std::size_t dash = range.find('-');
+    bytes += std::stoll(range.substr(dash + 1)) - std::stoll(range.substr(range.find('=') + 1, dash)) + 1;
+  }
+  EXPECT_EQ(bytes, 256 << 14);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(store_.cache()))
+    EXPECT_FALSE(entry.path().filename().string().starts_with("block-")) << entry.path();
 }
 
 TEST_F(ObjectStoreDataTest, DrawsTheSamplesOfTheLocalDataset) {

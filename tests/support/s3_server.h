@@ -125,6 +125,11 @@ class S3Server {
     const std::lock_guard lock(mutex_);
     objects_.erase(path);
   }
+  /// Makes the server answer as if it had no bucket of this name.
+  void remove_bucket(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    removed_buckets_.insert(name);
+  }
   /// Sets the age that listings state for all objects.
   void set_object_age(std::time_t seconds) { object_age_ = seconds; }
   std::size_t uploads_in_progress() const {
@@ -267,6 +272,9 @@ class S3Server {
 
   Answer answer_to(const S3Request& request, const S3Fault& fault) {
     const auto has = [&](const char* key) { return request.query.contains(key); };
+    const std::string bucket = request.path.substr(1, request.path.find('/', 1) - 1);
+    if (removed_buckets_.contains(bucket)) return error(404, "NoSuchBucket");
+    if (request.method == "HEAD" && request.path == "/" + bucket + "/") return {};
     if (request.method == "GET" && has("list-type")) return list(request);
     if (request.method == "POST" && has("uploads")) return begin_upload(request);
     if (has("uploadId")) return continue_upload(request);
@@ -373,6 +381,7 @@ class S3Server {
   mutable std::mutex mutex_;
   Faults faults_;
   std::map<std::string, std::string> objects_;
+  std::set<std::string> removed_buckets_;
   std::map<std::string, Upload> uploads_;
   std::vector<S3Request> requests_;
   int last_upload_ = 0;

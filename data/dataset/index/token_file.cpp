@@ -16,4 +16,14 @@ std::span<const std::byte> TokenFile::read(u64 offset, u64 bytes, std::vector<st
   return buffer;
 }
 
+std::vector<std::byte> TokenFile::sample(std::span<const i64> offsets, i64 bytes) const {
+  if (object_) return object_->read_uncached(offsets, bytes);
+  std::vector<std::byte> result;
+  for (const i64 offset : offsets) {
+    const auto part = mapped_.bytes().subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(bytes));
+    result.insert(result.end(), part.begin(), part.end());
+  }
+  return result;
+}
+
 }  // namespace mcpp

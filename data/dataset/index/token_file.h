@@ -20,6 +20,9 @@ class TokenFile {
   const Path& path() const { return path_; }
   /// Returns `bytes` bytes from `offset` on. They are in `buffer` if the file is an object.
   std::span<const std::byte> read(u64 offset, u64 bytes, std::vector<std::byte>& buffer) const;
+  /// Returns `bytes` bytes from each of the offsets, in their order. Of an object, only these bytes are downloaded;
+  /// they are not cached.
+  std::vector<std::byte> sample(std::span<const i64> offsets, i64 bytes) const;
 
  private:
   Path path_;

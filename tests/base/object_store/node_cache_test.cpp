@@ -69,7 +69,7 @@ class NodeCacheTest : public testing::Test {
   }
   Path fetch(NodeCache& cache) {
     S3Transfer transfer(server_.settings(), i64{1} << 20);
-    return cache.fetch(path_, transfer.client().head(path_), transfer);
+    return cache.fetch(path_, transfer.head(path_), transfer);
   }
   /// Returns the files of the cache except its locks.
   std::vector<Path> files() const {
@@ -212,6 +212,29 @@ TEST_F(NodeCacheTest, LeavesNoPartialCopyWhenTheServerFails) {
   EXPECT_TRUE(files().empty());
   server_.set_faults({});
   EXPECT_TRUE(read_text_file(fetch(cache)) == content_);
+}
+
+/// All objects of a process use the threads of one transfer.
+TEST_F(NodeCacheTest, SharesThreadsBetweenObjects) {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  std::vector<std::unique_ptr<CachedObject>> objects;
+  const auto add = [&] {
+    objects.push_back(std::make_unique<CachedObject>(path_, server_.settings(), settings()));
+    EXPECT_EQ(read(*objects.back(), 0, 10), expected(0, 10));
+  };
+  add();
+  const auto with_one = threads();
+  for (int i = 0; i < 20; ++i) add();
+  EXPECT_EQ(threads(), with_one);
+  for (const Path& file : files()) std::filesystem::remove(file);
+  std::vector<std::future<bool>> readers;
+  for (const auto& object : objects)
+    readers.push_back(
+        std::async(std::launch::async, [&] { return read(*object, 0, std::ssize(content_)) == content_; }));
+  for (auto& reader : readers) EXPECT_TRUE(reader.get());
 }
 
 TEST_F(NodeCacheTest, RejectsObjectsLargerThanTheCache) {

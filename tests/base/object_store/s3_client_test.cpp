@@ -194,7 +194,26 @@ TEST_F(S3ClientTest, RejectsObjectsThatChangeWhileTheyAreRead) {
   EXPECT_CONTAINS(test::input_error([&] { read(0, 7); }), "was replaced while it was in use");
   client_.remove(path_);
   EXPECT_CONTAINS(test::input_error([&] { read(0, 7); }), "was removed while it was in use");
-  EXPECT_CONTAINS(test::input_error([&] { client_.head(path_); }), "no bucket 'bucket'");
+  EXPECT_CONTAINS(test::input_error([&] { client_.head(path_); }), "s3://bucket/a b/c+d: does not exist");
+}
+
+/// A bucket that is missing or denied is not taken for a missing object.
+TEST_F(S3ClientTest, NamesBucketThatIsMissingOrDenied) {
+  server_.remove_bucket("bucket");
+  for (const auto& call : std::vector<std::function<void()>>{[&] { client_.find(path_); }, [&] { client_.head(path_); },
+                                                             [&] { client_.get(path_); }, [&] { client_.list(path_); }})
+    EXPECT_CONTAINS(test::input_error(call), "bucket");
+  const std::string message = test::input_error([&] { client_.find(path_); });
+  EXPECT_CONTAINS(message, "s3://bucket/a b/c+d: the object store " + server_.endpoint() + " has no bucket 'bucket'");
+  EXPECT_CONTAINS(message, "create it, or correct its name");
+  const S3Path other = S3Path::parse("s3://other/key");
+  EXPECT_FALSE(client_.find(other).has_value());
+  server_.set_faults([](const S3Request&) { return S3Fault{.status = 403}; });
+  EXPECT_CONTAINS(test::input_error([&] { client_.find(other); }), "s3://other/key: refused by the object store");
+  EXPECT_CONTAINS(test::input_error([&] { client_.find(other); }), "check the credentials");
+  // Some credentials may read an object but not ask for the bucket.
+  server_.set_faults([](const S3Request& request) { return S3Fault{.status = request.path == "/other/" ? 403 : 0}; });
+  EXPECT_FALSE(client_.find(other).has_value());
 }
 
 TEST_F(S3ClientTest, LimitsTheSizeOfResponses) {
@@ -250,6 +269,10 @@ TEST_F(S3ClientTest, DownloadsInPartsDespiteFailures) {
   });
   EXPECT_TRUE(downloaded.substr(1) == content_.substr(1));
   EXPECT_EQ(downloaded[0], '\0');
+  const std::vector<std::byte> ranges = transfer.read_ranges(path_, object_, std::vector<i64>{5'000'000, 0, 17}, 3);
+  const std::string expected = content_.substr(5'000'000, 3) + content_.substr(0, 3) + content_.substr(17, 3);
+  ASSERT_EQ(ranges.size(), expected.size());
+  EXPECT_EQ(std::memcmp(ranges.data(), expected.data(), expected.size()), 0);
   const auto fail_to_write = [](i64, std::span<const std::byte>) { fail(ExitCode::BadInput, "the disk is full"); };
   EXPECT_EQ(test::input_error([&] { transfer.download(path_, object_, 0, 100, fail_to_write); }), "the disk is full");
 }
