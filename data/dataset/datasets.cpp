@@ -96,6 +96,15 @@ class Builder {
                                             cache_folder(blend.list.prefixes[0]), log_, ranks_);
   }
 
+  /// Logs to which training datasets data.fim_rate does not apply; throws BadInput if to none of them.
+  void check_fim() const {
+    if (masked_prefixes_.empty()) return;
+    const std::string names = join(masked_prefixes_, ", ");
+    check_input(has_rearranged_, "data.fim_rate: has no effect, because all training datasets have a loss mask, which ",
+                "would not fit rearranged text: ", names, "; set it to 0, or add a dataset without a loss mask");
+    log_.warn(str("data.fim_rate: does not apply to datasets with a loss mask: ", names));
+  }
+
   std::vector<std::unique_ptr<IndexedDataset>> take_sources() { return std::move(sources_); }
   std::vector<std::vector<i64>> take_stage_starts() { return std::move(stage_starts_); }
 
@@ -317,7 +326,12 @@ class Builder {
   /// Returns training samples with data.fim_rate applied, unless they have a loss mask, which would no longer fit. The
   /// choices differ between stages and between datasets of different sizes.
   std::unique_ptr<Dataset> rearranged(std::unique_ptr<Dataset> dataset, const std::string& prefix) {
-    if (!fim_ || has_loss_mask(prefix)) return dataset;
+    if (!fim_) return dataset;
+    if (has_loss_mask(prefix)) {
+      masked_prefixes_.push_back(prefix);
+      return dataset;
+    }
+    has_rearranged_ = true;
     const u64 key = philox_key(static_cast<u64>(seed_), "fill in the middle", source(prefix).bin_bytes());
     return std::make_unique<FimDataset>(std::move(dataset), fim_, philox_key(key, "stage", stage_starts_.size()));
   }
@@ -369,6 +383,8 @@ class Builder {
   const Log& log_;
   const IndexRanks& ranks_;
   std::shared_ptr<const FimTransform> fim_;  // null if data.fim_rate is 0
+  bool has_rearranged_ = false;
+  std::vector<std::string> masked_prefixes_;  // training datasets to which fim_ does not apply
   std::vector<std::unique_ptr<IndexedDataset>> sources_;
   TextPositions positions_;  // after the stages read so far
   std::vector<std::vector<i64>> stage_starts_;
@@ -448,6 +464,7 @@ Datasets build_train_valid_test_datasets(const DataConfig& config, i64 seq_lengt
     else
       datasets.validation = builder.build_validation(entries, key, uses_all_text, num_samples[split]);
   }
+  builder.check_fim();
   datasets.sources = builder.take_sources();
   datasets.stage_starts = builder.take_stage_starts();
   return datasets;

@@ -275,14 +275,52 @@ TEST_F(ConversationTest, LabelsWithoutLossAreMinusOne) {
   EXPECT_GT(masked, 100);
   const Tokenizer opened = tokenizer();
   EXPECT_THAT(to_text(show_sample(*datasets.train, 0, &opened)), HasSubstr(" of 25 tokens have a loss: "));
-  data.fim_rate = 1;
-  data.tokenizer_model = at("tokenizer.json");
-  data.fim_prefix_token = "<|bos|>", data.fim_middle_token = "<|eot|>", data.fim_suffix_token = "<|im_end|>";
-  const Datasets unchanged = build_train_valid_test_datasets(data, 24, 5, {30, 0, 0}, Log(1));
-  Tokens before(25), after(25);
-  datasets.train->at(3, before);
-  unchanged.train->at(3, after);
-  EXPECT_EQ(after, before) << "fill in the middle must not move tokens away from their mask";
+}
+
+/// Fill in the middle must not move tokens away from their mask.
+TEST_F(ConversationTest, FillInTheMiddleNamesDatasetsWithLossMask) {
+  write("in.jsonl", conversations(40));
+  run_preprocess(options("in.jsonl", "d"), Log(1));
+  write("text.jsonl", Json{{"text", std::string(3000, 'x')}}.dump() + "\n");
+  run_preprocess(options("text.jsonl", "e", JsonContent::Text), Log(1));
+  const std::string masked = at("d_messages_document"), plain = at("e_text_document");
+  const auto build = [&](const std::vector<std::string>& paths, double rate, std::string* log = nullptr) {
+    DataConfig data;
+    data.data_path = paths;
+    data.split = "1";
+    data.fim_rate = rate;
+    if (rate > 0) {
+      data.tokenizer_model = at("tokenizer.json");
+      data.fim_prefix_token = "<|bos|>", data.fim_middle_token = "<|eot|>", data.fim_suffix_token = "<|im_end|>";
+    }
+    if (log) testing::internal::CaptureStderr();
+    Datasets datasets = build_train_valid_test_datasets(data, 24, 5, {30, 0, 0}, Log(0));
+    if (log) *log = testing::internal::GetCapturedStderr();
+    return datasets;
+  };
+  const auto samples = [](const Datasets& datasets) {
+    std::vector<Tokens> all;
+    for (i64 i = 0; i < 30; ++i) datasets.train->at(i, all.emplace_back(25));
+    return all;
+  };
+  const std::vector<std::string> blend{"0.5", masked, "0.5", plain};
+  std::string warnings;
+  const Datasets with_fim = build(blend, 1, &warnings), without = build(blend, 0);
+  EXPECT_THAT(warnings, HasSubstr("data.fim_rate: does not apply to datasets with a loss mask: " + masked));
+  EXPECT_THAT(warnings, testing::Not(HasSubstr(plain + "\n")));
+  i64 changed = 0;
+  for (i64 i = 0; i < 30; ++i) {
+    const bool is_plain = with_fim.train->origin(i).is_rearranged;
+    const bool is_equal =
+        samples(with_fim)[static_cast<std::size_t>(i)] == samples(without)[static_cast<std::size_t>(i)];
+    EXPECT_TRUE(is_plain || is_equal) << i;
+    changed += is_equal ? 0 : 1;
+  }
+  EXPECT_GT(changed, 5);
+  EXPECT_THAT(input_error([&] { build({masked}, 1); }),
+              HasSubstr("data.fim_rate: has no effect, because all training datasets have a loss mask, which would not "
+                        "fit rearranged text: " +
+                        masked));
 }
 
 TEST_F(ConversationTest, MergedDatasetIsThatOfAllLines) {
