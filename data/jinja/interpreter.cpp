@@ -48,6 +48,7 @@ class Interpreter {
   Flow execute(const Stmt& statement, Scope& scope, Rendering& out);
   Flow execute_loop(const Stmt& statement, Scope& scope, Rendering& out);
   void execute_set(const Stmt& statement, Scope& scope);
+  Flow execute_set_block(const Stmt& statement, Scope& scope);
   Flow execute_generation(const Stmt& statement, Scope& scope, Rendering& out);
   void define_macro(const Stmt& statement, Scope& scope);
   static void bind(const std::vector<std::string>& names, const Value& value, Scope& scope);
@@ -96,9 +97,10 @@ Flow Interpreter::execute(const Stmt& statement, Scope& scope, Rendering& out) {
       return execute_loop(statement, scope, out);
     case StmtKind::Set:
     case StmtKind::SetMember:
-    case StmtKind::SetBlock:
       execute_set(statement, scope);
       break;
+    case StmtKind::SetBlock:
+      return execute_set_block(statement, scope);
     case StmtKind::Macro:
       define_macro(statement, scope);
       break;
@@ -151,11 +153,15 @@ Value Interpreter::loop_variable(const List& items, std::size_t index) {
   return loop;
 }
 
+/// As in Jinja, a break or continue inside the block leaves the name unchanged and drops the text.
+Flow Interpreter::execute_set_block(const Stmt& statement, Scope& scope) {
+  Rendering captured;
+  const Flow flow = execute(statement.body, scope, captured);
+  if (flow == Flow::Next) scope.variables[statement.names[0]] = std::move(captured.text);
+  return flow;
+}
+
 void Interpreter::execute_set(const Stmt& statement, Scope& scope) {
-  if (statement.kind == StmtKind::SetBlock) {
-    scope.variables[statement.names[0]] = text_of(statement.body, scope);
-    return;
-  }
   const Value value = evaluate(*statement.value, scope);
   if (statement.kind == StmtKind::Set) return bind(statement.names, value, scope);
   const Value* object = scope.find(statement.names[0]);
@@ -320,7 +326,7 @@ Value Interpreter::evaluate_call(const Expr& expr, Scope& scope) {
   }
   const Value function = evaluate(callee, scope);
   check_input(!function.is_undefined() || callee.kind != ExprKind::Name, "the function '", callee.text,
-              "' is not supported");
+              "' is not supported; supported are dict, namespace, raise_exception, range, and macros defined before");
   return function.function()(arguments_of(expr, scope));
 }
 

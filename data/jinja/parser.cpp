@@ -538,7 +538,7 @@ class TemplateParser {
 
   StmtPtr parse_macro() {
     StmtPtr statement = make(StmtKind::Macro);
-    if (loops_ > 0 || is_in_macro_) stream_.fail_here("a macro inside a loop or a macro is not supported");
+    if (loops_ > 0 || is_in_macro_) stream_.fail_here("a macro inside a loop or a macro is not supported; move it out");
     is_in_macro_ = true;
     statement->text = stream_.take_name();
     stream_.expect_operator("(");

@@ -47,7 +47,7 @@ enum class StmtKind : u8 {
   For,        ///< names in value, if condition: body, else other
   Set,        ///< names = value
   SetMember,  ///< names[0].names[1] = value
-  SetBlock,   ///< names[0] = text of body
+  SetBlock,   ///< names[0] = text of body, unless the body leaves its loop
   Macro,      ///< text(names, with defaults): body
   Break,      ///< of the innermost loop
   Continue,   ///< of the innermost loop

@@ -73,7 +73,8 @@ jinja::Value variable(const OrderedJson& object, const char* name) {
 }
 
 void check_messages(const OrderedJson& messages, const char* key) {
-  check_input(messages.is_array() && !messages.empty(), "\"", key, "\" is not a list of messages");
+  check_input(messages.is_array(), "\"", key, "\" is not a list of messages");
+  check_input(!messages.empty(), "\"", key, "\" is an empty list; it needs at least one message");
   for (const OrderedJson& message : messages) {
     const bool has_role = message.is_object() && message.contains("role") && message["role"].is_string();
     check_input(has_role, "\"", key, "\" has a message without a \"role\"");
@@ -103,8 +104,9 @@ ChatTemplate read_chat_template(const Path& file, const Path& tokenizer) {
   for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
     const std::string text = token_text(config, key);
     if (!text.empty()) special.set(key, text);
+    const bool is_null = config.contains(key) && config[key].is_null();  // then undefined, as in transformers
     const bool is_needed = (key == std::string_view("bos_token") || key == std::string_view("eos_token")) &&
-                           source.find(key) != std::string::npos;
+                           source.find(key) != std::string::npos && !is_null;
     check_input(
         !text.empty() || !is_needed, name, ": uses ", key, ", which ", config_path,
         " does not state; copy that file of the model next to the tokenizer, or write the token into the template");
@@ -130,7 +132,7 @@ ConversationEncoder::ConversationEncoder(ConversationFormat format, StoredRef<To
     const std::vector<i32> ids = tokenizer_.encode(token, {.begins = false});
     check_input(ids.size() == 1 && tokenizer_.piece(ids[0]) == token, tokenizer_.path().string(),
                 ": does not recognize the token \"", token, "\" of the chat template in a text, but reads it as ",
-                ids.size(), " tokens; use the tokenizer.json of the model instead");
+                ids.size(), " tokens; use the tokenizer.json of the model that the template is from");
   }
 }
 
@@ -202,15 +204,26 @@ std::vector<std::pair<std::size_t, std::size_t>> ConversationEncoder::answers(co
   std::vector<std::pair<std::size_t, std::size_t>> ranges;
   for (std::size_t i = first_target; i < messages.size(); ++i) {
     if (messages[i]["role"] != "assistant") continue;
-    const bool is_last = i + 1 == messages.size();
-    const std::string before = render(object, messages, i, /*adds_generation_prompt=*/true).text;
+    const bool is_last = i + 1 == messages.size(), has_prompt = first_target > 0;
     const std::string with = is_last ? whole.text : render(object, messages, i + 1, false).text;
+    const char* const use_generation = "use a template with {% generation %}";  // which completions do not need
     check_input(
-        whole.text.starts_with(before) && whole.text.starts_with(with) && before.size() <= with.size(),
-        "the chat template renders message ", i + 1,
+        whole.text.starts_with(with), "the chat template renders message ", i + 1,
         " differently when the conversation continues (for example, it removes reasoning from earlier answers), "
-        "so that its tokens cannot be found; end the conversation with the only answer to be learned, as a "
-        "prompt and a completion, or use a template with {% generation %}");
+        "so that its tokens cannot be found; ",
+        has_prompt ? "divide the completion, so that each line ends with the only answer of its completion"
+                   : str("end the conversation with the only answer to be learned, as a prompt and a completion "
+                         "(--json_content=prompt_completion), or ",
+                         use_generation));
+    const std::string before = render(object, messages, i, /*adds_generation_prompt=*/true).text;
+    const bool adds_text = !with.starts_with(before) && with.starts_with(render(object, messages, i, false).text);
+    check_input(!adds_text, "the chat template does not begin message ", i + 1,
+                " with the text that it writes for add_generation_prompt (for example, with \"<think>\"), so that the "
+                "tokens of the answer cannot be found; ",
+                has_prompt ? "remove that text from the template" : use_generation);
+    check_input(with.starts_with(before), "the chat template renders the messages before message ", i + 1,
+                " differently when that message follows, so that its tokens cannot be found; ",
+                has_prompt ? "use a template without this" : use_generation);
     ranges.emplace_back(before.size(), with.size());
   }
   return ranges;

@@ -28,8 +28,9 @@ std::string conversation_key(JsonContent content) {
 
 /// Dataset of one key while it is written.
 struct DatasetOutput {
-  DatasetOutput(const std::string& key, const PreprocessOptions& options, const Tokenizer& tokenizer)
-      : prefix(options.dataset_prefix(key)),
+  DatasetOutput(const std::string& output_key, const PreprocessOptions& options, const Tokenizer& tokenizer)
+      : key(output_key),
+        prefix(options.dataset_prefix(key)),
         is_loss_mask(options.is_loss_mask(key)),
         writer(prefix, options.rules_of(key).vocab_size_with(tokenizer)),
         documents(writer, options.rules_of(key), tokenizer) {}
@@ -49,7 +50,7 @@ struct DatasetOutput {
       std::filesystem::remove(path, ignored);
   }
 
-  std::string prefix;
+  std::string key, prefix;
   bool is_loss_mask;
   IndexedDatasetWriter writer;
   DocumentWriter documents;
@@ -126,10 +127,24 @@ void check_preprocess_options(const PreprocessOptions& options) {
               "--json_keys: --json_content=", enum_name(options.json_content), " reads fixed keys; remove it");
 }
 
-void check_has_targets(const DatasetInfo& info, const std::string& prefix) {
-  check_input(
-      info.targets != 0, "preprocess: none of the tokens of ", prefix,
-      " has a loss; the conversations have no message with the role \"assistant\", or all completions are empty");
+/// Returns the input files for a message: the first few, and the number of others.
+static std::string describe_input(const PreprocessOptions& options) {
+  constexpr std::size_t kShown = 3;
+  const std::size_t shown = std::min(options.input.size(), kShown), others = options.input.size() - shown;
+  const std::string names = join({options.input.begin(), options.input.begin() + static_cast<i64>(shown)}, ", ");
+  return others == 0 ? names : str(names, " and ", others, " more");
+}
+
+void check_has_content(const PreprocessOptions& options, const std::string& key, i64 tokens, const DatasetInfo& info) {
+  const std::string input = describe_input(options);
+  if (options.has_loss_mask()) {
+    check_input(tokens > 0, "preprocess: ", input, ": the input has no conversations or completions; check --input");
+    check_input(info.targets != 0, "preprocess: ", input, ": none of the tokens has a loss; the conversations have no ",
+                "message with the role \"assistant\", or all completions are empty");
+    return;
+  }
+  check_input(tokens > 0, "preprocess: ", input, ": the input has no text for the output ", options.dataset_prefix(key),
+              "; check --input", options.json_keys.size() > 1 ? str(" and the key \"", key, "\" of --json_keys") : "");
 }
 
 void warn_of_early_ends(const ChunkTokenizer& tokenizer, const Log& log) {
@@ -141,11 +156,10 @@ void warn_of_early_ends(const ChunkTokenizer& tokenizer, const Log& log) {
 
 namespace {
 
-std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<DatasetOutput>>& outputs) {
-  for (const auto& output : outputs) {
-    check_input(output->documents.tokens() > 0, "preprocess: the input has no text for ", output->prefix);
-    check_has_targets(output->documents.info(), output->prefix);
-  }
+std::vector<PreprocessOutput> finish_all(std::vector<std::unique_ptr<DatasetOutput>>& outputs,
+                                         const PreprocessOptions& options) {
+  for (const auto& output : outputs)
+    check_has_content(options, output->key, output->documents.tokens(), output->documents.info());
   std::vector<PreprocessOutput> results;
   for (const auto& output : outputs) retract_dataset(output->prefix);  // a loss mask and its tokens appear together
   try {
@@ -184,7 +198,7 @@ PreprocessResult run_preprocess(const PreprocessOptions& options, const Log& log
         progress.update(chunk.progress, outputs.back()->documents);
       });
   for (const auto& output : outputs) result.empty_documents += output->documents.empty_documents();
-  result.outputs = finish_all(outputs);
+  result.outputs = finish_all(outputs, options);
   result.seconds = progress.seconds();
   return result;
 }

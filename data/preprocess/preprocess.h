@@ -84,8 +84,9 @@ inline constexpr std::string_view kLossMaskKey = "loss_mask";
 /// loss mask and "messages" or "completion". Throws BadInput if JSON lines and plain text are mixed, unless the key is
 /// "text". `are_json_lines` has one element per input file.
 std::vector<std::string> output_keys(const PreprocessOptions& options, const std::vector<bool>& are_json_lines);
-/// Throws BadInput if a dataset has a loss mask without a single target.
-void check_has_targets(const DatasetInfo& info, const std::string& prefix);
+/// Throws BadInput, naming the input files, if the output of a key has no tokens, or a loss mask without a single
+/// target.
+void check_has_content(const PreprocessOptions& options, const std::string& key, i64 tokens, const DatasetInfo& info);
 /// Logs a warning if a chat template writes the token that ends documents inside of conversations.
 void warn_of_early_ends(const ChunkTokenizer& tokenizer, const Log& log);
 /// Throws BadInput if a required option is missing, or if an option has no effect.

@@ -146,7 +146,7 @@ TEST_F(ConversationTest, ReportsWhatIsWrongWithLine) {
       {"{\"messages\": ", messages, "malformed JSON"},
       {"{\"text\": \"a\"}", messages, "has no key \"messages\""},
       {"{\"messages\": \"a\"}", messages, "\"messages\" is not a list of messages"},
-      {"{\"messages\": []}", messages, "\"messages\" is not a list of messages"},
+      {"{\"messages\": []}", messages, "\"messages\" is an empty list"},
       {"{\"messages\": [{\"content\": \"a\"}]}", messages, "has a message without a \"role\""},
       {"{\"messages\": [{\"role\": \"user\"}]}", messages,
        "chat_template.jinja: line 1: 'content' of a dict is undefined"},
@@ -174,6 +174,54 @@ TEST_F(ConversationTest, ReportsTemplateThatRewritesEarlierAnswers) {
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{% if loop.last %}<think>{% endif %}"
         "{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}");
   EXPECT_EQ(problem(line, format), "");
+}
+
+/// Each advice makes the line acceptable.
+TEST_F(ConversationTest, AdvisesFixThatHelpsForEachTemplate) {
+  const Json turns = messages({{"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}});
+  const ConversationFormat chat{.content = JsonContent::Messages, .chat_template = at("t.jinja")},
+      completion{.content = JsonContent::PromptCompletion, .chat_template = at("t.jinja")};
+  const auto whole = [&] { return problem(Json{{"messages", turns}}.dump(), chat); };
+  const auto divided_at = [&](int prompt) {
+    Json first = Json::array(), rest = Json::array();
+    for (int i = 0; i < 4; ++i) (i < prompt ? first : rest).push_back(turns[static_cast<std::size_t>(i)]);
+    return problem(Json{{"prompt", first}, {"completion", rest}}.dump(), completion);
+  };
+  // Reasoning of earlier answers is removed.
+  write("t.jinja",
+        "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' and loop.last %}<think>{% endif %}"
+        "{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}");
+  EXPECT_THAT(whole(), HasSubstr("as a prompt and a completion (--json_content=prompt_completion), or use a template"));
+  EXPECT_THAT(divided_at(1), HasSubstr("divide the completion"));
+  EXPECT_EQ(divided_at(3), "");
+  // The prompt for an answer has a text that answers do not have.
+  write("t.jinja",
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:<think>{% endif %}");
+  EXPECT_THAT(whole(), HasSubstr("does not begin message 2 with the text that it writes for add_generation_prompt"));
+  EXPECT_THAT(whole(), HasSubstr("cannot be found; use a template with {% generation %}"));
+  EXPECT_THAT(divided_at(3), HasSubstr("does not begin message 4 with the text"));
+  EXPECT_THAT(divided_at(3), HasSubstr("remove that text from the template"));
+  write("t.jinja",
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}");
+  EXPECT_EQ(divided_at(3), "");
+  // The last question is marked.
+  write("t.jinja",
+        "{% for m in messages %}{% if m.role == 'user' and loop.last %}!{% endif %}{{ m.role }}:{{ m.content }}\n"
+        "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}");
+  EXPECT_THAT(whole(), HasSubstr("renders the messages before message 2 differently when that message follows"));
+  write("t.jinja",
+        "{% for m in messages %}{% if m.role == 'user' and loop.last %}!{% endif %}{{ m.role }}:"
+        "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}"
+        "{% endif %}{% endfor %}");
+  EXPECT_EQ(whole(), "");
+}
+
+TEST_F(ConversationTest, TokenStatedAsNullIsUndefined) {
+  write("tokenizer_config.json", Json{{"bos_token", nullptr}, {"eos_token", "<|im_end|>"}}.dump());
+  write("chat_template.jinja", str("{% if bos_token is defined %}{{ bos_token }}{% endif %}", kChatMl));
+  EXPECT_EQ(open_error(), "");
 }
 
 TEST_F(ConversationTest, FindsTemplateNextToTokenizer) {
@@ -321,6 +369,18 @@ TEST_F(ConversationTest, FillInTheMiddleNamesDatasetsWithLossMask) {
               HasSubstr("data.fim_rate: has no effect, because all training datasets have a loss mask, which would not "
                         "fit rearranged text: " +
                         masked));
+}
+
+TEST_F(ConversationTest, ReportsInputWithoutConversationsByItsFile) {
+  write("empty.jsonl", "");
+  write("blank.jsonl", "\n\n");
+  for (const char* name : {"empty.jsonl", "blank.jsonl"})
+    EXPECT_THAT(input_error([&] { run_preprocess(options(name, "d"), Log(1)); }),
+                testing::AllOf(HasSubstr(at(name) + ": the input has no conversations"),
+                               testing::Not(HasSubstr("_loss_mask"))));
+  write("users.jsonl", Json{{"messages", messages({{"user", "a"}})}}.dump() + "\n");
+  EXPECT_THAT(input_error([&] { run_preprocess(options("users.jsonl", "d"), Log(1)); }),
+              HasSubstr(at("users.jsonl") + ": none of the tokens has a loss"));
 }
 
 TEST_F(ConversationTest, MergedDatasetIsThatOfAllLines) {

@@ -115,7 +115,7 @@ TEST(JinjaTest, ErrorsNameTemplateAndLine) {
       {"{{ 'a' | nothing }}", "t.jinja: line 1: the filter 'nothing' is not supported; supported are abs, "},
       {"{{ 'a' is nothing }}", "the test 'nothing' is not supported"},
       {"{{ 'a'.center(3) }}", "the method 'center' of a str is not supported"},
-      {"{{ strftime_now('%d') }}", "the function 'strftime_now' is not supported"},
+      {"{{ strftime_now('%d') }}", "the function 'strftime_now' is not supported; supported are dict, "},
       {"{{ raise_exception('roles must alternate') }}", "the template rejects the conversation: roles must alternate"},
       {"{{ 'a }}", "t.jinja: line 1: the string has no closing '"},
       {"{% for x in y recursive %}{% endfor %}", "recursive loops are not supported"},

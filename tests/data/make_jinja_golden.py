@@ -184,7 +184,10 @@ BLOCKS = [
     "a\n    {%+ if a %}\nb\n    {%+ endif +%}\nc", "{{ a }}\n{{ b }}\n\n", "x {{- a -}} y {{ a -}}\n z", "a\r\n{% if a %}\r\nb\r\n{% endif %}\r\nc\r\n",
     "\n{% if a %}\n\n{{ a }}{% endif %}{# #}\n\n", "{% for p in people %}{% for q in p.name %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}",
     "{% if a %}{% set z = 3 %}{% endif %}{{ z }}", "{{ {'a': {'b': 1}}['a']['b'] }}{{ {'x': 1} }}", "{{ '{%' }}{{ \"%}\" }}{ { } } {",
-    "x{% generation %}a{{ a }}{% endgeneration %}y{%- generation %} \u00e9 {%- endgeneration -%} z", "{{ a, b }}"]
+    "x{% generation %}a{{ a }}{% endgeneration %}y{%- generation %} \u00e9 {%- endgeneration -%} z", "{{ a, b }}",
+    "{% for x in l %}{% set y %}a{{ x }}{% if x == 2 %}{% break %}{% endif %}b{% endset %}{{ y }};{% endfor %}",
+    "{% set y = 'c' %}{% for x in l %}[{% set y %}a{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% endset %}{{ y }}]{% endfor %}{{ y }}",
+    "{% for x in l %}{% set y %}{% for z in l %}{{ z }}{% if z == x %}{% break %}{% endif %}{% endfor %}{% endset %}{{ y }};{% endfor %}"]
 ERRORS = [
     "{{ x.y }}", "{{ x[0] }}", "{{ x + 1 }}", "{{ a + s }}", "{{ s + none }}", "{{ nothing() }}", "{{ s.nothing() }}", "{{ s | nothing }}",
     "{{ s is nothing }}", "{{ a < s }}", "{{ 1 / 0 }}", "{{ raise_exception('no') }}", "{{ l.append(4) }}", "{% set a.b = 1 %}", "{{ a | length }}",

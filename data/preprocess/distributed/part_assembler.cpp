@@ -7,7 +7,8 @@
 namespace mcpp {
 
 KeyAssembler::KeyAssembler(const PartsFolder& folder, std::size_t key)
-    : key_(key),
+    : folder_(folder),
+      key_(key),
       prefix_(folder.options().dataset_prefix(folder.keys()[key])),
       is_loss_mask_(folder.options().is_loss_mask(folder.keys()[key])),
       keep_empty_(folder.options().keep_empty),
@@ -42,8 +43,7 @@ void KeyAssembler::add_document(i64 tokens) {
 }
 
 void KeyAssembler::finish() {
-  check_input(size_ > 0, "preprocess: the input has no text for ", prefix_);
-  check_has_targets(info_, prefix_);
+  check_has_content(folder_.options(), folder_.keys()[key_], size_ / token_bytes(index_.type), info_);
   tokens_.truncate(size_);  // an earlier run may have written a longer file
   tokens_.sync();
 }

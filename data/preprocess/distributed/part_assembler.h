@@ -16,6 +16,7 @@ namespace mcpp {
 /// Assembler for one key of all parts. Writes the tokens that are not in the joined file yet and builds the index.
 class KeyAssembler {
  public:
+  /// Keeps a reference to `folder`.
   KeyAssembler(const PartsFolder& folder, std::size_t key);
 
   /// Adds the part of the next unit.
@@ -30,6 +31,7 @@ class KeyAssembler {
  private:
   void add_document(i64 tokens);
 
+  const PartsFolder& folder_;
   std::size_t key_;
   std::string prefix_;
   bool is_loss_mask_, keep_empty_;

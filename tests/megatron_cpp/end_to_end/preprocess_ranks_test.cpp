@@ -251,7 +251,7 @@ TEST_F(PreprocessOnRanksTest, AllRanksFailAndNameBadLine) {
   write_file_atomic(folder_ / "empty.txt", "\n\n");
   const Outcome empty = run_on(2, preprocess("f", {at("empty.txt")}));
   EXPECT_EQ(empty.code, 2);
-  EXPECT_CONTAINS(empty.err, "the input has no text for");
+  EXPECT_CONTAINS(empty.err, "empty.txt: the input has no text for");
 }
 
 TEST_F(PreprocessOnRanksTest, RefusesPartsMadeWithDifferentOptions) {
