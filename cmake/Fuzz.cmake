@@ -14,7 +14,7 @@ pkg_check_modules(LIBURING REQUIRED IMPORTED_TARGET liburing)
 
 set(fuzz_sanitizers address,undefined)
 file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/program/*.cpp base/object_store/*.cpp tests/fuzz/*_targets.cpp)
-file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp)
+file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp data/jinja/*.cpp)
 add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp
   tensor/device.cpp tensor/gemm_algo_cache.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
   base/io/file_system.cpp base/io/http_client.cpp base/io/scratch_file.cpp base/io/transfer_queue.cpp nn/offload/stored_array.cpp

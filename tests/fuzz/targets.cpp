@@ -11,6 +11,7 @@ namespace {
 constexpr Target kTargets[]{{"arguments", arguments},
                             {"batch_size_schedule", batch_size_schedule},
                             {"blend", blend},
+                            {"chat_template", chat_template},
                             {"checkpoint_file", checkpoint_file},
                             {"config", config},
                             {"distributed_metadata", distributed_metadata},

@@ -15,6 +15,7 @@ namespace mcpp::fuzz {
 void arguments(std::string_view input);  ///< command-line arguments, one per line
 void batch_size_schedule(std::string_view input);
 void blend(std::string_view input);                 ///< one entry per line
+void chat_template(std::string_view input);         ///< a template, which renders a conversation with tools
 void checkpoint_file(std::string_view input);       ///< the HDF5 file of a checkpoint with a matching manifest
 void config(std::string_view input);                ///< TOML
 void distributed_metadata(std::string_view input);  ///< .metadata of a distributed checkpoint with two parts of [2, 3]

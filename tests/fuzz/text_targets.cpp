@@ -1,8 +1,10 @@
-// Fuzz targets for short texts: settings, lists and choices.
+// Fuzz targets for short texts: settings, lists, choices and templates.
 #include <numeric>
 
 #include "base/check.h"
+#include "base/json.h"
 #include "data/dataset/blend.h"
+#include "data/jinja/interpreter.h"
 #include "megatron_cpp/config/batch_size_schedule.h"
 #include "parallel/stages.h"
 #include "tensor/gemm_algo_cache.h"
@@ -35,6 +37,23 @@ void blend(std::string_view input) {
   }
   const BlendIndices indices = build_blend_indices(weights, 64);
   for (const u32 part : indices.dataset_index) MCPP_CHECK(part < shares.size());
+}
+
+void chat_template(std::string_view input) {
+  static const jinja::Value variables = jinja::Value::of_json(OrderedJson::parse(R"({
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "caf\u00e9?\n"},
+                 {"role": "assistant", "content": "<think>hm</think>4", "tool_calls": [
+                   {"type": "function", "function": {"name": "f", "arguments": {"x": 1.5, "y": [true, null]}}}]}],
+    "tools": [{"name": "f", "parameters": {}}], "documents": null, "add_generation_prompt": true, "bos_token": "<s>"})"));
+  const jinja::Template parsed{std::string(input), "template"};
+  const jinja::Rendering rendering = parsed.render(variables.dict());
+  std::size_t end = 0;
+  for (const auto& [first, last] : rendering.generated) {
+    MCPP_CHECK(end <= first && first <= last && last <= rendering.text.size(), "[", first, ", ", last, ")");
+    end = last;
+  }
+  MCPP_CHECK(rendering.generated.empty() || parsed.marks_generation());
+  MCPP_CHECK(parsed.render(variables.dict()).text == rendering.text, "two renderings differ");
 }
 
 void gemm_choices(std::string_view input) {
