@@ -78,7 +78,7 @@ TEST_F(ObjectStoreCheckpointTest, LoadsOnAnyNumberOfRanks) {
 }
 
 /// A copy made with the store's own tools is a local checkpoint.
-TEST_F(ObjectStoreCheckpointTest, IsACheckpointWhenCopiedToAFolder) {
+TEST_F(ObjectStoreCheckpointTest, IsCheckpointWhenCopiedToFolder) {
   save_remote(5);
   for (const auto& [path, content] : store_.server().objects()) {
     const Path file = scratch_ / path.substr(std::string("/bucket/").size());
@@ -91,7 +91,7 @@ TEST_F(ObjectStoreCheckpointTest, IsACheckpointWhenCopiedToAFolder) {
   expect_content(local / "iter_0000005");
 }
 
-TEST_F(ObjectStoreCheckpointTest, ShowsNothingOfAFailedSave) {
+TEST_F(ObjectStoreCheckpointTest, ShowsNothingOfFailedSave) {
   save_remote(1);
   const std::vector<std::string> before = store_.names("");
   fail_uploads([](const std::string& path) { return path.find("shard_00001") != path.npos; });
@@ -109,7 +109,7 @@ TEST_F(ObjectStoreCheckpointTest, ShowsNothingOfAFailedSave) {
 }
 
 /// The process dies before each of its requests in turn. Whatever it leaves, the newest complete checkpoint loads.
-TEST_F(ObjectStoreCheckpointTest, LoadsTheNewestCompleteCheckpointAfterDeathAtAnyRequest) {
+TEST_F(ObjectStoreCheckpointTest, LoadsNewestCompleteCheckpointAfterDeathAtAnyRequest) {
   save_remote(1, 1);
   save_remote(2, 2);
   const std::map<std::string, std::string> before = store_.server().objects();
@@ -139,7 +139,7 @@ TEST_F(ObjectStoreCheckpointTest, LoadsTheNewestCompleteCheckpointAfterDeathAtAn
   EXPECT_TRUE(has_finished);
 }
 
-TEST_F(ObjectStoreCheckpointTest, ReplacesACheckpointOfTheSameIteration) {
+TEST_F(ObjectStoreCheckpointTest, ReplacesCheckpointOfSameIteration) {
   save_remote(1, 1);
   const std::vector<std::string> before = store_.names(remote_name(1));
   save_remote(1, 2);
@@ -159,7 +159,7 @@ TEST_F(ObjectStoreCheckpointTest, RemovesOldCheckpoints) {
 }
 
 /// A removal that is interrupted after its first request leaves no checkpoint that seems complete.
-TEST_F(ObjectStoreCheckpointTest, RemovesTheManifestFirst) {
+TEST_F(ObjectStoreCheckpointTest, RemovesManifestFirst) {
   save_remote(1);
   store_.server().set_faults([removed = 0](const S3Request& request) mutable {
     return S3Fault{.status = request.method == "DELETE" && request.path.find("iter_0000001") != std::string::npos &&
@@ -197,7 +197,7 @@ TEST_F(ObjectStoreCheckpointTest, FindsDamagedObjects) {
 }
 
 /// Another job may be saving on a different host.
-TEST_F(ObjectStoreCheckpointTest, RemovesInterruptedUploadsAfterADay) {
+TEST_F(ObjectStoreCheckpointTest, RemovesInterruptedUploadsAfterOneDay) {
   store_.server().set_object("/bucket/run/iter_0000007/shard_00000.h5", "a part of a checkpoint");
   store_.server().set_object_age(kSecondsPerDay - 100);
   save_remote(1);
@@ -235,7 +235,7 @@ TEST_F(ObjectStoreCheckpointTest, ReplacesDamagedLocalCopies) {
 }
 
 /// An unreachable store must not look like damaged checkpoints, after which a run would use an older one.
-TEST_F(ObjectStoreCheckpointTest, DoesNotTakeAnOutageForDamage) {
+TEST_F(ObjectStoreCheckpointTest, DoesNotTakeOutageForDamage) {
   save_remote(1);
   store_.clear_cache();
   store_.server().stop();
@@ -247,7 +247,7 @@ TEST_F(ObjectStoreCheckpointTest, DoesNotTakeAnOutageForDamage) {
   expect_content(remote_path(1));
 }
 
-TEST_F(ObjectStoreCheckpointTest, SetsTheRunBackByChangingLatest) {
+TEST_F(ObjectStoreCheckpointTest, SetsRunBackByChangingLatest) {
   save_remote(1);
   save_remote(2);
   store_.server().set_object("/bucket/run/latest", "iter_0000001\n");
@@ -257,7 +257,7 @@ TEST_F(ObjectStoreCheckpointTest, SetsTheRunBackByChangingLatest) {
   EXPECT_THAT(test::input_error([&] { list(); }), HasSubstr("names no checkpoint of this folder"));
 }
 
-TEST_F(ObjectStoreCheckpointTest, LocksTheRunFolderAndChecksPermissions) {
+TEST_F(ObjectStoreCheckpointTest, LocksRunFolderAndChecksPermissions) {
   {
     const FolderLock lock(remote_, log_);
     EXPECT_TRUE(std::filesystem::exists(run_folder(remote_) / kLockName));

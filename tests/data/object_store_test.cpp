@@ -43,7 +43,7 @@ class ObjectStoreDataTest : public test::PreprocessFixture {
   const Path local_ = out_ / "d_text_document", remote_ = "s3://bucket/data/d_text_document";
 };
 
-TEST_F(ObjectStoreDataTest, ReadsTheTokensOfTheLocalDataset) {
+TEST_F(ObjectStoreDataTest, ReadsTokensOfLocalDataset) {
   make_dataset();
   const IndexedDataset local(local_), remote(remote_);
   EXPECT_EQ(all_sequences(remote), all_sequences(local));
@@ -75,7 +75,7 @@ TEST_F(ObjectStoreDataTest, IdentityDownloadsOnlySampledBytes) {
     EXPECT_FALSE(entry.path().filename().string().starts_with("block-")) << entry.path();
 }
 
-TEST_F(ObjectStoreDataTest, DrawsTheSamplesOfTheLocalDataset) {
+TEST_F(ObjectStoreDataTest, DrawsSamplesOfLocalDataset) {
   make_dataset();
   const auto samples = [&](const Path& prefix) {
     DataConfig config;
@@ -111,7 +111,7 @@ TEST_F(ObjectStoreDataTest, RejectsMissingAndDamagedDatasets) {
   EXPECT_THAT(open_error(ExitCode::PeerLost), HasSubstr("failed 3 times"));
 }
 
-TEST_F(ObjectStoreDataTest, ReportsADatasetThatIsReplacedDuringTheRun) {
+TEST_F(ObjectStoreDataTest, ReportsDatasetThatIsReplacedDuringRun) {
   make_dataset();
   const IndexedDataset remote(remote_);
   store_.server().set_object("/bucket/data/d_text_document.bin", std::string(remote.bin_bytes(), 'x'));
@@ -134,7 +134,7 @@ TEST_F(ObjectStoreDataTest, PreprocessesObjects) {
   EXPECT_THAT(test::input_error([] { expand_patterns({"s3://bucket/text/x.txt"}); }), HasSubstr("does not exist"));
 }
 
-TEST_F(ObjectStoreDataTest, DividesObjectsIntoTheUnitsOfFiles) {
+TEST_F(ObjectStoreDataTest, DividesObjectsIntoUnitsOfFiles) {
   const std::string text = read_text_file(source());
   store_.server().set_object("/bucket/text/a.txt", text);
   PreprocessOptions local = options({source().string()}, "local"),

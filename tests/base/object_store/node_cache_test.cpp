@@ -132,7 +132,7 @@ TEST_F(NodeCacheTest, ReplacesDamagedBlocks) {
   EXPECT_EQ(read(object, 50, 100), expected(50, 100));
 }
 
-TEST_F(NodeCacheTest, KeepsItsSizeAndTheMostRecentlyUsedBlocks) {
+TEST_F(NodeCacheTest, KeepsSizeAndMostRecentlyUsedBlocks) {
   constexpr i64 kLimit = 3 * kBlock;
   CachedObject object = open(kLimit);
   for (const i64 block : {0, 2, 4, 1, 3, 5}) {
@@ -145,7 +145,7 @@ TEST_F(NodeCacheTest, KeepsItsSizeAndTheMostRecentlyUsedBlocks) {
 }
 
 /// Entries are marked as used every 30 s at most, so one that was marked 80 s ago may have been used 50 s ago.
-TEST_F(NodeCacheTest, KeepsEntriesThatMayHaveBeenUsedWithinAMinute) {
+TEST_F(NodeCacheTest, KeepsEntriesThatMayHaveBeenUsedWithinOneMinute) {
   constexpr i64 kLimit = 6 * kBlock;
   NodeCache cache(settings(kLimit));
   const auto remains = [&](i64 age, const std::string& name) {
@@ -164,14 +164,14 @@ TEST_F(NodeCacheTest, KeepsEntriesThatMayHaveBeenUsedWithinAMinute) {
   EXPECT_FALSE(remains(1000, "a.tmp-b"));
 }
 
-TEST_F(NodeCacheTest, ReadsBlocksWithoutSpaceForACopy) {
+TEST_F(NodeCacheTest, ReadsBlocksWithoutSpaceForCopy) {
   CachedObject object = open(/*max_bytes=*/1000);
   EXPECT_TRUE(read(object, 0, std::ssize(content_)) == content_);
   EXPECT_TRUE(files().empty());
 }
 
 /// A limit of file sizes makes writes fail like a full disk.
-TEST_F(NodeCacheTest, ReadsBlocksAndReportsCopiesWhenTheDiskIsFull) {
+TEST_F(NodeCacheTest, ReadsBlocksAndReportsCopiesWhenDiskIsFull) {
   NodeCache cache(settings());
   CachedObject object = open();
   const FileSizeLimit limit(kBlock / 2);
@@ -180,7 +180,7 @@ TEST_F(NodeCacheTest, ReadsBlocksAndReportsCopiesWhenTheDiskIsFull) {
   EXPECT_EQ(files().size(), 1U);  // the last block, which is small enough
 }
 
-TEST_F(NodeCacheTest, NeverReadsOldContentOfAReplacedObject) {
+TEST_F(NodeCacheTest, NeverReadsOldContentOfReplacedObject) {
   CachedObject object = open();
   EXPECT_EQ(read(object, 0, 4), expected(0, 4));
   server_.set_object("/bucket/data", std::string(content_.size(), 'x'));
@@ -189,7 +189,7 @@ TEST_F(NodeCacheTest, NeverReadsOldContentOfAReplacedObject) {
   EXPECT_EQ(read(reopened, 0, 4), "xxxx");
 }
 
-TEST_F(NodeCacheTest, FetchesACopyOnceForConcurrentReaders) {
+TEST_F(NodeCacheTest, FetchesCopyOnceForConcurrentReaders) {
   std::vector<std::future<std::string>> readers;
   for (int i = 0; i < 4; ++i) {
     readers.push_back(std::async(std::launch::async, [&] {
@@ -202,7 +202,7 @@ TEST_F(NodeCacheTest, FetchesACopyOnceForConcurrentReaders) {
   EXPECT_EQ(files().size(), 1U);
 }
 
-TEST_F(NodeCacheTest, LeavesNoPartialCopyWhenTheServerFails) {
+TEST_F(NodeCacheTest, LeavesNoPartialCopyWhenServerFails) {
   server_.set_faults([](const S3Request& request) {
     const auto range = request.headers.find("range");
     return S3Fault{.status = range != request.headers.end() && range->second.starts_with("bytes=2097152") ? 503 : 0};
@@ -237,7 +237,7 @@ TEST_F(NodeCacheTest, SharesThreadsBetweenObjects) {
   for (auto& reader : readers) EXPECT_TRUE(reader.get());
 }
 
-TEST_F(NodeCacheTest, RejectsObjectsLargerThanTheCache) {
+TEST_F(NodeCacheTest, RejectsObjectsLargerThanCache) {
   NodeCache cache(settings(/*max_bytes=*/1000));
   EXPECT_CONTAINS(test::input_error([&] { fetch(cache); }), "MEGATRON_CPP_CACHE_BYTES");
 }

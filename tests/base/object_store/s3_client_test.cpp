@@ -145,7 +145,7 @@ TEST_F(S3ClientTest, RepeatsFailedRequests) {
   }
 }
 
-TEST_F(S3ClientTest, FailsForARestartWhenTheServerStaysBroken) {
+TEST_F(S3ClientTest, FailsForRestartWhenServerStaysBroken) {
   put("content");
   for (const S3Fault& fault : {S3Fault{.status = 500, .error_code = "InternalError"}, S3Fault{.drops_connection = true},
                                S3Fault{.truncated_to = 2}, S3Fault{.shortened_to = 2}}) {
@@ -216,7 +216,7 @@ TEST_F(S3ClientTest, NamesBucketThatIsMissingOrDenied) {
   EXPECT_FALSE(client_.find(other).has_value());
 }
 
-TEST_F(S3ClientTest, LimitsTheSizeOfResponses) {
+TEST_F(S3ClientTest, LimitsSizeOfResponses) {
   put(content_);
   EXPECT_CONTAINS(test::input_error([&] { client_.get(path_, 1000); }), "the response has more than 1000 bytes");
   EXPECT_EQ(server_.requests().size(), 1U);
@@ -237,7 +237,7 @@ TEST_F(S3ClientTest, UploadsFilesInPartsDespiteFailures) {
 }
 
 /// The response to the last request is lost although the store has joined the parts.
-TEST_F(S3ClientTest, AcceptsAnUploadWhoseLastResponseWasLost) {
+TEST_F(S3ClientTest, AcceptsUploadWhoseLastResponseWasLost) {
   server_.set_faults([failed = false](const S3Request& request) mutable {
     const bool completes = request.method == "POST" && request.query.contains("uploadId");
     if (!completes || std::exchange(failed, true)) return S3Fault();
@@ -247,7 +247,7 @@ TEST_F(S3ClientTest, AcceptsAnUploadWhoseLastResponseWasLost) {
   EXPECT_TRUE(server_.objects().at(stored_as_) == content_);
 }
 
-TEST_F(S3ClientTest, LeavesNothingBehindWhenAnUploadFails) {
+TEST_F(S3ClientTest, LeavesNothingBehindWhenUploadFails) {
   server_.set_faults([](const S3Request& request) {
     return S3Fault{.status = request.query.contains("partNumber") && request.query.at("partNumber") == "2" ? 500 : 0};
   });

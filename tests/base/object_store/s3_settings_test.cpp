@@ -35,7 +35,7 @@ class S3SettingsTest : public testing::Test {
   std::map<std::string, std::string> variables_;
 };
 
-TEST_F(S3SettingsTest, ReadsTheVariablesOfTheAwsCli) {
+TEST_F(S3SettingsTest, ReadsVariablesOfAwsCli) {
   set("AWS_ACCESS_KEY_ID", "id");
   set("AWS_SECRET_ACCESS_KEY", "secret");
   set("AWS_SESSION_TOKEN", "token");
@@ -53,7 +53,7 @@ TEST_F(S3SettingsTest, ReadsTheVariablesOfTheAwsCli) {
   EXPECT_EQ(settings.max_attempts, 5);
 }
 
-TEST_F(S3SettingsTest, ReadsTheProfileFromTheFilesOfTheAwsCli) {
+TEST_F(S3SettingsTest, ReadsProfileFromFilesOfAwsCli) {
   write("credentials",
         "# comment\n[default]\naws_access_key_id = a\naws_secret_access_key=b\n"
         "[ other ]\naws_access_key_id=c\naws_secret_access_key = d = e\naws_session_token = f\n");
@@ -93,7 +93,7 @@ TEST_F(S3SettingsTest, RejectsMissingCredentialsAndMalformedValues) {
   EXPECT_CONTAINS(test::input_error([&] { read(); }), "AWS_MAX_ATTEMPTS: '0'");
 }
 
-TEST_F(S3SettingsTest, FindsTheFolderOfTheNodeCache) {
+TEST_F(S3SettingsTest, FindsFolderOfNodeCache) {
   EXPECT_EQ(read_node_cache_settings(environment()).folder, folder_ / ".cache/megatron_cpp");
   set("XDG_CACHE_HOME", "/xdg");
   EXPECT_EQ(read_node_cache_settings(environment()).folder, "/xdg/megatron_cpp");

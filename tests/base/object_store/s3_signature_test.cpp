@@ -43,7 +43,7 @@ TEST_F(S3SignatureTest, MatchesPublishedSignatures) {
             "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
 }
 
-TEST_F(S3SignatureTest, CoversTheSessionToken) {
+TEST_F(S3SignatureTest, CoversSessionToken) {
   settings_.session_token = "token";
   const std::vector<std::string> lines = sign_s3_request({.method = "GET", .path = "/"}, settings_, s3_time_now());
   EXPECT_CONTAINS(lines.back(), "SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-security-token,");

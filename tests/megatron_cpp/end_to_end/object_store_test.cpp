@@ -43,7 +43,7 @@ class ObjectStoreRunTest : public EndToEndOnRanks {
   test::S3Environment store_;
 };
 
-TEST_F(ObjectStoreRunTest, IsBitwiseIdenticalToARunWithLocalFiles) {
+TEST_F(ObjectStoreRunTest, IsBitwiseIdenticalToRunWithLocalFiles) {
   train("local", {"--checkpoint.save_interval=3"});
   run_ok(remote());
   expect_same_as_local("local");
@@ -60,7 +60,7 @@ TEST_F(ObjectStoreRunTest, IsBitwiseIdenticalToARunWithLocalFiles) {
 }
 
 /// A new node has neither the cache nor the metrics of the run.
-TEST_F(ObjectStoreRunTest, ResumesOnANewNodeAndOnOtherLayouts) {
+TEST_F(ObjectStoreRunTest, ResumesOnNewNodeAndOnOtherLayouts) {
   train("local", {"--checkpoint.save_interval=3"});
   run_ok(remote({"--training.exit_interval=6", "--checkpoint.async_save"}));
   store_.clear_cache();
@@ -101,7 +101,7 @@ TEST_F(ObjectStoreRunTest, GoesOnWhenRequestsFailAndAnswersAreTruncated) {
 
 /// The server dies while a checkpoint is uploaded. The run ends for a restart, and the restart loses nothing that an
 /// earlier checkpoint has.
-TEST_F(ObjectStoreRunTest, StopsForARestartWhenTheServerDiesDuringASave) {
+TEST_F(ObjectStoreRunTest, StopsForRestartWhenServerDiesDuringSave) {
   train("local", {"--checkpoint.save_interval=3"});
   for (const std::string name : {"manifest.json", "latest", ".h5"}) {
     for (const auto& [path, content] : store_.server().objects())
