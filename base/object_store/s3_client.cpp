@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "base/object_store/s3_signature.h"
 #include "base/object_store/xml_text.h"
 #include "base/sha256.h"
+#include "base/utc_time.h"
 
 namespace mcpp {
 namespace {
@@ -34,11 +34,10 @@ bool is_retryable(const HttpResponse& response) {
   return response.is_retryable() || error_code(response) == "RequestTimeout";
 }
 
-/// Parses a time such as "2009-10-12T17:50:30.000Z" as seconds since 1970.
+/// Returns the seconds since 1970 of the time in a listing.
 std::optional<i64> parse_time(const std::string& text) {
-  std::tm parts{};
-  if (!::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts)) return std::nullopt;
-  return ::timegm(&parts);
+  const std::optional<double> seconds = parse_utc(text);
+  return seconds ? std::optional(static_cast<i64>(*seconds)) : std::nullopt;
 }
 
 std::string advice_for(const HttpResponse& response) {

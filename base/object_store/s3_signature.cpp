@@ -1,12 +1,12 @@
 #include "base/object_store/s3_signature.h"
 
-#include <array>
-#include <ctime>
+#include <chrono>
 #include <span>
 
 #include "base/object_store/s3_path.h"
 #include "base/sha256.h"
 #include "base/strings.h"
+#include "base/utc_time.h"
 
 namespace mcpp {
 namespace {
@@ -57,12 +57,7 @@ std::vector<std::string> sign_s3_request(const S3RequestToSign& request, const S
 }
 
 std::string s3_time_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y%m%dT%H%M%SZ", &parts);
-  return text.data();
+  return utc_text(std::chrono::system_clock::now(), kCompactIsoTime);
 }
 
 }  // namespace mcpp

@@ -2,8 +2,7 @@
 
 #include <stdio.h>
 
-#include <array>
-#include <ctime>
+#include <chrono>
 #include <map>
 #include <utility>
 
@@ -11,6 +10,7 @@
 #include "base/object_store/s3_path.h"
 #include "base/object_store/stored_file.h"
 #include "base/system_error.h"
+#include "base/utc_time.h"
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/directory/run_folder.h"
 #include "checkpoint/save/shard_file.h"
@@ -20,15 +20,6 @@ namespace mcpp {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text.data();
-}
 
 /// Returns the name of a rank's file. `save_id`, unless "", distinguishes it from the file of another save of the same
 /// iteration.
@@ -186,7 +177,8 @@ Path CheckpointSave::gather_and_finish() {
 
 /// Merges the manifests of all ranks into one.
 Manifest CheckpointSave::merge() const {
-  Manifest manifest{.saved_at = utc_now(), .coverage = target_.coverage, .state = state_};
+  Manifest manifest{
+      .saved_at = utc_text(std::chrono::system_clock::now(), kIsoTime), .coverage = target_.coverage, .state = state_};
   std::map<std::string, TensorEntry> tensors;
   for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
     merge_part(parse_manifest(parts_[rank], str("the part of rank ", rank)), rank, manifest, tensors);

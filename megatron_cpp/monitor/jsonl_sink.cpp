@@ -1,14 +1,13 @@
 #include "megatron_cpp/monitor/jsonl_sink.h"
 
 #include <array>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <utility>
 
 #include "base/check.h"
 #include "base/json.h"
 #include "base/strings.h"
+#include "base/utc_time.h"
 
 namespace mcpp {
 namespace {
@@ -29,20 +28,6 @@ std::string lines_up_to(const std::string& text, i64 last, std::set<std::string>
     if (*iteration == last) evaluations.insert(object.value("type", ""));
   }
   return retained;
-}
-
-/// Formats the current time as "2026-01-31T23:59:59.123Z".
-std::string utc_now() {
-  const auto now = std::chrono::system_clock::now();
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(now);
-  const std::time_t time = std::chrono::system_clock::to_time_t(seconds);
-  std::tm parts{};
-  ::gmtime_r(&time, &parts);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &parts);
-  const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(now - seconds).count();
-  const std::string digits = std::to_string(millis);
-  return str(text.data(), ".", std::string(3 - digits.size(), '0'), digits, "Z");
 }
 
 /// Serializes an object. Invalid UTF-8, which a path may contain, is replaced: it must not end the training.

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "base/utc_time.h"
 #include "megatron_cpp/config/layout.h"
 #include "parallel/pp/draw.h"
 #include "parallel/pp/schedule.h"
@@ -78,7 +78,7 @@ std::vector<std::pair<std::string, double>> row_of(const Json& record) {
   for (const auto& [key, value] : record.items()) {
     if (value.is_number()) row.emplace_back(key, value.get<double>());
     if (value.is_null()) row.emplace_back(key, kNone);
-    if (key == "time" && value.is_string()) row.emplace_back(key, parse_time(value.get<std::string>()));
+    if (key == "time" && value.is_string()) row.emplace_back(key, parse_utc(value.get<std::string>()).value_or(kNone));
   }
   std::erase_if(row, [](const auto& cell) { return cell.first == "iteration"; });
   return row;
@@ -91,16 +91,6 @@ void drop_after(double iteration, std::vector<Record>& records) {
 
 }  // namespace
 
-double parse_time(const std::string& text) {
-  std::tm parts{};
-  const char* rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
-  if (rest == nullptr) return kNone;
-  char* end = nullptr;
-  const double fraction = *rest == '.' ? std::strtod(rest, &end) : 0;
-  const std::string_view zone = end != nullptr ? end : rest;
-  return zone == "Z" ? static_cast<double>(::timegm(&parts)) + fraction : kNone;
-}
-
 void RunHistory::add_line(std::string_view line) {
   const Json record = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   const double iteration = record.is_object() ? number_in(record, "iteration") : kNone;
@@ -109,7 +99,7 @@ void RunHistory::add_line(std::string_view line) {
     return;
   }
   const std::string type = text_in(record, "type");
-  const double time = parse_time(text_in(record, "time"));
+  const double time = parse_utc(text_in(record, "time")).value_or(kNone);
   if (type == "train") {
     add_step(iteration, record);
   } else if (type == "run") {

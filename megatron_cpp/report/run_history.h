@@ -92,9 +92,6 @@ struct RunHistory {
   void rewind(double iteration);
 };
 
-/// Parses "2026-01-31T23:59:59.123Z" to seconds since 1970; NaN for other text.
-double parse_time(const std::string& text);
-
 /// Throws BadInput if the file cannot be read.
 RunHistory read_run_history(const Path& file);
 

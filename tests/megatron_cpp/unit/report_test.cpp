@@ -68,13 +68,6 @@ TEST(NumberTableTest, LimitsNumberOfColumns) {
   EXPECT_EQ(table.columns().size(), NumberTable::kMaxColumns);
 }
 
-TEST(RunHistoryTest, ParsesUtcTimes) {
-  EXPECT_DOUBLE_EQ(parse_time("1970-01-02T00:00:01.250Z"), 86401.25);
-  EXPECT_DOUBLE_EQ(parse_time("2026-11-22T17:00:00Z"), 1795366800);
-  for (const char* text : {"", "now", "2026-11-22", "2026-11-22T17:00:00", "2026-11-22T17:00:00.5+01:00"})
-    EXPECT_TRUE(std::isnan(parse_time(text))) << text;
-}
-
 TEST(RunHistoryTest, LaterRecordsReplaceEarlierIterations) {
   const RunHistory history =
       history_of({step(1, "5"), step(2, "4"), R"({"type":"validation","iteration":2,"lm_loss":4.5})", step(3, "3"),
