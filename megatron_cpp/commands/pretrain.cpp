@@ -81,23 +81,28 @@ void describe_and_check(const Config& config, int world_size, bool is_for_other_
   check_names_data(config.data);
 }
 
+/// Returns the stage of the run's newest checkpoint.
+std::size_t first_stage(const std::vector<PlannedRun>& stages, const World& world, const Log& log) {
+  if (stages.size() == 1) return 0;
+  const std::vector<Config> configs = configs_of(stages);
+  return stage_at(configs, newest_own_iteration(configs[0].checkpoint, world.ranks, log));
+}
+
 /// Compares the run with the checkpoint that it would start from, in the stage of that checkpoint.
 void check_start(const std::vector<PlannedRun>& stages, const World& world, const Log& log) {
   const std::vector<Config> configs = configs_of(stages);
-  i64 iteration = configs.size() > 1 ? newest_own_iteration(configs[0].checkpoint, world.ranks, log) : 0;
+  std::size_t stage = first_stage(stages, world, log);
   while (true) {
-    const Config& config = configs[stage_at(configs, iteration)];
+    const Config& config = configs[stage];
     const auto progress = check_start_checkpoint(config, identify_datasets(config, world.ranks), world.ranks, log);
     const i64 found = progress ? progress->iteration : 0;
     if (!config.stage || config.stage->resumes_at(found)) return;
-    iteration = found;
+    stage = stage_at(configs, found);
   }
 }
 
-/// Opens the datasets of all stages after the one in which the run starts, so that none of them fails after days.
-void check_later_stages(const std::vector<PlannedRun>& stages, const World& world, const Log& log) {
-  const std::vector<Config> configs = configs_of(stages);
-  const std::size_t first = stage_at(configs, newest_own_iteration(configs[0].checkpoint, world.ranks, log));
+/// Opens the datasets of all stages after `first`, in which the run starts, so that none of them fails after days.
+void check_later_stages(const std::vector<PlannedRun>& stages, std::size_t first, const World& world, const Log& log) {
   for (const PlannedRun& stage : std::span(stages).subspan(first + 1)) {
     log.info(stage.config.stage->title());
     identify_datasets(stage.config, world.ranks);
@@ -146,7 +151,8 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
     describe_and_check(stage.config, world_size, options.world_size > 0, world, log);
   if (options.world_size == 0) check_save_folders(*config, world.ranks);
   if (options.dry_run) return dry_run(stages, options, world, log);
-  if (stages.size() > 1) check_later_stages(stages, world, log);
+  const std::size_t first = first_stage(stages, world, log);
+  check_later_stages(stages, first, world, log);
   const bool saves = !config->checkpoint.save.empty();
   std::atomic<bool> is_training = false;
   const SignalWatch signals(world.board, [&](int signal) {  // before any thread is started
@@ -156,7 +162,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
                              " received: ", is_training ? reaction : "stopping before the first iteration",
                              "; a second Ctrl-C ends the program immediately"));
   });
-  return train_stages(stages, world, signals, log, [&] { is_training = true; });
+  return train_stages(stages, first, world, signals, log, [&] { is_training = true; });
 }
 
 }  // namespace mcpp

@@ -3,7 +3,6 @@
 #include "checkpoint/directory/lock.h"
 #include "megatron_cpp/config/stages.h"
 #include "megatron_cpp/resume/checkpointing.h"
-#include "megatron_cpp/resume/loading.h"
 
 namespace mcpp {
 namespace {
@@ -19,11 +18,10 @@ Config continued(Config config) {
 
 }  // namespace
 
-ExitCode train_stages(const std::vector<PlannedRun>& stages, const World& world, const SignalWatch& signals,
-                      const Log& log, const std::function<void()>& on_training) {
+ExitCode train_stages(const std::vector<PlannedRun>& stages, std::size_t first, const World& world,
+                      const SignalWatch& signals, const Log& log, const std::function<void()>& on_training) {
   const std::vector<Config> configs = configs_of(stages);
-  std::size_t stage =
-      stages.size() > 1 ? stage_at(configs, newest_own_iteration(configs[0].checkpoint, world.ranks, log)) : 0;
+  std::size_t stage = first;
   bool is_continued = false;
   std::optional<std::unique_ptr<FolderLock>> lock;  // held between stages, too; null on ranks other than 0
   while (true) {
