@@ -22,15 +22,16 @@ const ParamAndGradBuffer& checked_front(std::span<ParamAndGradBuffer* const> buf
   return *buffers.front();
 }
 
-/// Elements [begin, end) of a segment, of parameters of one layer.
+/// Elements [begin, end) of a segment, of parameters of one layer, or of any layer if `layer` is "".
 struct LayerRange {
   std::string layer;
   i64 begin, end;
 };
 
 /// Returns the ranges of the segment whose gradient this rank counts, relative to its begin. Padding is zero, so ranges
-/// of a layer that are separated by padding are merged.
-std::vector<LayerRange> counted_ranges(const ParamAndGradBuffer& buffer, i64 begin, i64 end, const NormScope& scope) {
+/// of a layer that are separated by padding are merged; ranges of all layers unless `by_layer`.
+std::vector<LayerRange> counted_ranges(const ParamAndGradBuffer& buffer, i64 begin, i64 end, const NormScope& scope,
+                                       bool by_layer) {
   std::vector<LayerRange> ranges;
   bool was_counted = false;
   for (std::size_t i = 0; i < buffer.params().size(); ++i) {
@@ -39,7 +40,7 @@ std::vector<LayerRange> counted_ranges(const ParamAndGradBuffer& buffer, i64 beg
     const Param& param = *buffer.params()[i];
     const bool is_counted = !scope.is_counted || scope.is_counted(param);
     const i64 from = buffer.plan().offsets[i] + part.first - begin;
-    std::string layer = layer_of(param.name);
+    std::string layer = by_layer ? layer_of(param.name) : std::string();
     if (is_counted && was_counted && ranges.back().layer == layer) {
       ranges.back().end = from + part.count;
     } else if (is_counted) {
@@ -81,15 +82,11 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
              " cannot be upper halves of master weights");
   MCPP_CHECK(!config_.stochastic_rounding || (dtype_ == DType::BF16 && !config_.store_param_remainders && !has_ema()),
              "stochastic rounding needs weights in bf16, without remainders and without averaged weights");
-  for (const auto& [grid, groups] : scope_.groups) norm_grads_[grid];
   for (const ParamAndGradBuffer* buffer : buffers) {
     MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");
-    for (const ShardSegment& shard : buffer->shard()) {
-      add_segments(*buffer, shard);
-      count_in_norm(*buffer, shard);
-    }
+    for (const ShardSegment& shard : buffer->shard()) add_segments(*buffer, shard);
   }
-  layer_squares_ = Tensor::zeros({std::ssize(norm_layers())}, DType::F64, device_, MemoryClass::Other);
+  count_in_norm(buffers, /*by_layer=*/false);
   states_->reserve();
   needs_staging_ = !is_resident() || std::ranges::any_of(segments_, [](const UpdateSegment& segment) {
     return std::ranges::any_of(segment.forms, [](StorageForm form) { return form != StorageForm::Plain; });
@@ -162,10 +159,18 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
   segments_.push_back(std::move(segment));
 }
 
-/// Adds the gradient ranges that this rank counts in the norm.
-void Optimizer::count_in_norm(const ParamAndGradBuffer& buffer, const ShardSegment& shard) {
-  for (const auto& [layer, begin, end] : counted_ranges(buffer, shard.begin, shard.begin + shard.count, scope_))
-    norm_grads_[buffer.grid()][layer].push_back(shard.grads.flat(begin, end - begin));
+/// Sets the gradient ranges that this rank counts in the norm.
+void Optimizer::count_in_norm(std::span<ParamAndGradBuffer* const> buffers, bool by_layer) {
+  norm_grads_.clear();
+  for (const auto& [grid, groups] : scope_.groups) norm_grads_[grid];
+  for (const ParamAndGradBuffer* buffer : buffers) {
+    for (const ShardSegment& shard : buffer->shard()) {
+      const i64 last = shard.begin + shard.count;
+      for (const auto& [layer, begin, end] : counted_ranges(*buffer, shard.begin, last, scope_, by_layer))
+        norm_grads_[buffer->grid()][layer].push_back(shard.grads.flat(begin, end - begin));
+    }
+  }
+  layer_squares_ = Tensor::zeros({std::ssize(norm_layers())}, DType::F64, device_, MemoryClass::Other);
 }
 
 StepResult Optimizer::step(double lr, double weight_decay, double grad_scale) {

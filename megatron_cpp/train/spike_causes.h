@@ -28,7 +28,7 @@ std::string describe_layer_norms(std::vector<LayerNorm> layers);
 /// Gradient norms of the layers in the last step, and their means over earlier steps of this process.
 class LayerNormHistory {
  public:
-  /// The means forget steps exponentially, over about `window` steps.
+  /// The means forget steps exponentially, over about `window` steps. `state` must record layer squares.
   LayerNormHistory(StoredRef<TrainingState> state, Communicator& world, i64 window);
 
   /// Adds the last update() to the means, unless its batch had no targets. `tokens` is StepOutcome::tokens. Does not

@@ -28,6 +28,7 @@ Trainer::Trainer(const RunContext& run, TrainerParts parts)
       faults_(std::cref(run_.config.fault_injection), run_.world().rank()),
       statistics_(std::cref(run_.config.logging), state_, run_.world(), [this](i64 i) { return should_log(i); }) {
   if (!run_.config.training.attribute_spikes) return;
+  state_.record_layer_squares();
   layer_norms_.emplace(std::cref(state_), run_.world(), run_.config.training.spike_window);
   state_.record_sample_losses(true);
 }

@@ -59,6 +59,7 @@ Causes causes_of(const RunTask& task, const RunLayout& layout) {
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
     LayoutRank self(task, layout, world);
     self.state().record_sample_losses(true);
+    self.state().record_layer_squares();
     LayerNormHistory history(std::cref(self.state()), world, 128);
     Causes& causes = ranks[static_cast<std::size_t>(rank)];
     for (i64 step = 0; step < 3; ++step) {
