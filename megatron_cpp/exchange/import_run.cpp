@@ -64,6 +64,10 @@ void add_megatron_state(const TorchFile& file, const ImportRequest& request, Ope
                                     "args.consumed_train_samples", "--consumed_samples");
   if (arguments && request.config.empty()) run.config = config_of_megatron_args(*arguments, file.source());
   const PickleValue* optimizer = root.find("optimizer");
+  // Experts have an optimizer of their own; the optimizers are then a dict by number, and have had the same updates.
+  if (optimizer && optimizer->is(PickleKind::Dict) && optimizer->items.size() > 1 &&
+      optimizer->items[0]->is(PickleKind::Integer))
+    optimizer = optimizer->items[1];
   const PickleValue* inner = optimizer ? optimizer->find("optimizer") : nullptr;
   if (inner) optimizer = inner;
   const PickleValue* state = optimizer ? optimizer->find("state") : nullptr;
@@ -251,7 +255,8 @@ i64 padding_rows(const TensorFiles& files, const std::vector<WeightRule>& rules)
 DType type_of_weights(const TensorFiles& files, const std::vector<WeightRule>& rules) {
   std::set<SafeType> types;
   for (const WeightRule& rule : rules)
-    for (const ForeignTensor& tensor : rule.foreign) types.insert(files.at(tensor.name).type);
+    for (const ForeignTensor& tensor : rule.foreign)
+      if (!rule.dtype) types.insert(files.at(tensor.name).type);
   if (types == std::set{SafeType::BF16}) return DType::BF16;
   return types == std::set{SafeType::F16} ? DType::F16 : DType::F32;
 }
@@ -284,9 +289,15 @@ std::vector<std::string> unused_tensors(TensorFiles& files, const std::vector<We
   return unused;
 }
 
+/// Returns false for the expert bias of routers, which no gradient updates.
+bool has_states(const WeightRule& rule) {
+  return !rule.dtype;
+}
+
 /// Returns the number of updates of the optimizer. Throws unless the state is complete and the same for all parameters.
 i64 check_optimizer(TensorFiles& files, const std::vector<WeightRule>& rules, std::optional<double> steps) {
   for (const WeightRule& rule : rules) {
+    if (!has_states(rule)) continue;
     for (const ForeignTensor& tensor : rule.foreign) {
       for (const std::string_view state : kMoments)
         check_tensor(files, state_name(tensor.name, state), tensor, is_vocabulary(rule));
@@ -310,6 +321,7 @@ bool has_moments(const TensorFiles& files, const std::vector<WeightRule>& rules)
 
 void add_optimizer(ImportedShards& shards, DType dtype) {
   for (const WeightRule& rule : shards.rules()) {
+    if (!has_states(rule)) continue;
     for (const std::string_view state : kMoments)
       shards.add(rule, optimizer_tensor(state, rule.name), DType::F32, state);
     if (!is_low_precision(dtype)) continue;
@@ -355,7 +367,7 @@ TrainingProgress progress_of(const ImportRequest& request, const OpenedRun& open
 WeightNames names_of(WeightFormat format, const ResolvedConfig& resolved, const TensorFiles& files) {
   const ModelConfig& model = resolved.config.model;
   if (format == WeightFormat::Torchtitan) return torchtitan_names();
-  if (format == WeightFormat::Megatron) return megatron_names(model);
+  if (format == WeightFormat::Megatron) return megatron_names(model, files);
   const Family& family = resolved.family ? *resolved.family : exporting_family(model);
   const bool is_bare_model = family.family == HuggingfaceFamily::Gpt2 && files.find("wte.weight") != nullptr;
   return weight_names(family, is_bare_model ? "" : family.base);
@@ -383,8 +395,6 @@ ImportedRun import_run(const ImportRequest& request, Device& device) {
   if (run.has_optimizer) {
     check_input(run.config.optimizer.optimizer == OptimizerKind::Adam,
                 "optimizer.optimizer: the checkpoint has the state of AdamW; import the weights with --weights_only");
-    check_input(run.config.model.moe.num_experts == 0,
-                "model.num_experts: the state of the optimizer of experts cannot be imported; use --weights_only");
     run.optimizer_steps = check_optimizer(files, rules, opened.optimizer_steps);
     run.progress = progress_of(request, opened, files, run.config, run.optimizer_steps);
   }

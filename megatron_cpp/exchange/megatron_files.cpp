@@ -8,14 +8,22 @@
 namespace mcpp {
 namespace {
 
-constexpr std::string_view kLayers = "decoder.layers.", kStates = "optimizer.state.";
+constexpr std::string_view kLayers = "decoder.layers.", kStates = "optimizer.state.", kChained = "chained_";
 constexpr i64 kMaxStackedLayers = 100'000;
 
-/// Returns the name with separate names of norms that are fused with a projection.
+/// Returns the name with separate names of norms that are fused with a projection, and with ".weight" or ".bias" at the
+/// end of other names.
 std::string separate_norms(std::string name) {
   constexpr std::pair<std::string_view, std::string_view> kNorms[]{
       {"self_attention.linear_qkv.layer_norm_", "input_layernorm."},
-      {"mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm."}};
+      {"self_attention.linear_q_up_proj.layer_norm_", "self_attention.q_layernorm."},
+      {"self_attention.linear_kv_up_proj.layer_norm_", "self_attention.kv_layernorm."},
+      {"mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm."},
+      {"mlp.shared_experts.gate_weight", "mlp.shared_experts.gate.weight"},
+      {"linear_fc1.weight_w", "linear_fc1.gate.weight"},
+      {"linear_fc1.weight_v", "linear_fc1.up.weight"},
+      {"linear_fc1.bias_w", "linear_fc1.gate.bias"},
+      {"linear_fc1.bias_v", "linear_fc1.up.bias"}};
   for (const auto& [fused, separate] : kNorms)
     if (const std::size_t at = name.find(fused); at != std::string::npos) name.replace(at, fused.size(), separate);
   return name;
@@ -24,6 +32,11 @@ std::string separate_norms(std::string name) {
 /// Returns the state of the optimizer that begins the name, without the prefix; "" for a weight. Removes it from the
 /// name.
 std::string take_state(std::string& name) {
+  if (name.starts_with(kChained)) {  // experts have an optimizer of their own: chained_1.optimizer.state.exp_avg...
+    const std::size_t end = name.find('.');
+    if (end == std::string::npos || !std::string_view(name).substr(end + 1).starts_with(kStates)) return "";
+    name.erase(0, end + 1);
+  }
   if (!name.starts_with(kStates)) return "";
   const std::size_t end = name.find('.', kStates.size());
   if (end == std::string::npos) return "";

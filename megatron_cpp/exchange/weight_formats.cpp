@@ -43,16 +43,66 @@ WeightNames torchtitan_names() {
       }};
 }
 
-WeightNames megatron_names(const ModelConfig& model) {
-  WeightNames names{.base = "", .layers = "decoder.layers.", .output = "output_layer", .counterparts = {}};
-  for (const char* name :
+/// Adds the projections of MLPs and experts. Megatron Core's singleton_local_shards separates experts, and gates from
+/// up projections.
+static void add_feed_forward(WeightNames& names, const ModelConfig& model, const TensorFiles& files) {
+  const auto has = [&](std::string_view part) {
+    return std::ranges::any_of(files.tensors(),
+                               [&](const FileTensor& tensor) { return tensor.name.find(part) != std::string::npos; });
+  };
+  const bool are_gates_separate = has(".linear_fc1.gate."), are_experts_separate = has(".experts.experts.0.");
+  const WeightConversion fused = model.is_gated() ? WeightConversion::Flat : WeightConversion::AsIs;
+  const auto add = [&](std::string_view ours, WeightConversion conversion, std::vector<std::string_view> theirs) {
+    names.counterparts.push_back({ours, conversion, std::move(theirs)});
+  };
+  if (are_gates_separate) {
+    add("mlp.linear_fc1", WeightConversion::Stacked, {"mlp.linear_fc1.gate", "mlp.linear_fc1.up"});
+    add("mlp.shared_experts.linear_fc1", WeightConversion::Stacked,
+        {"mlp.shared_experts.linear_fc1.gate", "mlp.shared_experts.linear_fc1.up"});
+    add("mlp.experts.linear_fc1", WeightConversion::PerExpert,
+        {"mlp.experts.experts.#.linear_fc1.gate", "mlp.experts.experts.#.linear_fc1.up"});
+  } else {
+    add("mlp.linear_fc1", fused, {"mlp.linear_fc1"});
+    add("mlp.shared_experts.linear_fc1", fused, {"mlp.shared_experts.linear_fc1"});
+    if (are_experts_separate)
+      add("mlp.experts.linear_fc1", WeightConversion::PerExpert, {"mlp.experts.experts.#.linear_fc1"});
+    else
+      add("mlp.experts.linear_fc1", WeightConversion::ExpertRows, {"mlp.experts.experts.linear_fc1"});
+  }
+  if (are_experts_separate)
+    add("mlp.experts.linear_fc2", WeightConversion::PerExpert, {"mlp.experts.experts.#.linear_fc2"});
+  else
+    add("mlp.experts.linear_fc2", WeightConversion::ExpertRows, {"mlp.experts.experts.linear_fc2"});
+}
+
+WeightNames megatron_names(const ModelConfig& model, const TensorFiles& files) {
+  WeightNames names{.base = "",
+                    .layers = "decoder.layers.",
+                    .output = "output_layer",
+                    .prediction = PredictionForm::Own,
+                    .counterparts = {}};
+  const auto add = [&](std::string_view ours, WeightConversion conversion, std::string_view theirs) {
+    names.counterparts.push_back({ours, conversion, {theirs}});
+  };
+  for (const std::string_view name :
        {"embedding.position_embeddings", "input_layernorm", "self_attention.q_layernorm", "self_attention.k_layernorm",
-        "self_attention.linear_proj", "pre_mlp_layernorm", "mlp.linear_fc2", "decoder.final_layernorm"})
-    names.counterparts.push_back({name, WeightConversion::AsIs, {name}});
-  names.counterparts.push_back({"embedding.word_embeddings", WeightConversion::Padded, {"embedding.word_embeddings"}});
-  names.counterparts.push_back({"self_attention.linear_qkv", WeightConversion::Flat, {"self_attention.linear_qkv"}});
-  names.counterparts.push_back(
-      {"mlp.linear_fc1", model.is_gated() ? WeightConversion::Flat : WeightConversion::AsIs, {"mlp.linear_fc1"}});
+        "self_attention.linear_proj", "self_attention.linear_q_down_proj", "self_attention.kv_layernorm",
+        "pre_mlp_layernorm", "mlp.linear_fc2", "mlp.router", "mlp.router.expert_bias", "mlp.shared_experts.linear_fc2",
+        "mlp.shared_experts.gate", "decoder.final_layernorm"})
+    add(name, WeightConversion::AsIs, name);
+  for (const auto& [ours, theirs] :
+       std::initializer_list<std::pair<std::string_view, std::string_view>>{{"mtp.enorm", "enorm"},
+                                                                            {"mtp.hnorm", "hnorm"},
+                                                                            {"mtp.eh_proj", "eh_proj"},
+                                                                            {"mtp.final_layernorm", "final_layernorm"}})
+    add(ours, WeightConversion::AsIs, theirs);
+  add("embedding.word_embeddings", WeightConversion::Padded, "embedding.word_embeddings");
+  add("self_attention.linear_qkv", WeightConversion::Flat, "self_attention.linear_qkv");
+  for (const std::string_view name : {"self_attention.linear_q_proj", "self_attention.linear_q_up_proj"})
+    add(name, WeightConversion::LatentQueries, name);
+  add("self_attention.linear_kv_down_proj", WeightConversion::Latents, "self_attention.linear_kv_down_proj");
+  add("self_attention.linear_kv_up_proj", WeightConversion::Flat, "self_attention.linear_kv_up_proj");
+  add_feed_forward(names, model, files);
   names.counterparts.push_back({"output_layer", WeightConversion::Padded, {}});
   return names;
 }

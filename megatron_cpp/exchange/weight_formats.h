@@ -16,7 +16,8 @@ WeightFormat detect_format(const TensorFiles& files);
 
 /// Returns the names of torchtitan's Llama. RoPE rotates adjacent channels of its queries and keys.
 WeightNames torchtitan_names();
-/// Returns the names of Megatron Core as MegatronFiles presents them.
-WeightNames megatron_names(const ModelConfig& model);
+/// Returns the names of Megatron Core as MegatronFiles presents them: experts are one tensor per layer, or separate,
+/// and so are gates and up projections, if the files have such tensors.
+WeightNames megatron_names(const ModelConfig& model, const TensorFiles& files);
 
 }  // namespace mcpp

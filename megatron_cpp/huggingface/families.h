@@ -93,9 +93,10 @@ enum class HeadNormKind : u8 { None, EachHead, AllHeads };
 /// Form in which weight files store the layers for multi-token prediction.
 enum class PredictionForm : u8 {
   None,
-  After,    ///< numbered after the last layer, each with a copy of the word embeddings and of the output matrix
-  Module,   ///< one layer, below "mtp."
-  Branches  ///< below "mtp.", where the branches of all layers are numbered
+  After,     ///< numbered after the last layer, each with a copy of the word embeddings and of the output matrix
+  Module,    ///< one layer, below "mtp."
+  Branches,  ///< below "mtp.", where the branches of all layers are numbered
+  Own        ///< the names of Megatron Core, which are ours
 };
 
 /// Differences of a model type from llama. Members named after a key are its default.

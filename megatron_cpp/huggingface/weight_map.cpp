@@ -65,6 +65,8 @@ std::string prefix_of(const NameParts& name, const ModelConfig& model, const Wei
   if (names.prediction == PredictionForm::After)
     return str(names.base, names.layers, model.num_layers + name.layer, ".");
   if (names.prediction == PredictionForm::Branches) return str("mtp.layers.", branch_of(name, model), ".");
+  if (names.prediction == PredictionForm::Own)
+    return str("mtp.layers.", name.layer, name.place == NamePlace::Prediction ? "." : ".transformer_layer.");
   return name.place == NamePlace::Prediction ? "mtp." : str("mtp.layers.", name.layer, ".");
 }
 
@@ -203,11 +205,13 @@ void make_stacked(WeightRule& rule) {
 }
 
 /// Adds the row moves of experts that are one parameter in our model and one tensor per expert (and per gate and up) in
-/// the foreign model. Expands the tensor names of one expert to those of all experts.
-void make_experts(WeightRule& rule) {
+/// the foreign model. Expands the tensor names of one expert to those of all experts. `is_gated`: our parameter is
+/// [experts, 2, out, ...].
+void make_experts(WeightRule& rule, bool is_gated) {
   const std::vector<ForeignTensor> names = std::exchange(rule.foreign, {});
   const auto axes = static_cast<std::ptrdiff_t>(names.size() > 1 ? 2 : 1);  // experts, and tensors of each expert
-  const Shape shape(rule.shape.begin() + axes, rule.shape.end());
+  Shape shape(rule.shape.begin() + axes, rule.shape.end());
+  if (names.size() == 1 && is_gated) shape = merged(shape);
   for (i64 expert = 0; expert < rule.shape[0]; ++expert) {
     for (ForeignTensor tensor : names) {
       tensor.name.replace(tensor.name.find('#'), 1, str(expert));
@@ -235,6 +239,15 @@ void make_stored_experts(WeightRule& rule, bool is_bias, bool is_gated, bool is_
   }
 }
 
+/// Adds the row moves of experts that are one tensor with the same order of rows (WeightConversion::ExpertRows).
+void make_expert_rows(WeightRule& rule, bool is_bias, bool is_gated) {
+  ForeignTensor& theirs = rule.foreign[0];
+  theirs.shape = rule.shape;
+  if (is_gated) theirs.shape.at(2) *= 2, theirs.shape.erase(theirs.shape.begin() + 1);
+  theirs.is_vector = is_bias;
+  rule.moves.push_back({0, 0, 0, numel(rule.shape) / theirs.columns()});
+}
+
 /// Adds the row moves of a parameter that equals one tensor with the same order of rows.
 void make_rows(WeightRule& rule, WeightConversion conversion, const ModelConfig& model) {
   ForeignTensor& theirs = rule.foreign[0];
@@ -249,11 +262,14 @@ void make_rows(WeightRule& rule, WeightConversion conversion, const ModelConfig&
 
 /// Adds the shapes of the foreign tensors and the row moves to a rule that has only names.
 void add_moves(WeightRule& rule, WeightConversion conversion, const NameParts& name, const ModelConfig& model) {
+  const bool has_gate = name.module.ends_with("linear_fc1") && model.is_gated();
   switch (conversion) {
     case WeightConversion::Experts:
     case WeightConversion::ExpertsInterleaved:
-      return make_stored_experts(rule, name.suffix == ".bias", name.module.ends_with("linear_fc1") && model.is_gated(),
+      return make_stored_experts(rule, name.suffix == ".bias", has_gate,
                                  conversion == WeightConversion::ExpertsInterleaved);
+    case WeightConversion::ExpertRows:
+      return make_expert_rows(rule, name.suffix == ".bias", has_gate);
     case WeightConversion::Qkv:
     case WeightConversion::QkvTransposed:
     case WeightConversion::QkvPairs:
@@ -274,7 +290,7 @@ void add_moves(WeightRule& rule, WeightConversion conversion, const NameParts& n
     case WeightConversion::Stacked:
       return make_stacked(rule);
     case WeightConversion::PerExpert:
-      return make_experts(rule);
+      return make_experts(rule, has_gate);
     default:
       return make_rows(rule, conversion, model);
   }

@@ -23,7 +23,8 @@ enum class WeightConversion : u8 {
   MixerSections,  ///< queries of all groups, then keys of all groups, ...; the first tensor has the sections that the
                   ///< others lack
   Stacked,        ///< the rows of the gate tensor, then those of the up tensor
-  PerExpert,      ///< the tensors of expert 0, then of expert 1, ...
+  PerExpert,      ///< the tensors of expert 0, then of expert 1, ...; gate and up may be one tensor, as in Flat
+  ExpertRows,     ///< one tensor [experts, out, in] or [experts, out]; gate and up, if gated, are the halves of `out`
   LatentQueries,  ///< queries of multi-latent attention by heads, each of which ends with interleaved rotary rows
   Latents,        ///< the compressed keys and values, then the interleaved rows of the rotary key
   /// Qkv in three tensors, where the two channels of a query or key head that RoPE rotates together are adjacent.

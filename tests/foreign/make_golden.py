@@ -1,8 +1,9 @@
 """Writes tests/golden/foreign/*.tar.gz: checkpoints of training runs in PyTorch and Megatron Core, with the losses of the
 steps that follow.
 
-usage: make_golden.py torch|megatron OUTPUT_FOLDER
-"torch" needs torch; "megatron" also needs megatron-core and psutil. Both run on CPUs, with two processes.
+usage: make_golden.py torch|megatron|experts OUTPUT_FOLDER
+"torch" needs torch; "megatron" and "experts" also need megatron-core and psutil. All run on CPUs, with one or two
+processes.
 
 Every archive has expected.json: the tokens of the next steps, [steps, batch, sequence + 1], and their losses.
 """
@@ -270,6 +271,98 @@ def megatron_rank(rank, ranks, folder, legacy):
     dist.destroy_process_group()
 
 
+def expert_model(variant):
+    """Returns a model of Megatron Core with experts: "stacked" like Qwen-MoE, whose layers are one tensor, or "numbered"
+    like DeepSeek-V3, with multi-latent attention, a dense layer and a layer for multi-token prediction."""
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+    common = dict(
+        num_layers=LAYERS, hidden_size=WIDTH, num_attention_heads=HEADS, ffn_hidden_size=2 * FFN, moe_ffn_hidden_size=FFN,
+        num_moe_experts=4, moe_router_topk=2, moe_router_load_balancing_type="none", moe_aux_loss_coeff=0.0,
+        moe_token_dispatcher_type="allgather", moe_grouped_gemm=False, moe_shared_expert_intermediate_size=FFN,
+        use_cpu_initialization=True, gated_linear_unit=True, activation_func=torch.nn.functional.silu,
+        normalization="RMSNorm", add_bias_linear=False, layernorm_epsilon=1e-5, hidden_dropout=0.0, attention_dropout=0.0,
+        pipeline_dtype=torch.float32, bias_activation_fusion=False, masked_softmax_fusion=False, persist_layer_norm=False,
+        bias_dropout_fusion=False, apply_rope_fusion=False, gradient_accumulation_fusion=False)
+    if variant == "stacked":
+        config = TransformerConfig(**common, num_query_groups=GROUPS, moe_shared_expert_gate=True)
+    else:
+        config = MLATransformerConfig(
+            **common, kv_channels=8, multi_latent_attention=True, qk_layernorm=True, q_lora_rank=12, kv_lora_rank=8,
+            qk_head_dim=4, qk_pos_emb_head_dim=4, v_head_dim=8, rope_type="rope", rotary_base=10000, moe_layer_freq=[0, 1], mtp_num_layers=1,
+            mtp_loss_scaling_factor=0.1, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
+            moe_router_topk_scaling_factor=2.5)
+    block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
+    prediction = None if variant == "stacked" else get_gpt_mtp_block_spec(config, block, use_transformer_engine=False)
+    return GPTModel(config, block, vocab_size=VOCAB, max_sequence_length=SEQUENCE, position_embedding_type="rope",
+                    share_embeddings_and_output_weights=False, mtp_block_spec=prediction)
+
+
+def experts_rank(rank, ranks, folder, variant):
+    join_group(rank, ranks, 29551)
+    torch.cuda.current_device, torch.cuda.synchronize = lambda: "cpu", lambda: None
+    from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+    from megatron.core.optimizer import ChainedOptimizer, OptimizerConfig
+    from megatron.core.optimizer.optimizer import FP32Optimizer
+    from megatron.core.transformer.moe import moe_utils
+    moe_utils.te_general_gemm = None  # not defined without Transformer Engine
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    from megatron.core.transformer import multi_latent_attention
+    multi_latent_attention.TELinear = ()
+    initialize = DotProductAttention.__init__
+    # Its heads have kv_channels channels, which are those of keys and of values of the latent model.
+    DotProductAttention.__init__ = lambda *args, k_channels=None, v_channels=None, **more: initialize(*args, **more)
+    tensor_parallel.random.CudaRNGStatesTracker.fork = lambda *_: contextlib.nullcontext()
+    parallel_state.initialize_model_parallel()
+    model = expert_model(variant)
+    randomize(model)
+    for name, buffer in model.named_buffers():
+        if name.endswith("expert_bias"):
+            buffer.copy_(torch.linspace(-0.2, 0.2, len(buffer)))
+    experts = {name for name, _ in model.named_parameters() if ".experts." in name}
+    def adam(is_expert):
+        own = torch.nn.ParameterList(p for name, p in model.named_parameters() if (name in experts) == is_expert)
+        return optimizer_of(own)
+    torch_optimizers = [adam(False), adam(True)]
+    make_tensor = torch.tensor
+    with unittest.mock.patch("torch.tensor", lambda *values, device=None, **types: make_tensor(*values, **types)):
+        optimizer = ChainedOptimizer([FP32Optimizer(o, OptimizerConfig(lr=LR, optimizer="adam"), lambda *_: None)
+                                      for o in torch_optimizers])
+    tokens = batches()
+    positions = torch.arange(SEQUENCE).expand(BATCH, SEQUENCE)
+    mask = torch.triu(torch.ones(SEQUENCE, SEQUENCE, dtype=torch.bool), 1)[None, None]
+    def loss_of(sample):
+        return model(sample[:, :-1].contiguous(), positions, mask, labels=sample[:, 1:].contiguous()).mean()
+    def steps(samples, count):
+        losses = []
+        for step in range(count):
+            loss = loss_of(samples[step])
+            for one in torch_optimizers:
+                one.zero_grad()
+            loss.backward()
+            for one in torch_optimizers:
+                one.step()
+            losses.append(loss.item())
+        return losses
+    steps(tokens, BEFORE)
+    model_state = model.sharded_state_dict()
+    state = {"args": argparse.Namespace(num_experts=4, consumed_train_samples=BEFORE * BATCH), "checkpoint_version": 3.0,
+             "iteration": BEFORE, "model": model_state, "optimizer": optimizer.sharded_state_dict(model_state)}
+    dist_checkpointing.save(state, str(folder))
+    write_expected(pathlib.Path(folder), tokens[BEFORE:], steps(tokens[BEFORE:], AFTER))
+    dist.destroy_process_group()
+
+
+def make_experts(output):
+    with tempfile.TemporaryDirectory() as scratch:
+        for variant in ("stacked", "numbered"):
+            folder = pathlib.Path(scratch) / f"megatron_experts_{variant}"
+            folder.mkdir()
+            run_ranks(experts_rank, (folder, variant), ranks=1)
+            archive(folder, output / f"{folder.name}.tar.gz")
+
+
 def split_stages(legacy, folder):
     """Writes what Megatron-LM saves with two pipeline ranks, each of which numbers its layers from 0."""
     for file in sorted(legacy.rglob("model_optim_rng.pt")):
@@ -303,4 +396,4 @@ def make_megatron(output):
 if __name__ == "__main__":
     target = pathlib.Path(sys.argv[2])
     target.mkdir(parents=True, exist_ok=True)
-    make_torch(target) if sys.argv[1] == "torch" else make_megatron(target)
+    {"torch": make_torch, "megatron": make_megatron, "experts": make_experts}[sys.argv[1]](target)

@@ -160,6 +160,86 @@ TEST_F(ImportRunTest, ContinuesMegatronCoreWithItsOwnArguments) {
   EXPECT_EQ(config_.training.global_batch_size, 4);
 }
 
+/// The models of make_golden.py with experts: the keys that differ from kConfig.
+const std::string kExperts = R"(num_experts = 4
+moe_router_topk = 2
+moe_ffn_hidden_size = 16
+moe_shared_expert_intermediate_size = 16
+)",
+                  kStacked = kExperts + "num_query_groups = 2\nmoe_shared_expert_gate = true\n",
+                  kNumbered = kExperts + R"(multi_latent_attention = true
+q_lora_rank = 12
+kv_lora_rank = 8
+qk_head_dim = 4
+qk_pos_emb_head_dim = 4
+v_head_dim = 8
+moe_layer_freq = [0, 1]
+moe_router_score_function = "sigmoid"
+moe_router_enable_expert_bias = true
+moe_router_bias_update_rate = 0.0
+moe_router_topk_scaling_factor = 2.5
+mtp_num_layers = 1
+mtp_loss_scaling_factor = 0.10666666666666667
+)";
+
+/// Experts of layers that are one tensor, and of numbered layers; the latter with multi-latent attention, multi-token
+/// prediction and an expert bias. Two optimizers update the weights. Megatron Core divides the loss of multi-token
+/// prediction by its 15 targets per sample, and this program by 16 tokens, so that the factor is 0.1 * 16 / 15.
+TEST_F(ImportRunTest, ContinuesExpertsOfMegatronCore) {
+  for (const auto& [name, model] :
+       {std::pair("megatron_experts_stacked", kStacked), std::pair("megatron_experts_numbered", kNumbered)}) {
+    SCOPED_TRACE(name);
+    write_config("num_query_groups = 2\nffn_hidden_size = 16\n", "ffn_hidden_size = 32\n" + model);
+    const Path folder = unpack(name);
+    EXPECT_CONTAINS(import_error({.path = folder}), "args.num_experts is set, which this import does not convert");
+    const Path checkpoint = import({.path = folder, .config = config()});
+    expect_same_losses(checkpoint, {"one rank", {}});
+    expect_same_losses(checkpoint, {"tp2", {.tp = 2}});
+    expect_same_losses(checkpoint, {"dp2_ep2_zero1", {.dp = 2, .ep = 2, .zero_stage = 1}});
+    expect_same_losses(checkpoint, {"pp2", {.pp = 2}});
+  }
+}
+
+/// Megatron Core also saves a tensor per layer and expert, with gates and up projections apart
+/// (singleton_local_shards).
+TEST_F(ImportRunTest, ReadsOneTensorPerExpertOfMegatronCore) {
+  write_config("num_query_groups = 2\nffn_hidden_size = 16\n", "ffn_hidden_size = 32\n" + kStacked);
+  DistributedCheckpoint original(unpack("megatron_experts_stacked"));
+  DistributedWriter writer(folder_ / "edited");
+  constexpr std::string_view kLayers = "decoder.layers.", kExpert = "mlp.experts.experts.";
+  const auto without_first_axis = [](const Tensor& values, i64 index) {
+    return values.slice(index, index + 1).view({values.shape().begin() + 1, values.shape().end()});
+  };
+  const auto write = [&](const std::string& name, const Tensor& values) {
+    if (!name.ends_with("linear_fc1.weight")) return writer.write({name}, values);
+    const i64 half = values.dim(0) / 2;
+    writer.write({name + "_w"}, values.slice(0, half));
+    writer.write({name + "_v"}, values.slice(half, 2 * half));
+  };
+  for (const FileTensor& tensor : original.tensors()) {
+    if (tensor.type == SafeType::Other || tensor.name.find("optimizer.") != std::string::npos) continue;
+    const Tensor values = original.read_all(tensor.name, DType::F32, host_);
+    const bool is_layer = tensor.name.starts_with(kLayers);
+    if (!is_layer) write(tensor.name, values);
+    for (i64 layer = 0; is_layer && layer < values.dim(0); ++layer) {
+      const std::string rest = tensor.name.substr(kLayers.size()), prefix = str(kLayers, layer, ".");
+      const Tensor own = without_first_axis(values, layer);
+      const bool is_expert = rest.starts_with(kExpert);
+      if (!is_expert) write(prefix + rest, own);
+      for (i64 expert = 0; is_expert && expert < own.dim(0); ++expert)
+        write(str(prefix, kExpert, expert, ".", rest.substr(kExpert.size())), without_first_axis(own, expert));
+    }
+  }
+  writer.finish();
+  ImportedRun stacked = import_run(
+                  {.path = folder_ / "megatron_experts_stacked", .config = config(), .weights_only = true}, host_),
+              single = import_run({.path = folder_ / "edited", .config = config(), .weights_only = true}, host_);
+  ASSERT_EQ(stacked.shards->shards().size(), single.shards->shards().size());
+  for (std::size_t i = 0; i < stacked.shards->shards().size(); ++i)
+    EXPECT_EQ(test::to_doubles(stacked.shards->data(i)), test::to_doubles(single.shards->data(i)))
+        << stacked.shards->shards()[i].name;
+}
+
 TEST_F(ImportRunTest, ReadsUpdatesOfTheDistributedOptimizer) {
   const ImportRequest request{.path = unpack("megatron_dist"), .config = config()};
   const auto write_common = [&](const PickleWriter& groups) {
