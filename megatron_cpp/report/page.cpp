@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "base/html.h"
 #include "base/strings.h"
 #include "megatron_cpp/report/run_history.h"
 #include "megatron_cpp/setup/version.h"
@@ -177,19 +178,6 @@ std::string page_data(const std::string& title, const std::vector<ReportRun>& ru
 
 namespace {
 
-std::string escaped(const std::string& text) {
-  std::string html;
-  for (const char c : text) {
-    if (c == '&')
-      html += "&amp;";
-    else if (c == '<')
-      html += "&lt;";
-    else
-      html += c;
-  }
-  return html;
-}
-
 std::string concatenate_files(std::string_view extension) {
   std::string text;
   for (const EmbeddedFile& file : report_page_files())
@@ -215,7 +203,7 @@ std::string fill_template(std::string_view page, const std::map<std::string, std
 }  // namespace
 
 std::string report_page(const std::string& title, const std::vector<ReportRun>& runs) {
-  return fill_template(concatenate_files(".html"), {{"title", escaped(title)},
+  return fill_template(concatenate_files(".html"), {{"title", escape_html(title)},
                                                     {"style", concatenate_files(".css")},
                                                     {"script", concatenate_files(".js")},
                                                     {"data", page_data(title, runs)}});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/html.h"
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "plan/layout_memory.h"
@@ -25,12 +26,6 @@ svg { display: block; } text { font-size: 11px; fill: var(--ink); } .wait { fill
 .level { fill: #3f9c74; fill-opacity: 0.35; stroke: #14805e; } .limit { stroke: #c8551b; stroke-dasharray: 4 3; }
 )";
 constexpr double kLeft = 64, kBarWidth = 900, kRow = 30, kMemoryRow = 56, kMaxWidth = 20000;
-
-std::string escape_html(const std::string& text) {
-  std::string html;
-  for (const char c : text) html += c == '&' ? "&amp;" : c == '<' ? "&lt;" : std::string(1, c);
-  return html;
-}
 
 std::string time_text(double seconds) {
   return seconds < 10 ? fixed(1e3 * seconds, 3) + " ms" : fixed(seconds, 3) + " s";
