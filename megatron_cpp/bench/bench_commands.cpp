@@ -303,20 +303,21 @@ ExitCode bench_command(Arguments args, Log& log, const World& world) {
   if (!args.empty() && args[0] == "object_store") return bench_object_store_command(args.subspan(1), log, world);
   if (!args.empty() && args[0] == "coordinate_check")
     return bench_coordinate_check_command(args.subspan(1), log, world);
+  if (!args.empty() && args[0] == "quality") return bench_quality_command(args.subspan(1), log, world);
   const Usage usage{
       .command = "megatron_cpp bench",
       .summary =
           "Times GEMMs (gemm), the other operations (ops) or complete training steps (step) of a "
           "configuration. Further benchmarks: bench attention, bench comm, bench checkpoint, bench groups, bench "
-          "object_store and bench coordinate_check.",
+          "object_store, bench coordinate_check and bench quality.",
       .positional = {"what", "config"},
       .required = {"what", "config"}};
   BenchOptions options;
   std::optional<Config> config = read_config_and_options(args, usage, options, log);
   if (!config) return ExitCode::Done;
-  check_input(
-      options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
-      "\": must be one of gemm, ops, step, attention, comm, checkpoint, groups, object_store, coordinate_check");
+  check_input(options.what == "gemm" || options.what == "ops" || options.what == "step", "bench: \"", options.what,
+              "\": must be one of gemm, ops, step, attention, comm, checkpoint, groups, object_store, "
+              "coordinate_check, quality");
   check_trace_path(options);
   resolve_vocabulary(*config, log);
   check_input(world.ranks.size() == 1 || options.what == "step", "bench ", options.what,

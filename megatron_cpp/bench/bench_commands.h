@@ -19,6 +19,7 @@ ExitCode bench_checkpoint_command(Arguments args, Log& log, const World& world);
 ExitCode bench_groups_command(Arguments args, Log& log, const World& world);
 ExitCode bench_object_store_command(Arguments args, Log& log, const World& world);
 ExitCode bench_coordinate_check_command(Arguments args, Log& log, const World& world);
+ExitCode bench_quality_command(Arguments args, Log& log, const World& world);
 
 // Benchmark of collectives and messages, alternating between this program and MPI.
 

@@ -8,6 +8,7 @@
 #include "base/number_format.h"
 #include "base/strings.h"
 #include "megatron_cpp/bench/bench.h"
+#include "megatron_cpp/bench/svg.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/model_provider.h"
 #include "tensor/ops/ops.h"
@@ -172,6 +173,8 @@ std::string coordinate_table(const CoordinateCheck& check) {
 
 namespace {
 
+constexpr const char* kLineWidth = "stroke-width=\"2\"";
+
 /// Panel of a chart: position, title, and range of its logarithmic axes.
 struct Panel {
   double left, min_x, max_x, min_y, max_y;
@@ -180,10 +183,6 @@ struct Panel {
   double x(double width) const { return left + std::log(width / min_x) / std::log(max_x / min_x) * kWidth; }
   double y(double value) const { return kTop + kHeight - std::log(value / min_y) / std::log(max_y / min_y) * kHeight; }
 };
-
-std::string svg_text(double x, double y, const char* anchor, const std::string& text) {
-  return str("<text x=\"", fixed(x, 1), "\" y=\"", fixed(y, 1), "\" text-anchor=\"", anchor, "\">", text, "</text>\n");
-}
 
 std::string color_of(std::size_t row, std::size_t rows) {
   if (row + 1 == rows) return "#c2410c";  // logits
@@ -206,7 +205,7 @@ std::string draw_panel(const CoordinateCheck& check, bool is_change, double left
   std::string svg = svg_text(left, Panel::kTop - 12, "start", is_change ? "mean |change|" : "mean |value|");
   for (double e = first; e <= std::max(last, first + 1); ++e) {
     const double y = panel.y(power(e));
-    svg += str("<path d=\"M", fixed(left, 1), " ", fixed(y, 1), "h", fixed(Panel::kWidth, 1), "\" stroke=\"#ddd\"/>\n");
+    svg += svg_line(str("M", fixed(left, 1), " ", fixed(y, 1), "h", fixed(Panel::kWidth, 1)), "#ddd");
     svg += svg_text(left - 6, y + 4, "end", significant(power(e), 2));
   }
   for (const i64 width : check.widths)
@@ -217,8 +216,7 @@ std::string draw_panel(const CoordinateCheck& check, bool is_change, double left
     for (std::size_t i = 0; i < check.widths.size(); ++i)
       points += str(i == 0 ? "M" : "L", fixed(panel.x(static_cast<double>(check.widths[i])), 1), " ",
                     fixed(panel.y(values_of(check.rows[r])[i]), 1));
-    svg += str("<path d=\"", points, "\" fill=\"none\" stroke-width=\"2\" stroke=\"", color_of(r, check.rows.size()),
-               "\"/>\n");
+    svg += svg_line(points, color_of(r, check.rows.size()), kLineWidth);
   }
   return svg;
 }
@@ -228,17 +226,14 @@ std::string draw_panel(const CoordinateCheck& check, bool is_change, double left
 std::string coordinate_chart(const CoordinateCheck& check, const std::string& title) {
   constexpr double kLeft = 60, kRight = 430, kLegend = 750;
   const double height = Panel::kTop + std::max(Panel::kHeight + 40, 18 * static_cast<double>(check.rows.size()));
-  std::string svg = str("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"850\" height=\"", fixed(height, 0),
-                        "\" viewBox=\"0 0 850 ", fixed(height, 0),
-                        "\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"850\" height=\"",
-                        fixed(height, 0), "\" fill=\"white\"/>\n", svg_text(kLeft, 24, "start", title));
+  std::string svg = svg_text(kLeft, 24, "start", title);
   svg += draw_panel(check, false, kLeft) + draw_panel(check, true, kRight);
   for (std::size_t r = 0; r < check.rows.size(); ++r) {
     const double y = Panel::kTop + 18 * static_cast<double>(r);
-    svg += str("<path d=\"M", fixed(kLegend, 1), " ", fixed(y, 1), "h16\" stroke-width=\"2\" stroke=\"",
-               color_of(r, check.rows.size()), "\"/>\n", svg_text(kLegend + 22, y + 4, "start", check.rows[r].name));
+    svg += svg_line(str("M", fixed(kLegend, 1), " ", fixed(y, 1), "h16"), color_of(r, check.rows.size()), kLineWidth) +
+           svg_text(kLegend + 22, y + 4, "start", check.rows[r].name);
   }
-  return svg + "</svg>\n";
+  return svg_document(850, height, svg);
 }
 
 }  // namespace mcpp

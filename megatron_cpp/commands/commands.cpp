@@ -31,7 +31,8 @@ constexpr std::array kCommands{
     Command{"schedule", "draw and time a pipeline schedule, or compare all of them", schedule_command},
     Command{"plan", "find the fastest layouts of a model on a cluster, without access to the cluster", nullptr,
             plan_command},
-    Command{"bench", "time GEMMs, operations, training steps or communication", nullptr, bench_command},
+    Command{"bench", "time GEMMs, operations, training steps or communication; compare losses of variants", nullptr,
+            bench_command},
 };
 
 constexpr const char* kExitCodes =
