@@ -13,8 +13,3 @@ prepare_text() {
     "$program" preprocess --input="$folder/$part.txt" --output_prefix="$folder/$part" --tokenizer_model="$folder/tokenizer.model" >/dev/null
   done
 }
-
-# held_out_bits <checkpoints> <folder>: prints the bits per byte of the held-out text of prepare_text.
-held_out_bits() {
-  "$program" evaluate --load="$1" --text="$2/valid.txt" --json | grep -o '"bits_per_byte": *[0-9.]*' | grep -o '[0-9.]*$'
-}
