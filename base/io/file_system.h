@@ -1,5 +1,5 @@
-// File size limits, and the file system calls of checkpoint saves behind an interface, so that tests can inject
-// failures, torn writes and delays.
+// Properties of file systems, and the file system calls of checkpoint saves behind an interface, so that tests can
+// inject failures, torn writes and delays.
 #pragma once
 #include <sys/types.h>
 
@@ -19,6 +19,12 @@ class FileSystem {
 
 /// Returns the free bytes for this user in the file system of `path`.
 i64 free_bytes(const Path& path);
+/// Returns the path, made absolute, or the nearest of its parents that exists.
+Path nearest_existing(const Path& path);
+/// Returns an id of the file system of `path`, unique among those of all hosts.
+std::string file_system_id(const Path& path);
+/// Returns true if the file system of `path` is in memory (tmpfs), as /dev/shm is.
+bool is_memory_backed(const Path& path);
 /// Returns the file size limit (ulimit -f). A write beyond the limit would kill the process with a signal.
 i64 max_file_bytes();
 

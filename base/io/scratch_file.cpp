@@ -1,9 +1,7 @@
 #include "base/io/scratch_file.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,12 +19,6 @@ namespace {
 
 std::string bytes_text(i64 bytes) {
   return human_bytes(static_cast<double>(bytes));
-}
-
-bool is_memory_backed(const Path& folder) {
-  struct statfs info {};
-  MCPP_CHECK_SYSTEM(::statfs(folder.c_str(), &info) == 0, "cannot stat ", folder.string());
-  return info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC || info.f_type == HUGETLBFS_MAGIC;
 }
 
 void check_is_on_disk(const Path& folder, const std::string& where) {
@@ -137,16 +129,14 @@ void ScratchFile::throw_transfer_error(std::string_view verb, int error, std::st
 
 DiskSpace scratch_disk_space(const Path& folder, std::string_view key) {
   const std::string where = describe_folder(folder, key);
-  Path existing = std::filesystem::absolute(folder);
-  std::error_code ignored;  // if the folder cannot be inspected, its parent is used
-  while (!std::filesystem::exists(existing, ignored) && existing.has_relative_path()) existing = existing.parent_path();
+  const Path existing = nearest_existing(folder);
   struct stat info {};
   MCPP_CHECK_SYSTEM(::stat(existing.c_str(), &info) == 0, where, ": cannot stat ", existing.string());
   MCPP_CHECK_ERROR(S_ISDIR(info.st_mode) ? 0 : ENOTDIR, where, ": ", existing.string());
   check_is_on_disk(existing, where);
   MCPP_CHECK_SYSTEM(::access(existing.c_str(), W_OK | X_OK) == 0, where, ": cannot create a file in ",
                     existing.string());
-  return {str(host_name(), ":", info.st_dev), free_bytes(existing)};
+  return {file_system_id(existing), free_bytes(existing)};
 }
 
 AlignedBytes::AlignedBytes(i64 bytes, i64 alignment)

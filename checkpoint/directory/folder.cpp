@@ -388,9 +388,8 @@ void check_writable(const Path& folder) {
 
 void check_writable_or_creatable(const Path& folder) {
   if (is_s3_path(folder)) return check_writable(folder);
-  Path existing = std::filesystem::absolute(folder);
+  const Path existing = nearest_existing(folder);
   std::error_code error;
-  while (!std::filesystem::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
   check_input(std::filesystem::is_directory(existing, error), "cannot create the directory ", folder.string(),
               ": Not a directory");
   check_writable(existing);
