@@ -129,6 +129,31 @@ std::string failures_text(const FailureLoss& loss) {
              " of the time\n");
 }
 
+std::string goodput_text(const std::vector<GoodputPoint>& points) {
+  std::string text =
+      str("goodput with random failures (", points.front().goodput.failures,
+          " simulated for each line):\n  checkpoints   every n steps   wait each   lost steps per failure"
+          "   goodput\n");
+  const auto best_of = [&](bool is_in_memory) {
+    const GoodputPoint* best = nullptr;
+    for (const GoodputPoint& point : points)
+      if (point.is_in_memory == is_in_memory && (!best || point.goodput.fraction > best->goodput.fraction))
+        best = &point;
+    return best;
+  };
+  const GoodputPoint *disk = best_of(false), *memory = best_of(true);
+  for (const GoodputPoint& point : points) {
+    text +=
+        str("  ", point.is_in_memory ? "in memory" : "on disks ", pad_left(std::to_string(point.interval), 19),
+            pad_left(human_seconds(point.stall_seconds), 12), pad_left(fixed(point.goodput.lost_steps, 1), 25),
+            pad_left(percent(point.goodput.fraction), 10), &point == disk || &point == memory ? "  best" : "", "\n");
+  }
+  if (memory)
+    text += str("  checkpoints in memory are in addition to those on disks every ", disk->interval,
+                " steps; each node keeps a copy of the previous node's (checkpoint.local_replicas = 1)\n");
+  return text;
+}
+
 std::string cost_text(const TrainingCost& cost, double price) {
   if (!std::isfinite(cost.hours)) return "never end: devices fail before any progress is made";
   std::string text = str("take ", hours_text(cost.hours), " hours, ", hours_text(cost.device_hours), " device hours");

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "plan/rule_of_thumb.h"
+#include "plan/scaling/goodput.h"
 #include "plan/scaling/scaling.h"
 #include "plan/scaling/training_cost.h"
 #include "plan/search.h"
@@ -40,6 +41,8 @@ std::string step_json(const PredictionInput& input, const StepTime& time, const 
                       const std::optional<TrainingCost>& cost);
 std::string gains_text(const std::vector<Speedup>& gains);
 std::string failures_text(const FailureLoss& loss);
+/// Returns a table of the points, which marks the best interval of each kind.
+std::string goodput_text(const std::vector<GoodputPoint>& points);
 /// Returns text like "take 30.2 hours, 25.1K device hours, at 2.00 each 50.2K"; a price of 0 is omitted.
 std::string cost_text(const TrainingCost& cost, double price);
 /// Returns a description of the result or, without a trailing newline, the reason why there is none.

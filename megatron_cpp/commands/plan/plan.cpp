@@ -236,6 +236,7 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
   log.info(str(step_text(input, step), "  ", human_bytes(memory), " of memory on the rank with the highest memory use",
                over_limit_text(memory, make_search_limits(options, base.hardware)), "\n"));
   if (cost) log.info(training_text(options, *cost));
+  if (options.goodput) log.info(goodput_text(goodput_by_interval(input, step.seconds, options.failures)));
 }
 
 /// Describes the configuration's own layout, if it can run.
@@ -271,6 +272,7 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Predic
     Failures failures = options.failures;
     if (failures.save_seconds == 0) failures.save_seconds = save_time(input).seconds;
     log.info(failures_text(failure_loss(failures, options.world_size)));
+    if (options.goodput) log.info(goodput_text(goodput_by_interval(input, best.time.seconds, options.failures)));
   }
   if (!options.svg.empty()) {
     const StepTimeline drawn = step_timeline(input, 4 * best.layout.pp);

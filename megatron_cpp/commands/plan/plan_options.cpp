@@ -78,8 +78,13 @@ void check_dependent_options(const PlanOptions& options, std::vector<std::string
   if (!options.emit_hardware.empty() && options.from_run.empty())
     problems.emplace_back("--emit_hardware: applies only to --from_run, the run to adjust the hardware to");
   if (options.weak && options.scale.empty()) problems.emplace_back("--weak: applies only to --scale");
-  if (options.failures.mtbf_hours > 0 && options.predict && options.deadline.tokens == 0)
-    problems.emplace_back("--mtbf_hours: with --predict applies only to training on --tokens; set --tokens");
+  if (options.failures.mtbf_hours > 0 && options.predict && options.deadline.tokens == 0 && !options.goodput)
+    problems.emplace_back(
+        "--mtbf_hours: with --predict applies only to training on --tokens and to --goodput; set one of them");
+  if (options.goodput && options.failures.mtbf_hours == 0)
+    problems.emplace_back("--goodput: needs --mtbf_hours, the mean time between failures of a device");
+  if (options.goodput && (options.json || !options.scale.empty() || options.should_minimize_devices()))
+    problems.emplace_back("--goodput: prints a table for one layout; remove --json, --scale and --deadline_hours");
   if (options.failures.mtbf_hours > 0) return;
   if (options.failures.save_seconds != defaults.save_seconds)
     problems.emplace_back("--save_seconds: applies only to --mtbf_hours");

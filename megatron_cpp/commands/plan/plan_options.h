@@ -33,12 +33,26 @@ struct PlanOptions {
   std::vector<i64> scale;
   bool weak = false;
   Failures failures;
+  bool goodput = false;
   Deadline deadline;
   std::string from_run, emit_hardware;
 
   /// Returns true if the minimum number of devices that meets the deadline is requested, without a list of candidates.
   bool should_minimize_devices() const {
     return scale.empty() && (objective == Objective::Deadline || deadline.hours > 0);
+  }
+
+  /// Calls visit() for the options about failures.
+  template <class Self, class Visitor>
+  static void failure_fields(Self& self, Visitor& visit) {
+    visit("mtbf_hours", self.failures.mtbf_hours, "mean hours between failures of one device; 0 = none", at_least(0));
+    visit("save_seconds", self.failures.save_seconds, "seconds that a run waits for a checkpoint; 0 = as predicted",
+          between(0, 1e9));
+    visit("restart_seconds", self.failures.restart_seconds, "seconds from a failure to the first new step",
+          between(0, 1e9));
+    visit("goodput", self.goodput,
+          "with --mtbf_hours: simulates random failures and shows the goodput by checkpoint interval, for checkpoints "
+          "on disks and in the memory of two nodes");
   }
 
   template <class Self, class Visitor>
@@ -84,11 +98,7 @@ struct PlanOptions {
           between(1, kMaxRanks));
     visit("weak", self.weak,
           "with --scale: weak scaling: the batch size grows with the number of ranks, from that of the configuration");
-    visit("mtbf_hours", self.failures.mtbf_hours, "mean hours between failures of one device; 0 = none", at_least(0));
-    visit("save_seconds", self.failures.save_seconds, "seconds that a run waits for a checkpoint; 0 = as predicted",
-          between(0, 1e9));
-    visit("restart_seconds", self.failures.restart_seconds, "seconds from a failure to the first new step",
-          between(0, 1e9));
+    failure_fields(self, visit);
     visit("tokens", self.deadline.tokens, "tokens to train on: predicts time and device hours of the training",
           between(0, 1e18));
     visit("deadline_hours", self.deadline.hours,

@@ -134,6 +134,18 @@ TEST_F(PlanCommandTest, DrawsScheduleAndExplainsUpgrades) {
   EXPECT_THAT(read_text_file(file), AllOf(HasSubstr("<svg"), HasSubstr("rank 3"), Not(HasSubstr("rank 4"))));
 }
 
+TEST_F(PlanCommandTest, SimulatesGoodputWithFailures) {
+  const Outcome found =
+      run({"--hardware=h100_sxm", "--world_size=64", "--predict", "--parallel.zero_stage=1",
+           "--parallel.tensor_model_parallel_size=8", "--mtbf_hours=1000", "--restart_seconds=60", "--goodput"});
+  ASSERT_EQ(found.code, 0) << found.err;
+  for (const char* part : {"goodput with random failures (400 simulated", "on disks", "in memory", "best"})
+    EXPECT_THAT(found.out, HasSubstr(part));
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--goodput"}, {"--goodput: needs --mtbf_hours"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--mtbf_hours=5", "--goodput", "--scale=8,16"},
+                 {"--goodput: prints a table for one layout"});
+}
+
 TEST_F(PlanCommandTest, ComparesGivenWorldSizes) {
   const Outcome strong = run({"--hardware=h100_sxm", "--scale=64,128,131,32768"});
   ASSERT_EQ(strong.code, 0) << strong.err;
