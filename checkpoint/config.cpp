@@ -16,6 +16,14 @@ std::vector<std::string> CheckpointConfig::conflicts() const {
     errors.push_back("checkpoint.local_save: needs checkpoint.local_save_interval, and vice versa");
   if (!local_save.empty() && save.empty())
     errors.push_back("checkpoint.local_save: needs checkpoint.save too, which outlives the nodes");
+  if (local_replicas > 0 && local_save.empty())
+    errors.push_back("checkpoint.local_replicas: needs checkpoint.local_save, the folder on each node");
+  if (local_replicas > 0 && local_keep_latest_k == 1)
+    errors.push_back(
+        "checkpoint.local_replicas: needs checkpoint.local_keep_latest_k of at least 2, because the previous "
+        "checkpoint is used until the copies of a new one are complete");
+  if (local_ranks_per_node > 0 && local_save.empty())
+    errors.push_back("checkpoint.local_ranks_per_node: needs checkpoint.local_save, the folder on each node");
   if (export_hf_interval > 0 && (save_interval == 0 || export_hf_interval % save_interval != 0))
     errors.push_back(str("checkpoint.export_hf_interval: must be a multiple of checkpoint.save_interval, ",
                          save_interval, ", because saved checkpoints are exported"));

@@ -8,6 +8,9 @@
 
 namespace mcpp {
 
+/// Maximum of local_replicas; more copies would need more memory than a loss of that many nodes justifies.
+inline constexpr i64 kMaxLocalReplicas = 4;
+
 struct CheckpointConfig {
   std::string save;
   std::string load;
@@ -18,6 +21,8 @@ struct CheckpointConfig {
   std::string local_save;
   i64 local_save_interval = 0;
   i64 local_keep_latest_k = 2;
+  i64 local_replicas = 0;
+  i64 local_ranks_per_node = 0;
   i64 export_hf_interval = 0;
   i64 export_hf_max_shard_size = 5'000'000'000;
   bool finetune = false;
@@ -37,11 +42,19 @@ struct CheckpointConfig {
     visit("async_save", self.async_save,
           "write checkpoints in the background from a copy in host memory; the training waits for the copy only");
     visit("local_save", self.local_save,
-          "folder on a disk of each node for checkpoints between those in save; if newer, a run with the same layout "
-          "resumes from them; empty = none");
+          "folder on a disk or in the memory (/dev/shm/...) of each node for checkpoints between those in save; if "
+          "newer, a run with the same layout resumes from them; empty = none");
     visit("local_save_interval", self.local_save_interval, "iterations between two saves in local_save", at_least(0));
     visit("local_keep_latest_k", self.local_keep_latest_k,
           "number of newest checkpoints to keep in local_save; 0 = all", at_least(0));
+    visit("local_replicas", self.local_replicas,
+          "number of other nodes that keep a copy of each rank's checkpoint in their local_save, from which the run "
+          "resumes if a node is lost or a copy is damaged; 0 = none",
+          between(0, kMaxLocalReplicas));
+    visit("local_ranks_per_node", self.local_ranks_per_node,
+          "to test recovery on one host: number of consecutive ranks that form a simulated node, which uses the folder "
+          "node_<n> of local_save; 0 = the nodes on which the ranks run",
+          at_least(0));
     visit("export_hf_interval", self.export_hf_interval,
           "iterations between two exports to Hugging Face's format, in the folder huggingface of save; a multiple of "
           "save_interval; 0 = none",

@@ -25,6 +25,8 @@ enum class SavePoint : u8 {
   BeforeRename,    ///< rank 0: the manifest is flushed
   BeforeLatest,    ///< rank 0: the checkpoint is renamed, but `latest` still names the previous checkpoint
   BeforePrune,     ///< rank 0: older checkpoints have not been removed
+  BeforeReplicas,  ///< every rank: its part of a local checkpoint is complete, but other nodes have no copy
+  BeforeReplicaRename,  ///< every rank that keeps a copy: the copy is verified and flushed, but not visible
 };
 
 /// Callback for reached points; may be empty. Tests use it to end the process there.

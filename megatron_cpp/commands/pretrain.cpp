@@ -78,6 +78,7 @@ void describe_and_check(const Config& config, int world_size, bool is_for_other_
   }
   check_training_memory(config, world);
   check_training_disk(config, world.ranks);
+  check_local_space(config, world.ranks);
   check_names_data(config.data);
 }
 

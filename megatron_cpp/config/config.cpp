@@ -307,6 +307,7 @@ void turn_saving_off(CheckpointConfig& checkpoint) {
   const CheckpointConfig defaults;
   checkpoint.keep_latest_k = defaults.keep_latest_k;
   checkpoint.local_keep_latest_k = defaults.local_keep_latest_k;
+  checkpoint.local_replicas = checkpoint.local_ranks_per_node = 0;
   checkpoint.save_retain_interval = defaults.save_retain_interval;
   checkpoint.export_hf_max_shard_size = defaults.export_hf_max_shard_size;
 }

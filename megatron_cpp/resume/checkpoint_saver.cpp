@@ -1,5 +1,8 @@
 #include "megatron_cpp/resume/checkpoint_saver.h"
 
+#include <filesystem>
+
+#include "base/io/file_system.h"
 #include "base/machine.h"
 #include "checkpoint/save/writer.h"
 #include "comm/object_collectives.h"
@@ -32,10 +35,10 @@ CheckpointSaver::CheckpointSaver(const RunContext& run, StoredRef<TrainingState>
   const auto continued = [&] { return continue_lineage(progress.lineage, progress.iteration, checkpoint.save).text(); };
   if (!checkpoint.save.empty()) lineage_ = Lineage::parse(broadcast_from_rank0(world, continued));
   if (checkpoint.local_save.empty()) return;
-  check_local_owner(checkpoint, world);
-  run_on_all_ranks(world, [&] {
-    local_lock_ = std::make_unique<FolderLock>(local_target(checkpoint, world).folder, run.log, run.session.job);
-  });
+  const Path folder = local_target(checkpoint, world).folder;
+  check_local_owner(checkpoint, {folder}, world);
+  run_on_all_ranks(world, [&] { local_lock_ = std::make_unique<FolderLock>(folder, run.log, run.session.job); });
+  if (checkpoint.local_replicas > 0) replicas_ = std::make_unique<LocalReplicas>(run);
 }
 
 /// Reserves the memory that asynchronous saves copy to, before the first of them.
@@ -67,6 +70,7 @@ void CheckpointSaver::wait_for_copy() {
 }
 
 void CheckpointSaver::poll() {
+  if (replicas_) replicas_->poll();
   if (!in_flight_.save) return;
   const double start = steady_seconds();
   const double busy = in_flight_.save->is_idle() ? 0 : 1;
@@ -108,46 +112,53 @@ SaveTarget CheckpointSaver::target(bool is_local, SaveObserver observer) const {
 
 void CheckpointSaver::save_synchronously(const TrainingProgress& progress, bool is_local, SaveObserver observer,
                                          bool is_interim, const char* hint) {
-  finish();
+  finish_save();
   const double start = steady_seconds();
   const std::vector<NamedShard> shards = is_local ? shards_to_load(state_) : shards_to_save(state_);
   HostCopies copies(shards);
   ProgressShardSource source(copies, run_.log, "saving");
-  CheckpointSave save(target(is_local, std::move(observer)), describe(progress, is_local, is_interim), run_.world(),
-                      run_.log, files_);
+  CheckpointSave save(target(is_local, observer), describe(progress, is_local, is_interim), run_.world(), run_.log,
+                      files_);
   save.write(source);
   const Path path = save.gather_and_finish();
   if (!is_local) saved_iteration_ = progress.iteration;
   log_saved(progress.iteration, str("saved ", path.string(), " in ", human_seconds(steady_seconds() - start), hint));
-  if (!is_local) finish_shared_save(path);
+  if (!is_local) return finish_shared_save(path);
+  if (!replicas_) return;
+  replicas_->start(path, std::move(observer));
+  replicas_->finish();
 }
 
 void CheckpointSaver::start(const TrainingProgress& progress, bool is_local, SaveObserver observer) {
   const double start = steady_seconds();
-  finish();
+  finish_save();
   Communicator& world = run_.world();
   run_on_all_ranks(world, [&] { staging_.begin(is_local ? shards_to_load(state_) : shards_to_save(state_)); });
-  in_flight_ = {.save = std::make_unique<AsyncSave>(target(is_local, std::move(observer)), describe(progress, is_local),
-                                                    staging_, world, run_.log, files_),
+  in_flight_ = {.save = std::make_unique<AsyncSave>(target(is_local, observer), describe(progress, is_local), staging_,
+                                                    world, run_.log, files_),
                 .start = start,
                 .stall = steady_seconds() - start,
                 .iteration = progress.iteration,
-                .is_local = is_local};
+                .is_local = is_local,
+                .observer = observer};
   if (!is_local) saved_iteration_ = progress.iteration;
 }
 
 /// Completes the save in flight, or advances it to its next stage.
 void CheckpointSaver::advance() {
   const double start = steady_seconds();
+  // Before the save removes the checkpoint that is complete while the copies of the previous one are not.
+  if (in_flight_.is_local && replicas_) replicas_->finish();
   const bool has_ended = in_flight_.save->advance();
   in_flight_.stall += steady_seconds() - start;
   if (!has_ended) return;
-  const InFlight ended = std::exchange(in_flight_, {});
+  InFlight ended = std::exchange(in_flight_, {});
   staging_.end();
   log_saved(ended.iteration,
             str("saved ", ended.save->path().string(), " in ", human_seconds(steady_seconds() - ended.start),
                 ", of which the training waited for ", human_seconds(ended.stall)));
-  if (!ended.is_local) finish_shared_save(ended.save->path());
+  if (!ended.is_local) return finish_shared_save(ended.save->path());
+  if (replicas_) replicas_->start(ended.save->path(), std::move(ended.observer));
 }
 
 void CheckpointSaver::finish_shared_save(const Path& path) const {
@@ -159,10 +170,33 @@ void CheckpointSaver::log_saved(i64 iteration, const std::string& text) const {
   run_.logger.log_event({.kind = RunEvent::Kind::Save, .iteration = iteration, .text = text});
 }
 
-void CheckpointSaver::finish() {
+void CheckpointSaver::finish_save() {
   if (!in_flight_.save) return;
   run_.session.enter(Activity::Saving, saved_iteration_);  // may take long in the middle of the training
   while (in_flight_.save) advance();
+}
+
+void CheckpointSaver::finish() {
+  finish_save();
+  if (!replicas_ || !replicas_->is_in_flight()) return;
+  run_.session.enter(Activity::Saving, saved_iteration_);
+  replicas_->finish();
+}
+
+void CheckpointSaver::remove_parts_in_memory() {
+  if (run_.config.checkpoint.local_save.empty()) return;
+  finish();
+  std::vector<Path> folders = replicas_ ? replicas_->folders() : std::vector<Path>();
+  folders.push_back(local_target(run_.config.checkpoint, run_.world()).folder);
+  run_on_all_ranks(run_.world(), [&] {
+    for (const Path& folder : folders) {
+      if (!std::filesystem::exists(folder) || !is_memory_backed(folder)) continue;
+      std::error_code error;
+      std::filesystem::remove_all(folder, error);
+      if (error) run_.log.warn_from_any_rank(str("cannot remove ", folder.string(), ": ", error.message()));
+      std::filesystem::remove(folder.parent_path(), error);  // if it is empty
+    }
+  });
 }
 
 }  // namespace mcpp

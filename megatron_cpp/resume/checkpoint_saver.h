@@ -8,11 +8,14 @@
 #include "checkpoint/save/async_save.h"
 #include "megatron_cpp/monitor/training_logger.h"
 #include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/resume/local_replicas.h"
 
 namespace mcpp {
 
 /// Saves weights, optimizer state and progress to checkpoint.save and, in between, to checkpoint.local_save. With
-/// checkpoint.async_save, saves overlap with training. At most one save is in flight: the next save waits for it.
+/// checkpoint.async_save, saves overlap with training. At most one save is in flight: the next save waits for it. With
+/// checkpoint.local_replicas, other nodes then copy the local checkpoint; this may overlap with the next save, but ends
+/// before that save removes an older checkpoint.
 ///
 /// If a save fails on any rank, for example because a disk is full, the run ends on all ranks with that rank's error
 /// once all have reached the same point of the save. Earlier checkpoints are unaffected, and once the cause is removed
@@ -48,8 +51,11 @@ class CheckpointSaver {
   /// Saves the state to checkpoint.save and blocks until it is durable. `is_interim` marks a checkpoint that is saved
   /// only because the run stops here. `hint` is appended to the log line.
   void save_and_wait(const TrainingProgress& progress, SaveObserver observer, bool is_interim, const char* hint = "");
-  /// Waits for the save in flight, if there is one.
+  /// Waits for the save and the copies in flight, if there are any.
   void finish();
+  /// Removes the local checkpoints and copies that this rank keeps in memory. Call it when checkpoint.save has the last
+  /// state of the run.
+  void remove_parts_in_memory();
 
  private:
   struct InFlight {
@@ -58,6 +64,7 @@ class CheckpointSaver {
     double stall = 0;   ///< seconds that the training waited
     i64 iteration = 0;  ///< iteration being saved
     bool is_local = false;
+    SaveObserver observer = {};
   };
 
   void prepare();
@@ -66,6 +73,7 @@ class CheckpointSaver {
                           bool is_interim = false, const char* hint = "");
   void start(const TrainingProgress& progress, bool is_local, SaveObserver observer);
   void advance();
+  void finish_save();
   void finish_shared_save(const Path& path) const;
   void log_saved(i64 iteration, const std::string& text) const;
   RunState describe(const TrainingProgress& progress, bool is_local, bool is_interim = false);
@@ -76,6 +84,7 @@ class CheckpointSaver {
   const FileSystem files_;
   const FolderLock* lock_;
   std::unique_ptr<FolderLock> local_lock_;
+  std::unique_ptr<LocalReplicas> replicas_;  // null without checkpoint.local_replicas
   CpuDevice host_;  // device of the values that ranks exchange, in host memory so that no GPU is waited for
   HostStaging staging_;
   InFlight in_flight_;

@@ -354,6 +354,14 @@ std::optional<TrainingProgress> start_training(const CheckpointConfig& config, c
   return start_from(config, uses, world, log);
 }
 
+/// Makes the newest local checkpoint available on the nodes of its ranks, unless checkpoint.save has a newer one.
+void restore_local_parts(const RunContext& run) {
+  const CheckpointConfig& config = run.config.checkpoint;
+  const std::vector<Candidate> shared = list_checkpoints(config.save, run.world());
+  const i64 newest_shared = shared.empty() ? 0 : shared.front().iteration();
+  restore_parts(local_store(config, run.session), newest_shared, run.world(), run.log);
+}
+
 CheckpointUses loading_uses(const RunContext& run, const DatasetIdentities& datasets, TrainingState& state) {
   return {.use_all = [&](CheckpointReader& reader,
                          TrainingProgress& progress) { return load_all(run, state, reader, datasets, progress); },
@@ -372,6 +380,7 @@ CheckpointUses loading_uses(const RunContext& run, const DatasetIdentities& data
 
 std::optional<TrainingProgress> load_training(const RunContext& run, const DatasetIdentities& datasets,
                                               TrainingState& state) {
+  if (run.config.checkpoint.local_replicas > 0) restore_local_parts(run);
   return start_training(run.config.checkpoint, loading_uses(run, datasets, state), run.world(), run.log,
                         LoadPurpose::Resume);
 }

@@ -1,8 +1,6 @@
 #include "megatron_cpp/resume/local_checkpoint.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 #include <set>
 
@@ -12,6 +10,8 @@
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
 #include "comm/object_collectives.h"
+#include "megatron_cpp/resume/part_transfer.h"
+#include "megatron_cpp/resume/replica_peers.h"
 #include "megatron_cpp/resume/weight_source.h"
 #include "megatron_cpp/step/training_shards.h"
 
@@ -19,11 +19,16 @@ namespace mcpp {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kRunIdName = "run_id";    // name of a file in checkpoint.save, and of a counter of the parts
-constexpr const char* kSaveIdName = "save_id";  // identical in all parts of a save
 constexpr const char* kSharedOrderName = "shared_order";
 
-/// Returns the identity of the run that saves in this folder. It remains until the folder is emptied.
+/// Returns the folder of a rank's node.
+Path node_folder(const CheckpointConfig& config, int rank) {
+  const i64 size = config.local_ranks_per_node;
+  return size > 0 ? Path(config.local_save) / str("node_", rank / size) : Path(config.local_save);
+}
+
+/// Returns the identity of the run that saves in this folder, as stored in the file kRunIdName. It remains until the
+/// folder is emptied.
 std::string run_id(const Path& save) {
   const Path path = save / kRunIdName;
   if (!stored_file_exists(path)) {
@@ -194,9 +199,7 @@ LocalPartsStatus combine_reports(const std::vector<std::string>& messages, const
 }  // namespace
 
 SaveTarget local_target(const CheckpointConfig& config, const Communicator& world) {
-  std::array<char, 64> name{};
-  std::snprintf(name.data(), name.size(), "rank_%05d-of-%05d", world.rank(), world.size());
-  return {.folder = Path(config.local_save) / name.data(),
+  return {.folder = node_folder(config, world.rank()) / part_folder_name(world.rank(), world.size(), false),
           .retention = {.keep_latest_k = config.local_keep_latest_k, .owner_name = kRunIdName},
           .coverage = Coverage::Part};
 }
@@ -207,17 +210,53 @@ void mark_local(RunState& run, const CheckpointConfig& config, Communicator& wor
   run.extra[kSharedOrderName] = broadcast_from_rank0(world, [&] { return join(shared_order(config.save), " "); });
 }
 
-void check_local_owner(const CheckpointConfig& config, Communicator& world) {
+LocalStore local_store(const CheckpointConfig& config, const Session& session) {
+  Communicator& world = session.parallel.world;
+  return {.folder = node_folder(config, world.rank()),
+          .run_id = broadcast_from_rank0(world, [&] { return run_id(config.save); }),
+          .nodes = nodes_of_ranks(config, session)};
+}
+
+void check_local_owner(const CheckpointConfig& config, const std::vector<Path>& folders, Communicator& world) {
   const std::string run = broadcast_from_rank0(world, [&] { return run_id(config.save); });
+  const auto check = [&](const Path& part) {
+    if (!find_problems(part, /*should_verify_checksums=*/false).empty()) return;  // reported when it would be used
+    const std::map<std::string, std::string> extra = CheckpointReader(part).state().extra;
+    const auto id = extra.find(kRunIdName);
+    check_input(id == extra.end() || id->second == run, "checkpoint.local_save: ", part.string(),
+                ": belongs to a different run than the checkpoints of checkpoint.save; set a different folder, or "
+                "remove these checkpoints if no longer needed");
+  };
   run_on_all_ranks(world, [&] {
-    for (const Path& part : checkpoints_in(local_target(config, world).folder)) {
-      if (!find_problems(part, /*should_verify_checksums=*/false).empty()) continue;  // reported when it would be used
-      const std::map<std::string, std::string> extra = CheckpointReader(part).state().extra;
-      const auto id = extra.find(kRunIdName);
-      check_input(id == extra.end() || id->second == run, "checkpoint.local_save: ", part.string(),
-                  ": belongs to a different run than the checkpoints of checkpoint.save; set a different folder, or "
-                  "remove these checkpoints if no longer needed");
-    }
+    for (const Path& folder : folders) std::ranges::for_each(checkpoints_in(folder), check);
+  });
+}
+
+void check_separate_folders(const CheckpointConfig& config, const LocalStore& store, Communicator& world) {
+  if (config.local_ranks_per_node > 0) return;
+  const auto me = static_cast<std::size_t>(world.rank());
+  const bool is_first = store.nodes[me] == world.rank();
+  const std::string prefix = "node-" + broadcast_from_rank0(world, random_id) + "-";
+  const Path file = store.folder / str(prefix, world.rank());
+  run_on_all_ranks(world, [&] {
+    if (!is_first) return;
+    mcpp::create_directories(store.folder);
+    write_file_atomic(file, "");
+  });
+  std::string other;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(store.folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (is_first && name.starts_with("node-") && !name.starts_with(prefix)) fs::remove(entry.path(), error);  // stale
+    if (is_first && name.starts_with(prefix) && name != file.filename()) other = name.substr(prefix.size());
+  }
+  world.barrier();
+  if (is_first) fs::remove(file, error);
+  run_on_all_ranks(world, [&] {
+    check_input(
+        other.empty(), "checkpoint.local_save: ", store.folder.string(), " is the same folder on the nodes of ranks ",
+        world.rank(), " and ", other,
+        "; checkpoint.local_replicas needs a folder on a disk or in the memory of each node, such as /dev/shm/run");
   });
 }
 
@@ -225,7 +264,7 @@ std::vector<Path> local_parts(const CheckpointConfig& config, Communicator& worl
   std::vector<Path> parts;
   if (config.local_save.empty()) return parts;
   const Path folder = local_target(config, world).folder;
-  log_other_world_sizes(config.local_save, folder, log);
+  log_other_world_sizes(folder.parent_path(), folder, log);
   for (const i64 iteration : common_iterations(folder, world, log))
     parts.push_back(folder / checkpoint_name(iteration));
   return parts;

@@ -1,6 +1,6 @@
-// Local tier: checkpoints on a disk of each node, saved between the checkpoints on the shared file system. Every rank
-// saves all the state that it needs to its own folder and restores it without other ranks. This requires that the
-// layout is unchanged.
+// Local tier: checkpoints on a disk or in the memory of each node, saved between the checkpoints on the shared file
+// system. Every rank saves all the state that it needs to its own folder and restores it without other ranks. This
+// requires that the layout is unchanged. With checkpoint.local_replicas, other nodes keep copies (part_replication.h).
 #pragma once
 #include <string>
 #include <vector>
@@ -8,6 +8,7 @@
 #include "checkpoint/format/manifest.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/resume/part_recovery.h"
 #include "megatron_cpp/setup/initialize.h"
 #include "megatron_cpp/step/training_state.h"
 
@@ -20,9 +21,16 @@ SaveTarget local_target(const CheckpointConfig& config, const Communicator& worl
 /// Collective.
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world);
 
-/// Throws BadInput, on all ranks, if checkpoint.local_save holds checkpoints of a different run: saves of this run
-/// would replace or remove them. Collective.
-void check_local_owner(const CheckpointConfig& config, Communicator& world);
+/// Returns the local tier as seen by this rank. Collective.
+LocalStore local_store(const CheckpointConfig& config, const Session& session);
+
+/// Throws BadInput, on all ranks, if one of the folders, which may differ between ranks, holds checkpoints of a
+/// different run: saves of this run would replace or remove them. Collective.
+void check_local_owner(const CheckpointConfig& config, const std::vector<Path>& folders, Communicator& world);
+
+/// Throws BadInput, on all ranks, if two nodes see the same folder, in which copies would be lost together with the
+/// parts. Not checked for simulated nodes. Collective.
+void check_separate_folders(const CheckpointConfig& config, const LocalStore& store, Communicator& world);
 
 /// Returns this rank's parts of the local tier for all iterations for which every rank has a part, newest first. Logs
 /// why other parts are not used. Collective.

@@ -1,9 +1,11 @@
 #include "megatron_cpp/setup/memory_check.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <vector>
 
+#include "base/io/file_system.h"
 #include "base/io/scratch_file.h"
 #include "base/machine.h"
 #include "base/number_format.h"
@@ -19,6 +21,11 @@ namespace {
 /// Fraction of the estimate that is certainly needed: estimates are up to 10 % too high (docs/memory.md).
 constexpr double kGuaranteedFraction = 0.9;
 
+/// Returns true if local checkpoints are in memory, as in /dev/shm.
+bool saves_to_memory(const CheckpointConfig& config) {
+  return !config.local_save.empty() && is_memory_backed(nearest_existing(config.local_save));
+}
+
 /// Names the settings that would lower what this configuration needs.
 std::string training_advice(const Config& config) {
   const TrainingConfig& training = config.training;
@@ -31,6 +38,7 @@ std::string training_advice(const Config& config) {
   if (config.optimizer.offload != OffloadTier::File)
     text += "optimizer.offload = \"file\" (its state on a disk, optimizer.offload_folder), ";
   if (training.offload_activations != OffloadTier::File) text += "training.offload_activations = \"file\", ";
+  if (saves_to_memory(config.checkpoint)) text += "a checkpoint.local_save on a disk, ";
   return text + "more ranks on more nodes, or a smaller model need less";
 }
 
@@ -77,10 +85,39 @@ double disk_bytes(const Config& config, const MemoryEstimate& rank) {
          static_cast<double>(rank.activations_on_disk);
 }
 
-MemoryEstimate estimate_this_rank(const Config& config, const Communicator& ranks) {
+std::size_t stage_of_this_rank(const Config& config, const Communicator& ranks) {
   const Topology topology(ranks.size(), layout_of(config, ranks.size()));
-  const int stage = topology.dense().coordinates(ranks.rank()).pp;
-  return estimate_memory_by_stage(config, ranks.size())[static_cast<std::size_t>(stage)];
+  return static_cast<std::size_t>(topology.dense().coordinates(ranks.rank()).pp);
+}
+
+MemoryEstimate estimate_this_rank(const Config& config, const Communicator& ranks) {
+  return estimate_memory_by_stage(config, ranks.size())[stage_of_this_rank(config, ranks)];
+}
+
+/// Returns the bytes of this rank's part of a local checkpoint.
+double local_part_bytes(const Config& config, const Communicator& ranks) {
+  return local_part_bytes_by_stage(config, ranks.size())[stage_of_this_rank(config, ranks)];
+}
+
+/// Returns the host memory for local checkpoints: those in memory, and the buffers of transfers.
+double local_memory_bytes(const Config& config, const Communicator& ranks) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (checkpoint.local_save.empty()) return 0;
+  const i64 buffers = checkpoint.local_replicas > 0 ? 1 + checkpoint.local_replicas : 0,
+            kept = saves_to_memory(checkpoint) ? max_local_parts(checkpoint) : 0;
+  return static_cast<double>(buffers + kept) * local_part_bytes(config, ranks);
+}
+
+/// Returns the size of the files in a folder.
+i64 bytes_in(const Path& folder) {
+  i64 sum = 0;
+  std::error_code error;  // files may disappear: other ranks remove what ended processes left
+  for (std::filesystem::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->is_regular_file(ignored)) sum += static_cast<i64>(entry->file_size(ignored));
+  }
+  return sum;
 }
 
 std::string demand_text(const Demand& demand) {
@@ -107,7 +144,8 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
 
 void check_training_memory(const Config& config, const World& world) {
   if (config.device.device != DeviceType::Cpu) return;
-  const double planned = host_bytes(config, estimate_this_rank(config, world.ranks), world.cores_per_rank);
+  const double planned = host_bytes(config, estimate_this_rank(config, world.ranks), world.cores_per_rank) +
+                         local_memory_bytes(config, world.ranks);
   check_memory(planned, world.ranks, config.stage ? config.stage->title() : "this run", training_advice(config),
                kGuaranteedFraction);
 }
@@ -123,6 +161,33 @@ void check_training_disk(const Config& config, Communicator& ranks) {
     check_input(kGuaranteedFraction * demand.bytes <= demand.limit, kKey, ": ", folder,
                 ": not enough space for this run: ", demand_text(demand), "; free some, or use a different disk");
   }
+}
+
+void check_local_space(const Config& config, Communicator& ranks) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  if (checkpoint.local_save.empty()) return;
+  constexpr std::string_view kKey = "checkpoint.local_save";
+  const bool is_in_memory = saves_to_memory(checkpoint);
+  run_on_all_ranks(ranks, [&] {
+    check_input(!is_in_memory || checkpoint.local_keep_latest_k > 0, kKey, ": ", checkpoint.local_save,
+                " is in memory, which checkpoint.local_keep_latest_k = 0 (keep all) would fill; set a number to keep");
+  });
+  const Path existing = nearest_existing(checkpoint.local_save);
+  const MemoryLimit limit{
+      .id = file_system_id(existing),
+      .name = is_in_memory ? "the free space of this file system in memory" : "the free space of its disk",
+      .bytes = free_bytes(existing) + bytes_in(checkpoint.local_save)};
+  const double planned = static_cast<double>(max_local_parts(checkpoint)) * local_part_bytes(config, ranks);
+  for (const auto& [id, demand] : collect_demands(planned, {limit}, ranks)) {
+    check_input(kGuaranteedFraction * demand.bytes <= demand.limit, kKey, ": ", checkpoint.local_save,
+                ": not enough space for local checkpoints: ", demand_text(demand), "; ",
+                is_in_memory ? "make it larger (mount -o remount,size=...)" : "free some",
+                ", lower checkpoint.local_keep_latest_k or local_replicas, or use a different folder");
+  }
+  if (config.device.device != DeviceType::Cpu)  // on CPUs a part of check_training_memory()
+    check_memory(local_memory_bytes(config, ranks), ranks, "local checkpoints",
+                 "lower checkpoint.local_keep_latest_k or local_replicas, or set checkpoint.local_save to a disk",
+                 kGuaranteedFraction);
 }
 
 std::string memory_warning(const Config& config, int world_size) {

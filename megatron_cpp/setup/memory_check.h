@@ -24,6 +24,11 @@ void check_training_memory(const Config& config, const World& world);
 /// or exceed the free space of the disk shared by the ranks of a node. Creates nothing. Collective.
 void check_training_disk(const Config& config, Communicator& ranks);
 
+/// Throws BadInput on all ranks if the estimated local checkpoints of a run (checkpoint.local_save) exceed the free
+/// space of the disk or memory that the ranks of a node share, and OutOfMemory if a GPU run's host lacks the memory
+/// that they need. Local checkpoints that exist count as free. Creates nothing. Collective.
+void check_local_space(const Config& config, Communicator& ranks);
+
 /// Returns a warning if even a single rank of the configuration does not fit on this host, otherwise "".
 std::string memory_warning(const Config& config, int world_size);
 

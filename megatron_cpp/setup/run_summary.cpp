@@ -98,6 +98,13 @@ std::string memory(const Config& config, int world_size, int cores_per_rank) {
   }
   if (largest->peak_excess > 0) add_line(text, "minus, peaks do not coincide", human_bytes(largest->peak_excess));
   if (largest->save_copy > 0) add_line(text, "copy for saves", human_bytes(largest->save_copy));
+  if (!config.checkpoint.local_save.empty()) {
+    const std::vector<double> parts = local_part_bytes_by_stage(config, world_size);
+    const i64 count = max_local_parts(config.checkpoint);
+    add_line(text, "local checkpoints",
+             str(human_bytes(static_cast<double>(count) * std::ranges::max(parts)), " in local_save: ", count,
+                 " parts of ", human_bytes(std::ranges::max(parts))));
+  }
   if (const double scratch = attention_scratch_bytes(config, cores_per_rank); scratch > 0)
     add_line(text, "attention workspace", human_bytes(scratch));
   return text;
@@ -233,6 +240,24 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
   for (rank.pipeline_rank = 0; rank.pipeline_rank < rank.schedule.ranks; ++rank.pipeline_rank)
     ranks.push_back(estimate_memory(config.model, setup, states, rank));
   return ranks;
+}
+
+/// The tensors of a checkpoint are those of a run without offloading and with plain states.
+std::vector<double> local_part_bytes_by_stage(const Config& config, int world_size) {
+  Config plain = config;
+  plain.checkpoint.async_save = true;
+  plain.checkpoint.local_save_interval = 1;
+  plain.device.device = DeviceType::Cpu;
+  plain.optimizer.offload = plain.optimizer.offload_params = OffloadTier::Device;
+  plain.optimizer.store_param_remainders = false;
+  plain.optimizer.exp_avg_dtype = plain.optimizer.exp_avg_sq_dtype = StateDType::Fp32;
+  std::vector<double> bytes;
+  for (const MemoryEstimate& rank : estimate_memory_by_stage(plain, world_size)) bytes.push_back(rank.save_copy);
+  return bytes;
+}
+
+i64 max_local_parts(const CheckpointConfig& config) {
+  return (std::max<i64>(1, config.local_keep_latest_k) + 1) * (1 + config.local_replicas);
 }
 
 double attention_scratch_bytes(const Config& config, int cores_per_rank) {

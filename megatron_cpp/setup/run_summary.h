@@ -13,6 +13,13 @@ namespace mcpp {
 std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int world_size,
                                                      ExpertLoad load = ExpertLoad::Even);
 
+/// Returns the bytes of a rank's part of a local checkpoint (checkpoint.local_save), for each pipeline position.
+std::vector<double> local_part_bytes_by_stage(const Config& config, int world_size);
+
+/// Returns the max number of parts and copies that a rank keeps in checkpoint.local_save, including one of each that is
+/// being written. If all are kept, counts only one of each besides.
+i64 max_local_parts(const CheckpointConfig& config);
+
 /// Returns the workspace of CPU attention over all threads of a rank, which memory estimates exclude. Returns 0 for
 /// GPUs.
 double attention_scratch_bytes(const Config& config, int cores_per_rank = 0);

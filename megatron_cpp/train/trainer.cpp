@@ -52,6 +52,7 @@ ExitCode Trainer::train() {
     save(SaveReason::Stop);
   else if (signal() != 0 && !run_.config.checkpoint.save.empty())
     run_.log.info(str("iteration ", progress_.iteration, " is already saved", kContinueHint));
+  if (!run_.config.checkpoint.save.empty()) saver_.remove_parts_in_memory();
   trace_.write();  // of a window that the end of the training truncated
   if (signal() == 0 && progress_.iteration >= end) {
     run_missed_evaluations();

@@ -24,7 +24,17 @@ enum class FaultKind {
   Slow
 };
 /// Point at which Error, Exit, Kill and Hang take effect: before a step, or at a SavePoint.
-enum class FaultPoint { Step, BeforeFiles, AfterFiles, BeforeManifest, BeforeRename, BeforeLatest, BeforePrune };
+enum class FaultPoint {
+  Step,
+  BeforeFiles,
+  AfterFiles,
+  BeforeManifest,
+  BeforeRename,
+  BeforeLatest,
+  BeforePrune,
+  BeforeReplicas,
+  BeforeReplicaRename
+};
 
 template <>
 struct EnumNames<FaultKind> {
@@ -34,8 +44,9 @@ struct EnumNames<FaultKind> {
 };
 template <>
 struct EnumNames<FaultPoint> {
-  static constexpr std::array<std::string_view, 7> value{
-      "step", "before_files", "after_files", "before_manifest", "before_rename", "before_latest", "before_prune"};
+  static constexpr std::array<std::string_view, 9> value{
+      "step",          "before_files", "after_files",     "before_manifest",      "before_rename",
+      "before_latest", "before_prune", "before_replicas", "before_replica_rename"};
 };
 
 /// Returns true if the fault ends or blocks the process instead of corrupting values.
@@ -70,8 +81,8 @@ struct FaultInjectionConfig {
           at_least(0));
     visit("rank", self.rank, "rank that is affected; -1 = all", at_least(-1));
     visit("point", self.point,
-          "for error, exit, kill, hang: before the step, or a point of the iteration's save; before_manifest and later "
-          "points occur on rank 0 only");
+          "for error, exit, kill, hang: before the step, or a point of the iteration's save; before_manifest to "
+          "before_prune occur on rank 0 only, except in local saves");
     visit("exit_code", self.exit_code, "for exit: exit code of the process", between(0, 255));
     visit("seconds", self.seconds, "for slow: seconds to sleep before every step", at_least(0));
   }

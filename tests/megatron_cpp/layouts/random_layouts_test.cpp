@@ -214,6 +214,8 @@ void expect_continues(u64 seed) {
   task.optimizer.offload_folder = moved.optimizer.offload_folder = disk.path().string();
   RunLayout layout = training.layout();
   const test::Numbers losses = test::save_and_continue(task, layout, saved);
+  const test::ScratchFolder nodes;
+  EXPECT_EQ(test::lose_node_and_continue(task, layout, nodes.path()), losses) << "after the loss of a node";
   layout.activations_tier = layout.activations_tier == OffloadTier::File ? OffloadTier::Device : OffloadTier::File;
   EXPECT_EQ(test::load_and_continue(moved, layout, saved), losses);
 }

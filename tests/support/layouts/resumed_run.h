@@ -5,6 +5,8 @@
 #include "checkpoint/save/async_save.h"
 #include "checkpoint/save/writer.h"
 #include "megatron_cpp/resume/loading.h"
+#include "megatron_cpp/resume/part_recovery.h"
+#include "megatron_cpp/resume/part_replication.h"
 #include "megatron_cpp/resume/weight_source.h"
 #include "megatron_cpp/step/training_shards.h"
 #include "tests/support/layouts/layout_run.h"
@@ -60,6 +62,45 @@ inline Numbers load_and_continue(const RunTask& task, const RunLayout& layout, c
     LayoutRank self(task, layout, world);
     self.step(9);  // sets state that loading must replace
     EXPECT_FALSE(load(self, folder, world).has_value());
+    const Numbers rank_losses = continue_training(self, task);
+    if (rank == 0) losses = rank_losses;
+  });
+  return losses;
+}
+
+/// Trains two steps on simulated nodes, saves a local checkpoint with copies on another node, and loses the first node.
+/// Returns the losses of two steps after the restart; with a single rank, no node is lost.
+inline Numbers lose_node_and_continue(const RunTask& task, const RunLayout& layout, const Path& folder) {
+  Numbers losses;
+  const int ranks_per_node = std::max(1, layout.ranks() / 2);
+  run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+    LocalStore store{.folder = folder / str("node_", rank / ranks_per_node), .run_id = "run", .nodes = {}};
+    for (int r = 0; r < world.size(); ++r) store.nodes.push_back(r / ranks_per_node * ranks_per_node);
+    const Path own = store.folder / part_folder_name(rank, world.size(), /*is_replica=*/false);
+    const Log log(rank);
+    {
+      LayoutRank self(task, layout, world);
+      for (i64 step = 0; step < 2; ++step) self.step(step);
+      HostCopies source(shards_to_load(self.state()));
+      const FileSystem files;
+      CheckpointSave save({.folder = own, .coverage = Coverage::Part},
+                          {.iteration = 2, .extra = {{kRunIdName, "run"}, {kSaveIdName, "save"}}}, world,
+                          std::cref(log), std::cref(files));
+      save.write(source);
+      const Path part = save.gather_and_finish();
+      const i64 replicas = count_nodes(store.nodes) > 1 ? 1 : 0;
+      const auto group = world.split(0, rank);
+      PartReplication replication(part, {.folder = store.folder, .peers = replica_peers(store.nodes, rank, replicas)},
+                                  *group, std::cref(log));
+      while (!replication.advance()) continue;
+    }
+    world.barrier();
+    if (rank == 0 && world.size() > 1) std::filesystem::remove_all(store.folder);
+    world.barrier();
+    LayoutRank self(task, layout, world);
+    self.step(9);  // sets state that loading must replace
+    EXPECT_TRUE(restore_parts(store, 0, world, log));
+    EXPECT_FALSE(load(self, own, world).has_value());
     const Numbers rank_losses = continue_training(self, task);
     if (rank == 0) losses = rank_losses;
   });
