@@ -44,7 +44,7 @@ start_run() {
   scripts/launch.sh configs/quickstart.toml -n "$ranks" --max_restarts=1000 --log="$work/launch.log" \
     --data.train_data_path="[\"$work/text_text_document\"]" --data.valid_data_path="[]" \
     --data.tokenizer_model="$work/tokenizer.model" --checkpoint.save="$work/run" --device.num_threads=1 \
-    --training.micro_batch_size=1 --training.global_batch_size="$ranks" --training.train_iters=1000000 \
+    --training.micro_batch_size=1 --training.global_batch_size="$ranks" --training.train_iters=20000 \
     --training.eval_interval=0 --training.eval_iters=0 --logging.log_interval=1 --parallel.zero_stage=1 "$@" \
     "${options[@]}" >"$output" 2>&1 </dev/null &
   launcher=$!

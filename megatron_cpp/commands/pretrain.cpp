@@ -76,9 +76,9 @@ void describe_and_check(const Config& config, int world_size, bool is_for_other_
     if (const std::string warning = memory_warning(config, world_size); !warning.empty()) log.warn(warning);
     return;
   }
+  check_local_space(config, world.ranks);
   check_training_memory(config, world);
   check_training_disk(config, world.ranks);
-  check_local_space(config, world.ranks);
   check_names_data(config.data);
 }
 

@@ -194,8 +194,10 @@ void CheckpointSaver::remove_parts_in_memory() {
       std::error_code error;
       std::filesystem::remove_all(folder, error);
       if (error) run_.log.warn_from_any_rank(str("cannot remove ", folder.string(), ": ", error.message()));
-      std::filesystem::remove(folder.parent_path(), error);  // if it is empty
     }
+    std::error_code ignored;
+    std::filesystem::remove(folders.back().parent_path(), ignored);  // if it is empty
+    std::filesystem::remove(run_.config.checkpoint.local_save, ignored);
   });
 }
 

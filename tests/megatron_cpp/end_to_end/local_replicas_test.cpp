@@ -127,9 +127,10 @@ TEST_F(LocalReplicasTest, NamesDamagedCopiesAndUsesOthers) {
 }
 
 TEST_F(LocalReplicasTest, UsesDiskAfterChangeOfLayout) {
-  interrupt("run", replicated(killed(0, 9, "step")));
-  const Outcome outcome = run_on(
-      kRanks, pretrain("run", replicated({"--parallel.pipeline_model_parallel_size=2", "--training.train_iters=8"})));
+  const Strings zero{"--parallel.zero_stage=1"};
+  interrupt("run", replicated(both(zero, killed(0, 9, "step"))));
+  const Outcome outcome =
+      run_on(kRanks, pretrain("run", replicated(both(zero, {"--parallel.pipeline_model_parallel_size=2"}))));
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_CONTAINS(outcome.out, "is from a different layout");
   EXPECT_CONTAINS(outcome.out, "resuming from " + at("run/iter_0000006"));
@@ -142,7 +143,7 @@ TEST_F(LocalReplicasTest, ChecksSpaceAndNodesBeforeFirstStep) {
     EXPECT_CONTAINS(outcome.err, message);
   };
   fails({"--checkpoint.local_keep_latest_k=100000000"}, "not enough space for local checkpoints: 2 ranks need ");
-  fails({"--checkpoint.local_keep_latest_k=1"}, "checkpoint.local_replicas: needs checkpoint.local_keep_latest_k");
+  fails({"--checkpoint.local_keep_latest_k=1"}, "needs checkpoint.local_keep_latest_k of at least 2");
   if (in_memory().parent_path() == "/dev/shm")
     fails({"--checkpoint.local_keep_latest_k=0"}, "is in memory, which checkpoint.local_keep_latest_k = 0");
   // One node: the run continues, without copies.
