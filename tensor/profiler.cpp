@@ -71,12 +71,40 @@ void Profiler::add_on_device(std::string_view name, std::size_t begin, std::size
   if (is_tracing_) on_device_.push_back({std::string(name), begin, end, info});
 }
 
+std::vector<TimedRange*> Profiler::pause_ranges(std::size_t first) {
+  std::vector<TimedRange*> paused(open_ranges_.begin() + static_cast<std::ptrdiff_t>(first), open_ranges_.end());
+  for (auto range = paused.rbegin(); range != paused.rend(); ++range) (*range)->end_piece();
+  open_ranges_.resize(first);
+  return paused;
+}
+
+void Profiler::resume_ranges(const std::vector<TimedRange*>& ranges) {
+  for (TimedRange* range : ranges) {
+    range->begin_piece();
+    open_ranges_.push_back(range);
+  }
+}
+
 void TimedRange::begin(std::string_view name, Detail detail, const RangeInfo& info) {
-  open_ = {.name = std::string(name), .detail = detail, .info = info, .mark = profiler_->mark(), .begin = {}};
+  open_ = {.name = std::string(name), .detail = detail, .info = info, .mark = {}, .begin = {}};
+  begin_piece();
+  profiler_->open_ranges_.push_back(this);
+}
+
+/// Ends the range unless an exception destroys it while it is paused.
+void TimedRange::end() {
+  std::vector<TimedRange*>& open = profiler_->open_ranges_;
+  if (open.empty() || open.back() != this) return;
+  open.pop_back();
+  end_piece();
+}
+
+void TimedRange::begin_piece() {
+  open_->mark = profiler_->mark();
   open_->begin = Profiler::Clock::now();
 }
 
-void TimedRange::end() {
+void TimedRange::end_piece() {
   const auto now = Profiler::Clock::now();
   profiler_->add(open_->name, open_->detail, RangeKind::Work, open_->begin, now, open_->info);
   if (!open_->mark) return;

@@ -56,6 +56,8 @@ class DeviceClock {
   virtual ProfiledRange::Clock::time_point time_of(std::size_t mark) = 0;
 };
 
+class TimedRange;
+
 /// Profiler of the training thread.
 class Profiler {
  public:
@@ -92,7 +94,15 @@ class Profiler {
   /// Adds the device's execution of a range between two marks.
   void add_on_device(std::string_view name, std::size_t begin, std::size_t end, const RangeInfo& info);
 
+  /// Returns the recorded ranges that are open, outermost first.
+  const std::vector<TimedRange*>& open_ranges() const { return open_ranges_; }
+  /// Ends the open ranges from index `first` on, and returns them. resume_ranges() continues them, so that each appears
+  /// in pieces without the time in between.
+  std::vector<TimedRange*> pause_ranges(std::size_t first);
+  void resume_ranges(const std::vector<TimedRange*>& ranges);
+
  private:
+  friend class TimedRange;
   struct DeviceRange {
     std::string name;
     std::size_t begin, end;
@@ -106,6 +116,7 @@ class Profiler {
   DeviceClock* clock_ = nullptr;
   Trace trace_;
   std::vector<DeviceRange> on_device_;
+  std::vector<TimedRange*> open_ranges_;
 };
 
 /// Scope that adds its duration to `seconds`, also on exceptions, and reports the same duration to the profiler, unless
@@ -147,8 +158,11 @@ class TimedRange {
   TimedRange& operator=(const TimedRange&) = delete;
 
  private:
+  friend class Profiler;
   void begin(std::string_view name, Detail detail, const RangeInfo& info);
   void end();
+  void begin_piece();
+  void end_piece();
 
   struct Open {
     std::string name;
