@@ -75,9 +75,12 @@ class MicrobatchContext {
   bool saves_for_backward = true;
   bool delay_wgrad_compute = false;  ///< weight gradients wait for run_delayed_wgrads()
   bool is_last = true;               ///< last microbatch of the step: gradients are complete after its backward
-  double grad_scale = 1;             ///< loss scale, for auxiliary losses added by layers
-  std::vector<i64> samples;          ///< [b] global sample indices of the microbatch, which key dropout
-  PositionRanges positions;          ///< positions of the tokens in their samples
+  /// Called while an exchange of tokens between experts is in flight; may run a part of another pass. With it, weight
+  /// gradients of experts are also computed during an exchange. Null: only the shared expert overlaps.
+  std::function<void()> hand_over = nullptr;
+  double grad_scale = 1;     ///< loss scale, for auxiliary losses added by layers
+  std::vector<i64> samples;  ///< [b] global sample indices of the microbatch, which key dropout
+  PositionRanges positions;  ///< positions of the tokens in their samples
   /// Context-parallel partition of these positions; null without context parallelism.
   std::shared_ptr<const SamplePartition> partition;
   /// First position of the document of each token, int32 [s, b], for samples packed from documents. Undefined = 0.

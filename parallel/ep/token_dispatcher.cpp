@@ -199,18 +199,19 @@ Tensor AllGatherDispatcher::dispatch_backward(const Tensor& d_rows, const Overla
   return reduce_scatter_rows(parts, overlap_fn);
 }
 
-TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Tensor& weights) {
+TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Tensor& weights,
+                                                       const OverlapFn& overlap_fn) {
   const Tensor all_weights = gather_rows(weights);
   Tensor parts = Tensor::like(y, {slots_.dim(0), y.dim(1)});
   ops::combine_rows(y, slots_, &all_weights, parts);
-  return {.out = reduce_scatter_rows(parts), .saved = y};
+  return {.out = reduce_scatter_rows(parts, overlap_fn), .saved = y};
 }
 
 TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
-                                                                 const Tensor& weights) {
+                                                                 const Tensor& weights, const OverlapFn& overlap_fn) {
   const Tensor all_weights = gather_rows(weights);
   Tensor d_rows = saved, d_weights = Tensor::like(all_weights);
-  ops::combine_rows_backward(gather_rows(d_out), saved, slots_, all_weights, d_rows, d_weights);
+  ops::combine_rows_backward(gather_rows(d_out, overlap_fn), saved, slots_, all_weights, d_rows, d_weights);
   return {.rows = d_rows, .weights = reduce_scatter_rows(d_weights)};
 }
 
@@ -309,18 +310,19 @@ Tensor AllToAllDispatcher::dispatch_backward(const Tensor& d_rows, const Overlap
   return d_tokens;
 }
 
-TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Tensor& weights) {
-  const Tensor choices = return_from_experts(y, [] {});
+TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Tensor& weights,
+                                                      const OverlapFn& overlap_fn) {
+  const Tensor choices = return_from_experts(y, overlap_fn);
   Tensor out = Tensor::like(y, {slots_.dim(0), y.dim(1)});
   ops::combine_rows(choices, slots_, &weights, out);
   return {.out = out, .saved = choices};
 }
 
 TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
-                                                                const Tensor& weights) {
+                                                                const Tensor& weights, const OverlapFn& overlap_fn) {
   Tensor d_choices = saved, d_weights = Tensor::like(weights);
   ops::combine_rows_backward(d_out, saved, slots_, weights, d_choices, d_weights);
-  return {.rows = send_to_experts(d_choices, [] {}), .weights = d_weights};
+  return {.rows = send_to_experts(d_choices, overlap_fn), .weights = d_weights};
 }
 
 PaddedDispatcher::PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device)
@@ -354,13 +356,14 @@ Tensor PaddedDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap
   return add_padding(inner_->dispatch(tokens, overlap_fn));
 }
 
-TokenDispatcher::Combined PaddedDispatcher::combine(const Tensor& y, const Tensor& weights) {
-  return inner_->combine(remove_padding(y), weights);
+TokenDispatcher::Combined PaddedDispatcher::combine(const Tensor& y, const Tensor& weights,
+                                                    const OverlapFn& overlap_fn) {
+  return inner_->combine(remove_padding(y), weights, overlap_fn);
 }
 
 TokenDispatcher::Gradients PaddedDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
-                                                              const Tensor& weights) {
-  Gradients gradients = inner_->combine_backward(d_out, saved, weights);
+                                                              const Tensor& weights, const OverlapFn& overlap_fn) {
+  Gradients gradients = inner_->combine_backward(d_out, saved, weights, overlap_fn);
   gradients.rows = add_padding(gradients.rows);
   return gradients;
 }

@@ -66,13 +66,16 @@ class TokenDispatcher {
     Tensor saved;  ///< saved for combine_backward()
   };
   /// Returns, for each token, the sum of its experts' outputs y [M, h] weighted by weights [T, k]. May overwrite y.
-  virtual Combined combine(const Tensor& y, const Tensor& weights) = 0;
+  /// Calls `overlap_fn` once.
+  virtual Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) = 0;
   struct Gradients {
     Tensor rows;     ///< [M, h]
     Tensor weights;  ///< [T, k]
   };
-  /// Returns the gradients of combine() given the gradient of its output. May overwrite `saved`.
-  virtual Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights) = 0;
+  /// Returns the gradients of combine() given the gradient of its output. May overwrite `saved`. Calls `overlap_fn`
+  /// once.
+  virtual Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
+                                     const OverlapFn& overlap_fn) = 0;
   /// Returns the gradient of tokens [T, h] given the gradient of the dispatched rows [M, h]. Calls `overlap_fn` once.
   virtual Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) = 0;
 };
@@ -93,8 +96,9 @@ class AllGatherDispatcher final : public TokenDispatcher {
 
   Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return plan_.rows; }
-  Combined combine(const Tensor& y, const Tensor& weights) override;
-  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights) override;
+  Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
+                             const OverlapFn& overlap_fn) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
@@ -118,8 +122,9 @@ class AllToAllDispatcher final : public TokenDispatcher {
 
   Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return plan_.rows; }
-  Combined combine(const Tensor& y, const Tensor& weights) override;
-  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights) override;
+  Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
+                             const OverlapFn& overlap_fn) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
@@ -146,8 +151,9 @@ class PaddedDispatcher final : public TokenDispatcher {
 
   Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return rows_; }
-  Combined combine(const Tensor& y, const Tensor& weights) override;
-  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights) override;
+  Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) override;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
+                             const OverlapFn& overlap_fn) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:

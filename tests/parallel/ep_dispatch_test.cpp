@@ -157,10 +157,10 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
     int calls = 0;
     const Tensor rows = dispatcher->dispatch(tokens, [&] { ++calls; });
     for (const i64 count : dispatcher->rows()) EXPECT_TRUE(c.padded_rows == 0 || count == c.padded_rows);
-    const auto combined = dispatcher->combine(apply_experts(rows, dispatcher->rows(), parallel), weights);
+    const auto combined = dispatcher->combine(apply_experts(rows, dispatcher->rows(), parallel), weights, [] {});
     const Numbers out = to_doubles(combined.out);
     const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // rebuilt, as in backward
-    const auto gradients = again->combine_backward(d_out, combined.saved, weights);
+    const auto gradients = again->combine_backward(d_out, combined.saved, weights, [] {});
     const Numbers d_weights = to_doubles(gradients.weights),
                   dx = to_doubles(again->dispatch_backward(apply_experts(gradients.rows, dispatcher->rows(), parallel),
                                                            [&] { ++calls; }));

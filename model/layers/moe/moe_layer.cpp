@@ -17,6 +17,11 @@ Tensor ones_like(const Tensor& x) {
   return ones;
 }
 
+/// Lets another pass run while an exchange is in flight.
+void hand_over(const MicrobatchContext& microbatch) {
+  if (microbatch.hand_over) microbatch.hand_over();
+}
+
 }  // namespace
 
 LatentProjection::LatentProjection(const std::string& name, i64 in, i64 out, double init_std,
@@ -73,17 +78,18 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   microbatch.save(this, x);
   const ExpertChoice choice = exchange_choices(routed.experts, context_.config.moe.num_experts, context_.experts);
   const auto dispatcher = make_dispatcher(choice, x.dim(1), microbatch);
-  Tensor shared;  // overlaps the exchange of tokens
-  const auto run_shared_expert = [&] {
+  Tensor shared;
+  const auto overlap_dispatch = [&] {
     if (shared_) shared = shared_->forward(x, microbatch);
+    hand_over(microbatch);
   };
   const bool scales_input = context_.config.moe.apply_probs_on_input;
   const Tensor latent = fc1_latent_proj_ ? fc1_latent_proj_->forward(tokens) : tokens;
   if (fc1_latent_proj_ && scales_input) microbatch.save(this, latent);
   const Tensor inputs = scales_input ? scale_rows(latent, routed.weights) : latent;
-  const Tensor y = experts_.forward(dispatcher->dispatch(inputs, run_shared_expert), dispatcher->rows(), microbatch);
+  const Tensor y = experts_.forward(dispatcher->dispatch(inputs, overlap_dispatch), dispatcher->rows(), microbatch);
   const TokenDispatcher::Combined combined =
-      dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights);
+      dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights, [&] { hand_over(microbatch); });
   for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.saved})
     microbatch.save(this, t);
   if (fc2_latent_proj_) microbatch.save(this, combined.out);
@@ -101,13 +107,23 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   const auto dispatcher =
       make_dispatcher({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), microbatch);
   const bool scales_input = context_.config.moe.apply_probs_on_input;
-  auto gradients = dispatcher->combine_backward(d_combined, saved_outputs, scales_input ? ones_like(weights) : weights);
-  Tensor d_shared;  // overlaps the exchange of gradients
-  const auto run_shared_expert = [&] {
-    if (shared_) d_shared = shared_->backward(dy, microbatch);
+  auto gradients = dispatcher->combine_backward(d_combined, saved_outputs, scales_input ? ones_like(weights) : weights,
+                                                [&] { hand_over(microbatch); });
+  // The weight gradients of the experts are computed during the next exchange, unless they are delayed anyway.
+  const bool overlaps_wgrad = microbatch.hand_over && !microbatch.delay_wgrad_compute;
+  const auto backward_experts = [&] {
+    if (overlaps_wgrad) microbatch.delay_wgrad_compute = true;
+    const Tensor d_rows = experts_.backward(gradients.rows, dispatcher->rows(), microbatch);
+    if (overlaps_wgrad) microbatch.delay_wgrad_compute = false;
+    return d_rows;
   };
-  Tensor d_tokens = dispatcher->dispatch_backward(experts_.backward(gradients.rows, dispatcher->rows(), microbatch),
-                                                  run_shared_expert);
+  Tensor d_shared;
+  const auto overlap_dispatch = [&] {
+    if (overlaps_wgrad) microbatch.run_delayed_wgrads();
+    if (shared_) d_shared = shared_->backward(dy, microbatch);
+    hand_over(microbatch);
+  };
+  Tensor d_tokens = dispatcher->dispatch_backward(backward_experts(), overlap_dispatch);
   const Tensor latent = fc1_latent_proj_ && scales_input ? microbatch.take(this) : Tensor();
   const Tensor x = microbatch.take(this).view(dy.shape()), tokens = shard_.scatter(x.as_matrix());
   if (scales_input) {
