@@ -72,13 +72,12 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, do
     context.attention_starts = batch.attention_starts;
     context.position_starts = batch.position_starts;
     context.sequence_starts = batch.sequence_starts;
+    if (interleaver_ && is_training) context.hand_over = [this] { interleaver_->hand_over(); };
   }
 }
 
-MicrobatchContext& ModelStage::context_of(int microbatch) {
-  MicrobatchContext& context = contexts_.at(static_cast<std::size_t>(microbatch));
-  if (!step_->should_continue()) context.abort();
-  return context;
+void ModelStage::begin_pass(int microbatch) {
+  if (!step_->should_continue()) context_of(microbatch).abort();
 }
 
 ProfileRange ModelStage::range(const char* name, int microbatch) const {

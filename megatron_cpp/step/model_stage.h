@@ -39,7 +39,9 @@ struct SampleLosses {
 class ModelStage final : public PipelineStage {
  public:
   /// `chunk` is the index of the chunk on its rank, used in profiles.
-  ModelStage(GPTModel& model, int chunk) : model_(model), chunk_(chunk) {}
+  /// Passes hand over to each other through `interleaver`; null if they never run together.
+  ModelStage(GPTModel& model, int chunk, PassInterleaver* interleaver = nullptr)
+      : model_(model), chunk_(chunk), interleaver_(interleaver) {}
 
   /// Prepares a run of a schedule. `batches` and `step` must outlive it. `grad_scale` multiplies the gradients. The
   /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2 + 2 mtp_num_layers + 1],
@@ -58,6 +60,7 @@ class ModelStage final : public PipelineStage {
   /// [padded vocabulary], unless context parallelism assigns the position to a different rank.
   void request_logits(i64 position, const Tensor& row);
 
+  void begin_pass(int microbatch) override;
   Tensor forward(int microbatch, const Tensor& x) override;
   Tensor backward(int microbatch, const Tensor& dy, bool is_last) override;
   Tensor backward_input(int microbatch, const Tensor& dy) override;
@@ -72,8 +75,7 @@ class ModelStage final : public PipelineStage {
  private:
   /// Returns the profile range of a pass. `name` is the name of Megatron-LM's timer for it.
   ProfileRange range(const char* name, int microbatch) const;
-  /// Returns the context of a microbatch, which is aborted if the step is aborted.
-  MicrobatchContext& context_of(int microbatch);
+  MicrobatchContext& context_of(int microbatch) { return contexts_.at(static_cast<std::size_t>(microbatch)); }
   Tensor gradient_of_input(MicrobatchContext& next, const Tensor& dy);
   /// Allocates a message between stages, see StageContents::sends_predictions().
   Tensor empty_hidden(bool has_predictions) const;
@@ -83,6 +85,7 @@ class ModelStage final : public PipelineStage {
 
   GPTModel& model_;
   int chunk_;
+  PassInterleaver* interleaver_;
   InterruptibleStep* step_ = nullptr;
   std::span<const MicroBatch> batches_;
   bool is_training_ = false, records_sample_losses_ = false;

@@ -71,7 +71,8 @@ class Engine {
   Engine(const Schedule& schedule, Communicator& forward_channel, Communicator& backward_channel,
          std::span<PipelineStage* const> chunks, const EngineOptions& options)
       : schedule_(schedule),
-        actions_(schedule.per_rank[static_cast<std::size_t>(forward_channel.rank())]),
+        rank_(forward_channel.rank()),
+        actions_(schedule.per_rank[static_cast<std::size_t>(rank_)]),
         chunks_(chunks),
         options_(options),
         serializes_receives_(options.serializes_receives && options.wait_timer),
@@ -83,10 +84,19 @@ class Engine {
 
   PipelineTimes run() {
     const auto begin = std::chrono::steady_clock::now();
-    for (std::size_t i = 0; i < actions_.size(); ++i) {
-      post_receives(i);
-      if (computes(actions_[i].kind)) prefetch_after(i);
-      execute(actions_[i]);
+    for (std::size_t i = 0; i < actions_.size();) {
+      const std::size_t count = is_pass_pair(schedule_, rank_, i) ? 2 : 1;
+      post_receives(i + count - 1);
+      for (std::size_t k = i; k < i + count; ++k) {
+        if (!computes(actions_[k].kind)) continue;
+        prefetch_after(k);
+        stage_of(actions_[k]).begin_pass(actions_[k].microbatch);
+      }
+      if (count == 2)
+        options_.interleaver->run([&] { execute(actions_[i]); }, [&] { execute(actions_[i + 1]); });
+      else
+        execute(actions_[i]);
+      i += count;
     }
     activations_.finish();
     gradients_.finish();
@@ -156,6 +166,7 @@ class Engine {
   }
 
   const Schedule& schedule_;
+  int rank_;
   const std::vector<Action>& actions_;
   std::span<PipelineStage* const> chunks_;
   EngineOptions options_;
@@ -173,6 +184,8 @@ PipelineTimes run_schedule(const Schedule& lowered, Communicator& forward_channe
   MCPP_CHECK(forward_channel.size() == lowered.ranks && backward_channel.size() == lowered.ranks, "the schedule has ",
              lowered.ranks, " ranks, but the pipeline has ", forward_channel.size());
   MCPP_CHECK(forward_channel.rank() == backward_channel.rank(), "the ranks of the two channels differ");
+  MCPP_CHECK(options.interleaver || lowered.combines_passes.empty(),
+             "the schedule has pairs of passes, but there is no ", "interleaver");
   MCPP_CHECK(static_cast<int>(chunks.size()) == lowered.chunks_per_rank, "the schedule has ", lowered.chunks_per_rank,
              " chunks per rank, but ", chunks.size(), " were passed");
   return Engine(lowered, forward_channel, backward_channel, chunks, options).run();

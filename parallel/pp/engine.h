@@ -4,6 +4,7 @@
 #include <span>
 
 #include "comm/communicator.h"
+#include "parallel/pp/pass_interleaver.h"
 #include "parallel/pp/schedule.h"
 #include "tensor/host/device_wait_timer.h"
 
@@ -13,6 +14,8 @@ namespace mcpp {
 class PipelineStage {
  public:
   virtual ~PipelineStage() = default;
+  /// Called before each pass of a microbatch. If two passes run together, it is called for both before either starts.
+  virtual void begin_pass(int /*microbatch*/) {}
   /// `x` is the previous stage's output, undefined in the first stage. Returns this stage's output, undefined in the
   /// last.
   virtual Tensor forward(int microbatch, const Tensor& x) = 0;
@@ -49,6 +52,8 @@ struct EngineOptions {
   /// first run of a schedule with serialized first microbatches, because loading a kernel may wait for all queued
   /// device work: it would deadlock with a pending receive of data that depends on the result of that kernel.
   bool serializes_receives = false;
+  /// Runs pairs of passes (is_pass_pair()). Required if the schedule has any; stages call its hand_over().
+  PassInterleaver* interleaver = nullptr;
 };
 
 /// Runs rank `forward_channel.rank()` of `lowered`. Both channels contain the ranks of the pipeline in order; separate

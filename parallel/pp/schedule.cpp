@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <iterator>
+#include <span>
 #include <tuple>
 
 #include "base/check.h"
@@ -270,12 +272,70 @@ Schedule forward_schedule(const Schedule& schedule) {
   return forwards;
 }
 
+bool is_pass_pair(const Schedule& schedule, int rank, std::size_t i) {
+  const std::vector<Action>& actions = schedule.per_rank[rank];
+  if (schedule.combines_passes.empty() || !schedule.combines_passes[rank] || i + 1 >= actions.size()) return false;
+  const Action &a = actions[i], &b = actions[i + 1];
+  const bool is_forward = a.kind == ActionKind::Forward;
+  return a.microbatch != b.microbatch && is_forward != (b.kind == ActionKind::Forward) &&
+         computes_input_grad(is_forward ? b.kind : a.kind);
+}
+
+namespace {
+
+/// Moves forwards of a rank of 1F1B to the front, so that `additional` more precede the first backward, or all if there
+/// are not that many. Returns false in the latter case.
+bool extend_warm_up(std::vector<Action>& actions, std::ptrdiff_t additional) {
+  const auto is_forward = [](const Action& action) { return action.kind == ActionKind::Forward; };
+  const auto warm_up = std::ranges::find_if_not(actions, is_forward) - actions.begin();
+  std::vector<Action> forwards, backwards;
+  std::ranges::partition_copy(actions, std::back_inserter(forwards), std::back_inserter(backwards), is_forward);
+  auto next = forwards.begin() + std::min(warm_up + additional, std::ssize(forwards));
+  actions.assign(forwards.begin(), next);
+  for (const Action& backward : backwards) {
+    actions.push_back(backward);
+    if (next != forwards.end()) actions.push_back(*next++);
+  }
+  return warm_up + additional <= std::ssize(forwards);
+}
+
+}  // namespace
+
+Schedule combine_passes(const Schedule& schedule) {
+  Schedule combined = schedule;
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    std::vector<Action>& actions = combined.per_rank[rank];
+    const bool is_fused = std::ranges::all_of(
+        actions, [](const Action& a) { return a.kind == ActionKind::Forward || a.kind == ActionKind::Backward; });
+    combined.combines_passes.push_back(
+        is_fused ? extend_warm_up(actions, schedule.chunks_per_rank == 1 ? schedule.ranks - rank : 1)
+                 : schedule.microbatches >= schedule.ranks);
+  }
+  return combined;
+}
+
+double combined_fraction(const Schedule& schedule) {
+  i64 pairs = 0, forwards = 0;
+  for (int rank = 0; rank < schedule.ranks; ++rank) {
+    const std::vector<Action>& actions = schedule.per_rank[rank];
+    forwards += std::ranges::count(actions, ActionKind::Forward, &Action::kind);
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (!is_pass_pair(schedule, rank, i)) continue;
+      ++pairs;
+      ++i;
+    }
+  }
+  return forwards == 0 ? 0 : static_cast<double>(pairs) / static_cast<double>(forwards);
+}
+
 Schedule serialize_first_microbatches(const Schedule& schedule, int microbatches) {
   const auto sort_key = [](const Action& action) {
     const bool is_forward = action.kind == ActionKind::Forward;
     return std::tuple(action.microbatch, !is_forward, is_forward ? action.stage : -action.stage, action.kind);
   };
+  if (microbatches == 0) return schedule;
   Schedule result = schedule;
+  result.combines_passes.clear();
   for (auto& actions : result.per_rank) {
     const auto others = std::stable_partition(actions.begin(), actions.end(),
                                               [=](const Action& action) { return action.microbatch < microbatches; });
@@ -300,22 +360,31 @@ Schedule lower(const Schedule& schedule) {
   Schedule lowered = schedule;
   std::vector<int> weight_grads_left = count_weight_grads(schedule);
   for (int rank = 0; rank < schedule.ranks; ++rank) {
+    const std::vector<Action>& passes = schedule.per_rank[rank];
     std::vector<Action>& actions = lowered.per_rank[rank];
     actions.clear();
     const auto is_remote = [&](int stage) {
       return stage >= 0 && stage < schedule.stages() && schedule.rank_of(stage) != rank;
     };
-    for (const Action& action : schedule.per_rank[rank]) {
-      const auto add = [&](ActionKind kind) { actions.push_back({kind, action.stage, action.microbatch}); };
-      const bool is_forward = action.kind == ActionKind::Forward, is_backward = computes_input_grad(action.kind);
-      const bool has_rank_before = is_remote(action.stage - 1), has_rank_after = is_remote(action.stage + 1);
-      if (is_forward && has_rank_before) add(ActionKind::RecvForward);
-      if (is_backward && has_rank_after) add(ActionKind::RecvBackward);
-      actions.push_back(action);
-      if (is_forward && has_rank_after) add(ActionKind::SendForward);
-      if (is_backward && has_rank_before) add(ActionKind::SendBackward);
-      if (computes_weight_grad(action.kind) && --weight_grads_left[action.stage] == 0)
-        actions.push_back({ActionKind::ReduceGrad, action.stage});
+    const auto add = [&](ActionKind kind, const Action& pass) {
+      actions.push_back({kind, pass.stage, pass.microbatch});
+    };
+    const auto add_receive = [&](const Action& pass) {
+      if (pass.kind == ActionKind::Forward && is_remote(pass.stage - 1)) add(ActionKind::RecvForward, pass);
+      if (computes_input_grad(pass.kind) && is_remote(pass.stage + 1)) add(ActionKind::RecvBackward, pass);
+    };
+    const auto add_send = [&](const Action& pass) {
+      if (pass.kind == ActionKind::Forward && is_remote(pass.stage + 1)) add(ActionKind::SendForward, pass);
+      if (computes_input_grad(pass.kind) && is_remote(pass.stage - 1)) add(ActionKind::SendBackward, pass);
+      if (computes_weight_grad(pass.kind) && --weight_grads_left[pass.stage] == 0)
+        actions.push_back({ActionKind::ReduceGrad, pass.stage});
+    };
+    for (std::size_t i = 0; i < passes.size();) {
+      const std::span together(passes.data() + i, is_pass_pair(schedule, rank, i) ? 2 : 1);
+      std::ranges::for_each(together, add_receive);
+      actions.insert(actions.end(), together.begin(), together.end());
+      std::ranges::for_each(together, add_send);
+      i += together.size();
     }
   }
   return lowered;

@@ -62,6 +62,8 @@ struct Schedule : StageMap {
   int microbatches = 1;
   std::vector<std::vector<Action>> per_rank;
   bool forward_only = false;  ///< evaluation: no backward passes; nothing is saved for them
+  /// Ranks that run a forward pass and an adjacent backward pass together (is_pass_pair()); empty if none does.
+  std::vector<bool> combines_passes = {};
 
   /// Returns the number of compute actions of a rank: forward and backward passes of a microbatch through a stage.
   i64 passes(int rank) const;
@@ -105,9 +107,24 @@ Schedule dualpipe_v(int ranks, int microbatches);
 /// Returns the forwards of a schedule that is not lowered, in order.
 Schedule forward_schedule(const Schedule& schedule);
 
+// Pairs of passes that run together, so that each hides the communication of the other (PassInterleaver).
+
+/// Returns true if a rank runs actions i and i + 1 of its list together: one is a forward pass and the other computes
+/// an input gradient of a different microbatch. If three such actions are adjacent, the first two are a pair. Both
+/// passes start when the inputs of both have arrived, and their results are sent after both.
+bool is_pass_pair(const Schedule& schedule, int rank, std::size_t i);
+/// Returns the same schedule with pairs. Ranks of 1F1B and interleaved schedules run more forward passes in the
+/// warm-up, as in Megatron Core: otherwise a rank would wait for the pair of the next rank, and that for the pair of
+/// this rank. A rank with too few microbatches for it runs all forwards first and has no pairs. Other schedules keep
+/// their order and have pairs if there are at least as many microbatches as ranks. `schedule` must not be lowered and
+/// must have no pairs.
+Schedule combine_passes(const Schedule& schedule);
+/// Returns the fraction of forward passes that are in pairs, over all ranks.
+double combined_fraction(const Schedule& schedule);
+
 /// Returns a schedule that runs the first `microbatches` one at a time, each through all stages and back, and then the
 /// others in the order of `schedule`, which must not be lowered. Results are bitwise identical. While only one rank
-/// computes, no two ranks wait for each other.
+/// computes, no two ranks wait for each other. The result has no pairs of passes unless `microbatches` is 0.
 Schedule serialize_first_microbatches(const Schedule& schedule, int microbatches);
 
 // Lowering of schedules: adds messages and gradient reductions to the compute actions.

@@ -89,13 +89,27 @@ std::string describe_min_chunks() {
   return join(needs, ", ");
 }
 
-std::string kinds_with_fused_backward() {
+namespace {
+
+/// Returns text like "a, b or c" with the names of the kinds for which `is_listed(row)` returns true.
+template <class Predicate>
+std::string list_kinds(const Predicate& is_listed) {
   std::vector<std::string> names;
   for (const ScheduleRow& row : kSchedules)
-    if (!row.splits_backward) names.emplace_back(row.name);
+    if (is_listed(row)) names.emplace_back(row.name);
   const std::string last = names.back();
   names.pop_back();
   return str(join(names, ", "), " or ", last);
+}
+
+}  // namespace
+
+std::string kinds_with_fused_backward() {
+  return list_kinds([](const ScheduleRow& row) { return !row.splits_backward; });
+}
+
+std::string kinds_with_combined_passes() {
+  return list_kinds([](const ScheduleRow& row) { return can_combine_passes(row.kind); });
 }
 
 }  // namespace mcpp

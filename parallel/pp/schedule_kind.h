@@ -115,6 +115,12 @@ constexpr const ScheduleRow& row_of(ScheduleKind kind) {
   return kSchedules[static_cast<std::size_t>(kind)];
 }
 
+/// Returns true if combine_passes() finds pairs in schedules of this kind. GPipe has no adjacent forward and backward
+/// passes; in ZB-H1, the gradient that a rank waits for depends on its last forward pass.
+constexpr bool can_combine_passes(ScheduleKind kind) {
+  return kind != ScheduleKind::GPipe && kind != ScheduleKind::ZbH1;
+}
+
 template <>
 struct EnumNames<ScheduleKind> {
   static constexpr auto value = [] {
@@ -136,5 +142,7 @@ std::vector<std::string> schedule_conflicts(ScheduleKind kind, int ranks, int ch
 std::string describe_min_chunks();
 /// Returns "gpipe, 1f1b or interleaved": the kinds that do not split the backward pass.
 std::string kinds_with_fused_backward();
+/// Returns the kinds for which can_combine_passes() returns true, as text like the above.
+std::string kinds_with_combined_passes();
 
 }  // namespace mcpp

@@ -119,9 +119,11 @@ Stages run_on_threads(const Schedule& schedule, Device& device, bool serializes_
     std::vector<PipelineStage*> chunks;
     for (int c = 0; c < lowered.chunks_per_rank; ++c) chunks.push_back(stages[lowered.stage_of(rank, c)].get());
     test::FakeWaitTimer waits;
-    const PipelineTimes times = run_schedule(
-        lowered, world, *backward_channel, chunks,
-        serializes_receives ? EngineOptions{.wait_timer = &waits, .serializes_receives = true} : EngineOptions{});
+    PassInterleaver interleaver;
+    const PipelineTimes times = run_schedule(lowered, world, *backward_channel, chunks,
+                                             {.wait_timer = serializes_receives ? &waits : nullptr,
+                                              .serializes_receives = serializes_receives,
+                                              .interleaver = &interleaver});
     EXPECT_GE(times.waiting, 0);
     EXPECT_GE(times.total, times.waiting);
   });
@@ -152,6 +154,13 @@ TEST_P(PipelineScheduleRunTest, MatchesSequentialMicrobatchesBitwise) {
         for (const int in_turn : {0, 2, 100})
           expect_same(run_on_threads(serialize_first_microbatches(schedule, in_turn), device, serializes_receives),
                       reference(schedule.stages(), microbatches, device), 1);
+      }
+      if (can_combine_passes(kind)) {
+        for (const int in_turn : {0, 2})
+          expect_same(run_on_threads(serialize_first_microbatches(combine_passes(schedule), in_turn), device),
+                      reference(schedule.stages(), microbatches, device), 1);
+        expect_same(run_on_threads(combine_passes(schedule), device),
+                    reference(schedule.stages(), microbatches, device), 1);
       }
       expect_same(run_on_threads(forward_schedule(schedule), device),
                   reference(schedule.stages(), microbatches, device, /*forward_only=*/true), 0);

@@ -54,6 +54,57 @@ TEST(ScheduleTest, IsValidForEverySize) {
   }
 }
 
+TEST(CombinedPassesTest, AreValidForEverySize) {
+  for (int p = 1; p <= 9; ++p) {
+    for (int m = 1; m <= 30; ++m) {
+      for (const Schedule& schedule : {one_f_one_b(p, m), zb_v(p, m)})
+        ASSERT_NO_THROW(run(combine_passes(schedule))) << p << " ranks, " << m << " microbatches";
+      for (int v = 2; v <= 4; ++v)
+        if (p > 1 && m % p == 0) {
+          ASSERT_NO_THROW(run(combine_passes(interleaved_1f1b(p, m, v))))
+              << p << " ranks, " << m << " microbatches, " << v;
+        }
+    }
+  }
+}
+
+TEST(CombinedPassesTest, TakeTimeOf1F1BWithMoreMemory) {
+  for (const int p : {1, 2, 4, 8}) {
+    for (const int m : {1, 2, 5, 8, 16, 40}) {
+      const Timeline alone = run(one_f_one_b(p, m)), pairs = run(combine_passes(one_f_one_b(p, m)));
+      EXPECT_DOUBLE_EQ(pairs.makespan, alone.makespan) << p << " ranks, " << m << " microbatches";
+      for (int rank = 0; rank < p; ++rank)
+        EXPECT_EQ(pairs.peak_in_flight[rank], std::min(m, 2 * (p - rank))) << p << " " << m << " " << rank;
+      if (p == 1 || m % p != 0) continue;
+      EXPECT_DOUBLE_EQ(run(combine_passes(interleaved_1f1b(p, m, 2))).makespan, run(interleaved_1f1b(p, m, 2)).makespan)
+          << p << " ranks, " << m << " microbatches";
+    }
+  }
+}
+
+TEST(CombinedPassesTest, IncludeAlmostAllPassesOfLongSchedules) {
+  EXPECT_EQ(combined_fraction(one_f_one_b(1, 8)), 0);
+  EXPECT_EQ(combined_fraction(combine_passes(one_f_one_b(1, 1))), 0);
+  EXPECT_DOUBLE_EQ(combined_fraction(combine_passes(one_f_one_b(1, 8))), 7.0 / 8);
+  EXPECT_GT(combined_fraction(combine_passes(one_f_one_b(4, 64))), 0.9);
+  EXPECT_GT(combined_fraction(combine_passes(interleaved_1f1b(4, 64, 2))), 0.9);
+  EXPECT_GT(combined_fraction(combine_passes(zb_v(4, 64))), 0.75);
+}
+
+/// Both inputs arrive before a pair, and both results are sent after it.
+TEST(CombinedPassesTest, AreAdjacentInLoweredSchedule) {
+  const Schedule lowered = lower(combine_passes(one_f_one_b(3, 8)));
+  const std::vector<Action>& actions = lowered.per_rank[1];
+  std::size_t i = 0;
+  while (!is_pass_pair(lowered, 1, i)) ++i;
+  std::vector<ActionKind> kinds;
+  for (std::size_t k = i - 2; k < i + 4; ++k) kinds.push_back(actions[k].kind);
+  using enum ActionKind;
+  EXPECT_THAT(kinds, ElementsAre(RecvForward, RecvBackward, Forward, Backward, SendForward, SendBackward));
+  EXPECT_EQ(actions[i].microbatch, 3);
+  EXPECT_EQ(actions[i + 1].microbatch, 0);
+}
+
 // The last stage takes twice as long: the first waits for it after its second forward, and once more for each
 // microbatch.
 TEST(ScheduleTest, SimulatesStagesOfDifferentDurations) {
