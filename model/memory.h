@@ -29,6 +29,7 @@ struct ActivationSetup {
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
+  bool overlap_moe_expert_parallel_comm = false;
   ExpertLoad expert_load = ExpertLoad::Even;
   double expert_imbalance = 1;                ///< AssumedChoices::imbalance
   OffloadTier offload = OffloadTier::Device;  ///< tier of saved activations until backward

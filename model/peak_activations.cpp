@@ -1,10 +1,14 @@
 #include "model/peak_activations.h"
 
 #include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
 
 #include "base/integer_math.h"
 #include "model/layer_memory.h"
 #include "model/memory.h"
+#include "model/pass_pair_memory.h"
 #include "nn/offload/file_activations.h"
 #include "nn/offload/host_memory.h"
 #include "tensor/device.h"
@@ -108,21 +112,26 @@ StageActivations stage_activations(LayerSizes& sizes, const StageContents& stage
 
 namespace {
 
-/// Returns the message from a different rank that the next computation after action i of a rank uses. The engine
-/// receives it while i is computed.
-ReceivedMessage received_during(const Schedule& schedule, const std::vector<Action>& actions, std::size_t i) {
-  for (++i; i < actions.size(); ++i) {
-    const Action& a = actions[i];
-    const bool is_forward = a.kind == ActionKind::Forward;
-    if (!is_forward && !computes_weight_grad(a.kind) && !computes_input_grad(a.kind)) continue;
-    const int sender_stage = is_forward ? a.stage - 1 : a.stage + 1;
-    if (a.kind == ActionKind::BackwardWeight || sender_stage < 0 || sender_stage >= schedule.stages() ||
-        schedule.rank_of(sender_stage) == schedule.rank_of(a.stage))
-      return ReceivedMessage::None;
-    const bool is_last_border = std::max(a.stage, sender_stage) + 1 == schedule.stages();
-    return is_last_border ? ReceivedMessage::BetweenLastStages : ReceivedMessage::Hidden;
-  }
-  return ReceivedMessage::None;
+/// Returns the message from a different rank that a pass uses.
+ReceivedMessage message_of(const Schedule& schedule, const Action& a) {
+  const bool is_forward = a.kind == ActionKind::Forward;
+  const int sender_stage = is_forward ? a.stage - 1 : a.stage + 1;
+  if (a.kind == ActionKind::BackwardWeight || sender_stage < 0 || sender_stage >= schedule.stages() ||
+      schedule.rank_of(sender_stage) == schedule.rank_of(a.stage))
+    return ReceivedMessage::None;
+  const bool is_last_border = std::max(a.stage, sender_stage) + 1 == schedule.stages();
+  return is_last_border ? ReceivedMessage::BetweenLastStages : ReceivedMessage::Hidden;
+}
+
+/// Sets the messages that the next computation after action i of a rank uses. The engine receives them while i is
+/// computed.
+void set_received(const Schedule& schedule, int rank, std::size_t i, PeakCandidate& moment) {
+  const std::vector<Action>& actions = schedule.per_rank[static_cast<std::size_t>(rank)];
+  do ++i;
+  while (i < actions.size() && !computes(actions[i].kind));
+  if (i == actions.size()) return;
+  moment.receives = message_of(schedule, actions[i]);
+  if (is_pass_pair(schedule, rank, i)) moment.also_receives = message_of(schedule, actions[i + 1]);
 }
 
 /// Returns true if every chunk has at most as many microbatches in `counts` as in `other`.
@@ -131,8 +140,9 @@ bool is_dominated_by(const std::vector<i64>& counts, const std::vector<i64>& oth
 }
 
 bool is_dominated_by(const PeakCandidate& moment, const PeakCandidate& other) {
-  return moment.chunk == other.chunk && moment.delays_wgrad == other.delays_wgrad &&
-         moment.receives <= other.receives && is_dominated_by(moment.saved, other.saved) &&
+  return moment.chunk == other.chunk && moment.forward_chunk == other.forward_chunk &&
+         moment.delays_wgrad == other.delays_wgrad && moment.receives <= other.receives &&
+         moment.also_receives <= other.also_receives && is_dominated_by(moment.saved, other.saved) &&
          is_dominated_by(moment.waiting, other.waiting);
 }
 
@@ -168,25 +178,33 @@ PeakCandidates find_peak_candidates(const Schedule& schedule, int rank) {
   const auto chunks = static_cast<std::size_t>(schedule.chunks_per_rank);
   std::vector<i64> saved(chunks), waiting(chunks);
   PeakCandidates candidates;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    const ActionKind kind = actions[i].kind;
-    const int chunk = schedule.chunk_of(actions[i].stage);
-    const auto index = static_cast<std::size_t>(chunk);
-    if (kind == ActionKind::Forward) {
-      ++saved[index];
+  const auto index_of = [&](const Action& a) { return static_cast<std::size_t>(schedule.chunk_of(a.stage)); };
+  const auto add_backward = [&](const Action& a, std::size_t last, int forward_chunk) {
+    PeakCandidate moment{.chunk = schedule.chunk_of(a.stage),
+                         .forward_chunk = forward_chunk,
+                         .delays_wgrad = a.kind == ActionKind::BackwardInput,
+                         .saved = saved,
+                         .waiting = waiting};
+    set_received(schedule, rank, last, moment);
+    add_if_not_dominated(candidates.in_backward, moment);
+  };
+  for (std::size_t i = 0; i < actions.size();) {
+    const std::span together(actions.data() + i, is_pass_pair(schedule, rank, i) ? 2 : 1);
+    const auto forward = std::ranges::find(together, ActionKind::Forward, &Action::kind);
+    const int forward_chunk =
+        together.size() == 2 && forward != together.end() ? schedule.chunk_of(forward->stage) : -1;
+    for (const Action& a : together)
+      if (computes_input_grad(a.kind)) add_backward(a, i + together.size() - 1, forward_chunk);
+    if (forward != together.end()) {
+      ++saved[index_of(*forward)];
       add_if_not_dominated(candidates.after_forward, saved);
     }
-    const bool delays_wgrad = kind == ActionKind::BackwardInput;
-    if (computes_input_grad(kind)) {
-      add_if_not_dominated(candidates.in_backward, {.chunk = chunk,
-                                                    .delays_wgrad = delays_wgrad,
-                                                    .receives = received_during(schedule, actions, i),
-                                                    .saved = saved,
-                                                    .waiting = waiting});
-      --saved[index];
-      if (delays_wgrad) ++waiting[index];
+    for (const Action& a : together) {
+      if (computes_input_grad(a.kind)) --saved[index_of(a)];
+      if (a.kind == ActionKind::BackwardInput) ++waiting[index_of(a)];
+      if (a.kind == ActionKind::BackwardWeight) --waiting[index_of(a)];
     }
-    if (kind == ActionKind::BackwardWeight) --waiting[index];
+    i += together.size();
   }
   return candidates;
 }
@@ -207,13 +225,24 @@ PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share,
   std::vector<StageActivations> chunks;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
     chunks.push_back(stage_activations(sizes, share.contents(chunk)));
+  std::map<std::pair<int, int>, i64> pairs;  // by chunk of the forward pass and of the backward pass
+  const auto pair_bytes = [&](const PeakCandidate& moment) {
+    const auto [it, is_new] = pairs.try_emplace({moment.forward_chunk, moment.chunk});
+    if (is_new)
+      it->second = pass_pair_bytes(sizes.config(), sizes.setup(), share, moment.forward_chunk, moment.chunk,
+                                   moment.delays_wgrad);
+    return it->second;
+  };
   PeakActivations peak;
   for (const PeakCandidate& moment : moments.in_backward) {
     const StageActivations& chunk = chunks[static_cast<std::size_t>(moment.chunk)];
-    const i64 working = moment.delays_wgrad ? chunk.working_delayed_wgrad : chunk.working;
+    const i64 working = moment.forward_chunk >= 0 ? pair_bytes(moment)
+                        : moment.delays_wgrad     ? chunk.working_delayed_wgrad
+                                                  : chunk.working;
     const i64 in_flight = sum_bytes(moment.saved, chunks, &StageActivations::saved) +
                           sum_bytes(moment.waiting, chunks, &StageActivations::waiting);
-    peak.live = std::max(peak.live, in_flight + working + message_bytes(sizes, share, moment.receives));
+    peak.live = std::max(peak.live, in_flight + working + message_bytes(sizes, share, moment.receives) +
+                                        message_bytes(sizes, share, moment.also_receives));
   }
   for (const std::vector<i64>& saved : moments.after_forward) {
     peak.offloaded = std::max(peak.offloaded, sum_bytes(saved, chunks, &StageActivations::offloaded));

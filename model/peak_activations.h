@@ -14,8 +14,10 @@ enum class ReceivedMessage : u8 { None, Hidden, BetweenLastStages };
 /// Numbers of microbatches in flight during a backward pass of the rank.
 struct PeakCandidate {
   int chunk = 0;                                     ///< chunk of the pass
+  int forward_chunk = -1;                            ///< chunk of the forward pass that runs together with it; -1: none
   bool delays_wgrad = false;                         ///< the pass delays its weight gradients
   ReceivedMessage receives = ReceivedMessage::None;  ///< input of the next pass, received at the same time
+  ReceivedMessage also_receives = ReceivedMessage::None;  ///< input of the second pass, if the next is a pair
   std::vector<i64> saved = {};    ///< microbatches between forward and backward by chunk, including this one
   std::vector<i64> waiting = {};  ///< microbatches with delayed weight gradients by chunk
 };

@@ -26,6 +26,7 @@ std::string Layout::describe() const {
   if (ep > 1) text += str(", ep ", ep);
   if (etp > 1) text += str(", etp ", etp);
   if (ep > 1 || etp > 1) text += dispatcher == TokenDispatcherType::AllGather ? " allgather" : "";
+  if (overlap_moe_expert_parallel_comm) text += " overlapped";
   if (pp > 1) text += str(", pp ", pp, " ", enum_name(schedule));
   if (chunks > 1) text += str(" x ", chunks);
   if (!stages.empty()) text += " of " + stages;

@@ -125,6 +125,8 @@ struct Layout {
   std::vector<i64> cp_hierarchy = {};  ///< with A2aP2p: consecutive ranks that exchange heads, and members of the ring
   i64 ep = 1, etp = 0;                 ///< only for models with experts; etp 0 = tp
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
+  /// Exchange tokens of experts while another pass or weight gradients of experts are computed.
+  bool overlap_moe_expert_parallel_comm = false;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
   i64 chunks = 1;  ///< model chunks on each pipeline rank
   i64 first_layers = 0,
@@ -169,8 +171,9 @@ struct Layout {
   i64 microbatches(i64 global_batch_size) const { return global_batch_size / (micro_batch_size * dp); }
   /// Returns the pipeline schedule of a step with this number of microbatches.
   Schedule make_schedule(i64 microbatches) const {
-    return mcpp::make_schedule(schedule, static_cast<int>(pp), static_cast<int>(microbatches),
-                               static_cast<int>(chunks));
+    const Schedule passes =
+        mcpp::make_schedule(schedule, static_cast<int>(pp), static_cast<int>(microbatches), static_cast<int>(chunks));
+    return overlap_moe_expert_parallel_comm ? combine_passes(passes) : passes;
   }
   /// Returns every reason why no such schedule exists (mcpp::schedule_conflicts).
   std::vector<std::string> schedule_conflicts(i64 microbatches) const {
@@ -251,6 +254,9 @@ struct Layout {
           between(0, 4096));
     visit("moe_token_dispatcher_type", self.dispatcher,
           "how tokens are sent to experts: alltoall = only to the ranks of their experts, allgather = to all ranks");
+    visit("overlap_moe_expert_parallel_comm", self.overlap_moe_expert_parallel_comm,
+          "exchange tokens of experts while the rank computes: a forward and a backward pass of different microbatches "
+          "alternate, and weight gradients of experts follow the start of the exchange; bitwise identical");
     visit("pipeline_model_parallel_size", self.pp, "ranks over which the layers are distributed", between(1, 4096));
     visit("num_virtual_stages_per_pipeline_rank", self.chunks,
           str("model chunks on each pipeline rank: ", describe_min_chunks()), between(1, 4096));

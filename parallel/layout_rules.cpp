@@ -197,13 +197,30 @@ class LayoutChecker {
       constexpr const char* kNeedsExperts = " needs a model with experts (model.num_experts)";
       conflicts_.add_if(layout_.etp != 0, str("expert_tensor_parallel_size", kNeedsExperts));
       conflicts_.add_if(layout_.dispatcher != Layout{}.dispatcher, str("moe_token_dispatcher_type", kNeedsExperts));
+      conflicts_.add_if(layout_.overlap_moe_expert_parallel_comm, str(kOverlapsExperts, kNeedsExperts));
       return;
     }
+    check_expert_overlap();
     conflicts_.divides("expert_model_parallel_size", layout_.ep, "num_experts", model_.num_experts);
     conflicts_.divides("expert_tensor_parallel_size", expert_tp_, "moe_ffn_hidden_size", model_.moe_ffn_hidden_size);
     if (layout_.tp > 1 && !sequence_parallel_)  // each rank still routes a part of the tokens
       conflicts_.is_multiple("seq_length", model_.seq_length,
                              "tensor_model_parallel_size x context_parallel_size (experts)", layout_.tp * layout_.cp);
+  }
+
+  void check_expert_overlap() {
+    if (!layout_.overlap_moe_expert_parallel_comm) return;
+    conflicts_.add_if(layout_.ep * expert_tp_ == 1,
+                      str(kOverlapsExperts, " has no effect if a rank has all experts: no tokens are exchanged; use ",
+                          "expert_model_parallel_size above 1, or remove it"));
+    conflicts_.add_if(
+        !can_combine_passes(layout_.schedule),
+        str(kOverlapsExperts, " needs adjacent forward and backward passes, which ", enum_name(layout_.schedule),
+            " does not have; use pipeline_schedule ", kinds_with_combined_passes()));
+    conflicts_.add_if(
+        layout_.zero_stage == 3,
+        str(kOverlapsExperts, " alternates between two passes, but zero_stage = 3 gathers the weights of ",
+            "one pass at a time; use zero_stage 0, 1 or 2"));
   }
 
   void check_batch() {
@@ -319,6 +336,7 @@ class LayoutChecker {
   }
 
   static constexpr const char* kTp = "tensor_model_parallel_size";
+  static constexpr const char* kOverlapsExperts = "overlap_moe_expert_parallel_comm = true";
   static constexpr const char* kGradientsInBytes = "zero_quantized_gradients = true";
   static constexpr const char* kGradientsInBf16 = "grad_reduce_dtype = \"bf16\"";
 

@@ -38,8 +38,8 @@ LayoutMemory::Pipeline& LayoutMemory::get_pipeline(const Layout& layout) {
   // Once the pipeline is full, the number of microbatches in flight does not grow.
   const i64 all = layout.microbatches(work_.global_batch_size),
             scheduled = std::min(all, 3 * layout.pp + all % layout.pp);
-  const auto [it, is_new] =
-      pipelines_.try_emplace({layout.schedule, layout.pp, layout.chunks, scheduled, layout.stages});
+  const auto [it, is_new] = pipelines_.try_emplace(
+      {layout.schedule, layout.pp, layout.chunks, scheduled, layout.stages, layout.overlap_moe_expert_parallel_comm});
   Pipeline& pipeline = it->second;
   RankMemorySpec& share = pipeline.share;
   if (is_new) {

@@ -34,7 +34,7 @@ class LayoutMemory {
     std::map<int, PeakCandidates> moments;                               // by pipeline rank
     std::map<std::pair<int, const LayerSizes*>, PeakActivations> peaks;  // by pipeline rank and sizes
   };
-  using PipelineKey = std::tuple<ScheduleKind, i64, i64, i64, std::string>;
+  using PipelineKey = std::tuple<ScheduleKind, i64, i64, i64, std::string, bool>;
   using SizesKey = std::tuple<i64, i64, i64, ScheduleKind, i64, i64, std::string>;
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool, bool>;
 

@@ -115,6 +115,10 @@ void offload_conflicts(const Config& config, std::vector<std::string>& errors) {
   if (o.offload_params != OffloadTier::Device && config.parallel.zero_stage != 3) {
     errors.push_back("optimizer.offload_params: requires parallel.zero_stage 3, which shards the weights");
   }
+  if (config.parallel.overlap_moe_expert_parallel_comm && config.training.offload_activations != OffloadTier::Device)
+    errors.push_back(
+        "parallel.overlap_moe_expert_parallel_comm: alternates between two passes, but training.offload_activations "
+        "moves the activations of one pass at a time; remove one of them");
 }
 
 /// muP has no rule for sgd.

@@ -209,8 +209,6 @@ constexpr Advice kAdvice[]{
      "the shared expert is always computed while tokens are sent to the others; remove it"},
     {"moe_per_layer_logging", "metrics.jsonl always has losses and loads by layer; remove it"},
     {"moe_deepep_num_sms", "DeepEP is not used; remove it"},
-    {"overlap_moe_expert_parallel_comm",
-     "microbatches are not interleaved to overlap the exchange of tokens; remove it"},
     {"moe_use_upcycling", kUpcycle},
     {"moe_upcycling_granularity", kUpcycle},
     {"moe_pad_experts_for_cuda_graph_inference", "inference drops no token and pads no expert; remove it"},

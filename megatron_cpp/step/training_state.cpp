@@ -61,6 +61,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       device_(context.device),
       profiler_(context.profiler),
       activations_(make_activation_store(storage.activations, device_)),
+      interleaver_(profiler_),
       chunks_(make_chunks(context, storage.params)),
       optimizer_(
           buffers(), optimizer, make_norm_scope(parallel, parallel.layout.zero_stage > 0), stage_groups(parallel),
@@ -94,7 +95,8 @@ std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext contex
         [&](const Param& param, i64 begin, Tensor values) { initialize(param, context.seed, begin, values); });
     chunk.memory->publish();
     chunk.model->set_memory(*chunk.memory);
-    chunk.stage = std::make_unique<ModelStage>(*chunk.model, static_cast<int>(chunks.size()) - 1);
+    chunk.stage = std::make_unique<ModelStage>(*chunk.model, static_cast<int>(chunks.size()) - 1,
+                                               layout.overlap_moe_expert_parallel_comm ? &interleaver_ : nullptr);
   }
   return chunks;
 }
@@ -163,11 +165,12 @@ void TrainingState::run(std::span<const MicroBatch> batches, bool is_training, d
     if (request) chunk.stage->request_logits(request->position, request->row);
     stages.push_back(chunk.stage.get());
   }
-  pipeline_waiting_ +=
-      run_schedule(
-          schedule, *parallel_.pp, *parallel_.pp_backward, stages,
-          {.profiler = profiler_, .wait_timer = pipeline_wait_timer_.get(), .serializes_receives = loads_kernels})
-          .waiting;
+  pipeline_waiting_ += run_schedule(schedule, *parallel_.pp, *parallel_.pp_backward, stages,
+                                    {.profiler = profiler_,
+                                     .wait_timer = pipeline_wait_timer_.get(),
+                                     .serializes_receives = loads_kernels,
+                                     .interleaver = &interleaver_})
+                           .waiting;
 }
 
 void TrainingState::sum_over_ranks(Tensor& totals) {

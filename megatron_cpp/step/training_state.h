@@ -184,6 +184,7 @@ class TrainingState {
   Device& device_;
   Profiler* profiler_;
   std::unique_ptr<ActivationStore> activations_;  // null if activations stay on the device
+  PassInterleaver interleaver_;
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
   LossScale loss_scale_;

@@ -58,6 +58,14 @@ class TraceTime {
                {kSampleGroup, {.ranks = layout_.tp * layout_.cp, .stride = 1}, &PassTime::expert_parallel}}},
         overlaps_(program_.overlaps_within_layers && !row_of(layout_.schedule).splits_backward) {}
 
+  /// Returns the seconds of all messages between the ranks that exchange tokens, exposed or not.
+  double exchange_seconds(const OpTrace& trace) const {
+    double seconds = 0;
+    for (const MessageRecord& message : trace.messages)
+      if (message.group == kExchangeGroup) seconds += collective_seconds(message, layout_.exchange_group());
+    return seconds;
+  }
+
   UnitTime time() {
     const std::vector<double> forward_starts = starts(trace_.forward, &TraceTime::add_forward),
                               backward_starts = starts(trace_.backward, &TraceTime::add_backward);
@@ -281,13 +289,50 @@ class TraceTime {
 
 }  // namespace
 
+namespace {
+
+/// Reduces the exposed exchanges of a layer with experts by the passes that run together. The forward pass sends tokens
+/// while the backward pass is in the experts, and receives results while it is in the mixer; and vice versa. Half of
+/// `forward` and `backward`, the seconds of the exchanges, are sent in each direction.
+void overlap_exchanges(const PredictionInput& input, const UnitTime& mixer, double forward, double backward,
+                       UnitTime& experts) {
+  const Layout& layout = input.layout;
+  const double fraction = combined_fraction(layout.make_schedule(layout.microbatches(input.work.global_batch_size)));
+  const bool has_weights = !row_of(layout.schedule).splits_backward;
+  const auto backward_seconds = [&](const UnitTime& time) {
+    return time.backward_input.total() - time.backward_input.expert_parallel +
+           (has_weights ? time.backward_weight.total() : 0);
+  };
+  const double expert_forward = experts.forward.total() - experts.forward.expert_parallel,
+               expert_backward = backward_seconds(experts);
+  const auto expose = [&](PassTime& pass, double seconds, double first_window, double second_window) {
+    const double waits = std::max(0.0, seconds / 2 - first_window) + std::max(0.0, seconds / 2 - second_window);
+    const double paired =
+        std::min(pass.expert_parallel, std::max(input.hardware.communication_slowdown() * seconds, waits));
+    pass.expert_parallel += fraction * (paired - pass.expert_parallel);
+  };
+  expose(experts.forward, forward, expert_backward, backward_seconds(mixer));
+  expose(experts.backward_input, backward, mixer.forward.total(),
+         expert_forward + (has_weights ? experts.backward_weight.total() : 0));
+}
+
+}  // namespace
+
 UnitTime layer_time(const PredictionInput& input, const BlockSpec& block) {
   const RankCostModel rank(input);
-  UnitTime sum;
   const MemoryPasses launches{input.program.kernels.forward / 2, input.program.kernels.backward / 2};
-  if (block.has_mixer()) sum += TraceTime(rank, input.trace(mixer_of(block)), launches).time();
-  if (block.has_feed_forward()) sum += TraceTime(rank, input.trace(feed_forward_of(block)), launches).time();
-  return sum;
+  UnitTime mixer, feed_forward;
+  if (block.has_mixer()) mixer = TraceTime(rank, input.trace(mixer_of(block)), launches).time();
+  if (block.has_feed_forward()) {
+    const BlockTrace& trace = input.trace(feed_forward_of(block));
+    TraceTime measured(rank, trace, launches);
+    feed_forward = measured.time();
+    if (input.layout.overlap_moe_expert_parallel_comm && block.moe())
+      overlap_exchanges(input, mixer, measured.exchange_seconds(trace.forward),
+                        measured.exchange_seconds(trace.backward), feed_forward);
+  }
+  mixer += feed_forward;
+  return mixer;
 }
 
 std::vector<WeightMatmul> forward_matmuls(const PredictionInput& input) {

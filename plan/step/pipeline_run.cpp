@@ -41,9 +41,7 @@ int PipelineRun::busiest() const {
 
 const Schedule& PipelineRun::lowered(i64 microbatches) const {
   const auto [it, is_new] = lowered_.try_emplace(microbatches);
-  if (is_new)
-    it->second =
-        lower(make_schedule(layout_.schedule, map_.ranks, static_cast<int>(microbatches), map_.chunks_per_rank));
+  if (is_new) it->second = lower(layout_.make_schedule(microbatches));
   return it->second;
 }
 

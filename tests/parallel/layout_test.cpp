@@ -157,6 +157,26 @@ TEST(LayoutTest, RejectsInvalidSequenceAndExpertSizes) {
                                              "context_parallel_size 1 or 3 it is valid"));
 }
 
+TEST(LayoutTest, RejectsOverlapOfExpertsWhereItCannotApply) {
+  Rules rules = valid_rules();
+  rules.layout = {.ep = 2, .overlap_moe_expert_parallel_comm = true};
+  rules.world_size = 2;
+  EXPECT_THAT(rules.conflicts(),
+              UnorderedElementsAre(HasSubstr("expert_model_parallel_size = 2 needs a model with experts"),
+                                   HasSubstr("overlap_moe_expert_parallel_comm = true needs a model with experts")));
+  rules.model.num_experts = 8, rules.model.moe_ffn_hidden_size = 64;
+  EXPECT_THAT(rules.conflicts(), IsEmpty());
+  rules.layout.ep = 1;
+  EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("no tokens are exchanged")));
+  rules.layout.ep = 2;
+  for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::ZbH1}) {
+    rules.layout.schedule = kind;
+    EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("use pipeline_schedule 1f1b, interleaved, zb-v or dualpipe-v")));
+  }
+  rules.layout.schedule = ScheduleKind::OneFOneB, rules.layout.zero_stage = 3;
+  EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("use zero_stage 0, 1 or 2")));
+}
+
 TEST(LayoutTest, RejectsInvalidSizesWhenWorldSizeIsUnknown) {
   Rules rules = valid_rules();
   rules.world_size = 0, rules.layout.zero_stage = 1, rules.layout.instances = 4;

@@ -92,6 +92,34 @@ TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   expect(CpCommType::A2aP2p, 2, 0.5 * (k + 2 * q) + k, 0.5 * (k + 2 * q) + k + w);
 }
 
+/// All microbatches but the last have a partner for their backward pass, which hides as much of the exchange as it
+/// computes meanwhile.
+TEST(StepTimeTest, OverlapOfExpertsHidesExchangesOfPairs) {
+  const Workload work = test::toy_mixture(4, 2048, 16, 128, 8);
+  const KernelTraits program;
+  const auto time = [&](double bandwidth, bool overlaps, ScheduleKind schedule = ScheduleKind::OneFOneB) {
+    const Hardware hardware = test::toy_cluster(bandwidth, bandwidth);
+    const Layout layout{.dp = 8,
+                        .ep = 8,
+                        .overlap_moe_expert_parallel_comm = overlaps,
+                        .schedule = schedule,
+                        .chunks = row_of(schedule).min_chunks};
+    return step_time({hardware, program, work, layout});
+  };
+  constexpr double kMicrobatches = 16;
+  const StepTime serial = time(200, false), overlapped = time(200, true);
+  ASSERT_GT(serial.work.expert_parallel, 0);
+  EXPECT_NEAR(overlapped.work.expert_parallel / serial.work.expert_parallel, 1 / kMicrobatches, 0.05);
+  EXPECT_LT(overlapped.seconds, serial.seconds);
+  EXPECT_NEAR(overlapped.work.computing(), serial.work.computing(), 1e-9);
+  // On slow links the computation of the partner hides only its own time.
+  const StepTime slow = time(2, false), slow_overlapped = time(2, true);
+  EXPECT_GT(slow_overlapped.work.expert_parallel, 0.5 * slow.work.expert_parallel);
+  EXPECT_LE(slow.seconds - slow_overlapped.seconds, slow.work.computing());
+  EXPECT_LT(time(200, true, ScheduleKind::ZbV).work.expert_parallel,
+            time(200, false, ScheduleKind::ZbV).work.expert_parallel);
+}
+
 /// With sequence parallelism, two of the three collectives of each half of a layer in backward overlap with its GEMMs:
 /// the gather of the input with the input gradient, and the reduction of the latter with the weight gradient.
 TEST(StepTimeTest, CollectivesOfLinearLayersOverlapInBackward) {

@@ -116,5 +116,20 @@ TEST_F(ExpertsEndToEndTest, ResumesOnDifferentExpertLayout) {
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4 * expected[i]) << i;
 }
 
+/// A rank is killed in the middle of a run with overlap; the run continues with overlap, and then without it.
+TEST_F(ExpertsEndToEndTest, OverlappedRunEqualsSerialRunAfterKill) {
+  const Strings serial = joined(with_experts(), {"--parallel.expert_model_parallel_size=2"}),
+                overlapped = joined(serial, {"--parallel.overlap_moe_expert_parallel_comm=true"});
+  ASSERT_EQ(run_on(2, pretrain("serial", serial)).code, 0);
+  const Outcome killed =
+      run_on(2, joined(pretrain("run", overlapped),
+                       {"--fault_injection.kind=kill", "--fault_injection.rank=1", "--fault_injection.iteration=6"}));
+  EXPECT_NE(killed.code, 0);
+  ASSERT_EQ(run_on(2, joined(pretrain("run", overlapped), {"--training.exit_interval=8"})).code, 0);
+  ASSERT_EQ(run_on(2, pretrain("run", serial)).code, 0);
+  EXPECT_EQ(losses("run", 12), losses("serial", 12));
+  expect_same_checkpoint("serial", "run");
+}
+
 }  // namespace
 }  // namespace mcpp

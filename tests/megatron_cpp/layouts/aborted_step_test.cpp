@@ -112,6 +112,16 @@ TEST(AbortedStepTest, DoesNotAffectLaterStepsOnAnyLayout) {
   for (const RunLayout& layout : kLayouts) expect_same_after_abort(task(), layout);
 }
 
+/// A forward and a backward pass run together.
+TEST(AbortedStepTest, DoesNotAffectLaterStepsWithOverlapOfExperts) {
+  RunTask experts = task();
+  experts.model.moe.num_experts = 4;
+  for (const RunLayout& layout :
+       {RunLayout{"ep2", {.dp = 2, .ep = 2, .overlap_moe_expert_parallel_comm = true}},
+        RunLayout{"pp2_ep2", {.tp = 2, .pp = 2, .ep = 2, .etp = 1, .overlap_moe_expert_parallel_comm = true}}})
+    expect_same_after_abort(experts, layout);
+}
+
 TEST(AbortedStepTest, DoesNotAffectLaterStepsWithPredictionInItsOwnStage) {
   for (const RunLayout& layout : kPredictionStageLayouts) expect_same_after_abort(prediction_task(), layout);
 }

@@ -152,6 +152,47 @@ TEST_P(ExpertParallelLayoutsTest, MatchesOneRankAfterEightSteps) {
   expect_near(run_layout(task_of(model), layout), expected, 1e-5, 1e-4, model_of(model));
 }
 
+const RunLayout kOverlappedLayouts[]{
+    {"ep2", {.dp = 2, .ep = 2}},
+    {"ep4_dp4_zero1", {.dp = 4, .ep = 4, .zero_stage = 1}},
+    {"ep2_dp4_zero2", {.dp = 4, .ep = 2, .zero_stage = 2}},
+    {"tp2_sp_ep2_etp2_dp2", {.tp = 2, .dp = 2, .sequence_parallel = true, .ep = 2, .etp = 2}},
+    {"tp2_ep2_etp1", {.tp = 2, .ep = 2, .etp = 1}},
+    {"cp2_ep4_dp2", {.cp = 2, .dp = 2, .ep = 4}},
+    {"pp2_ep2", {.pp = 2, .dp = 2, .ep = 2}},
+    {"pp2_interleaved_ep2", {.pp = 2, .dp = 2, .ep = 2, .schedule = kInterleaved, .chunks = 2}},
+    {"pp2_zb_v_ep2", {.pp = 2, .dp = 2, .ep = 2, .schedule = kZbV, .chunks = 2}},
+    {"tp2_sp_ep2_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .ep = 2, .zero_stage = 1}},
+    {"gather_ep4", {.dp = 4, .ep = 4, .dispatcher = kGather}},
+    {"gather_tp2_pp2_ep2", {.tp = 2, .pp = 2, .dp = 1, .ep = 2, .etp = 1, .dispatcher = kGather}},
+    {"ep2_recompute_full", {.dp = 2, .ep = 2, .recompute = full()}},
+    {"ep2_recompute_selective", {.dp = 2, .ep = 2, .recompute = selective()}},
+    {"ep2_serial_sums", {.dp = 2, .ep = 2, .overlap_grad_reduce = false, .overlap_param_gather = false}},
+};
+
+class OverlappedExpertsLayoutsTest : public testing::TestWithParam<std::tuple<const char*, RunLayout>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, OverlappedExpertsLayoutsTest,
+                         testing::Combine(testing::Values("mixtral", "deepseek", "switch", "glam", "nemotron"),
+                                          testing::ValuesIn(kOverlappedLayouts)),
+                         [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
+
+/// The order of sums does not change.
+TEST_P(OverlappedExpertsLayoutsTest, MatchesRunWithoutOverlapBitwise) {
+  const auto& [model, layout] = GetParam();
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    RunTask task = task_of(model, dtype);
+    task.steps = 3;
+    task.global_batch_size = 8 * layout.dp;  // enough microbatches for pairs
+    const RunResult expected = run_layout(task, layout);
+    RunLayout overlapped = layout;
+    overlapped.overlap_moe_expert_parallel_comm = true;
+    task.compares_executions = dtype == DType::F32;
+    const RunResult found = run_layout(task, overlapped);
+    test::expect_same_bits(found, expected);
+    EXPECT_EQ(found.choices, expected.choices);
+  }
+}
+
 /// The losses that balance samples, or all tokens of the previous step, do not depend on the size of microbatches or
 /// their number on a rank; nor do losses per microbatch if all samples are equal. Masked targets and several documents
 /// in a sample do not change this.

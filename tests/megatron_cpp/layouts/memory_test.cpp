@@ -121,6 +121,13 @@ const RunLayout kExpertLayouts[]{
     {"ep2_gather", {.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}},
     {"ep2_pp4_zb_h1", {.pp = 4, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbH1}},
     {"ep2_pp2_zb_v", {.pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
+    {"ep2_overlapped", {.dp = 2, .ep = 2, .overlap_moe_expert_parallel_comm = true}},
+    {"ep2_overlapped_recompute_full", {.dp = 2, .ep = 2, .overlap_moe_expert_parallel_comm = true, .recompute = kFull}},
+    {"tp2_sp_ep2_overlapped",
+     {.tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1, .overlap_moe_expert_parallel_comm = true}},
+    {"ep2_pp2_overlapped", {.pp = 2, .dp = 2, .ep = 2, .overlap_moe_expert_parallel_comm = true}},
+    {"ep2_pp2_zb_v_overlapped",
+     {.pp = 2, .dp = 2, .ep = 2, .overlap_moe_expert_parallel_comm = true, .schedule = ScheduleKind::ZbV, .chunks = 2}},
 };
 
 class MemoryEstimateTest : public testing::TestWithParam<std::tuple<const char*, DType, RunLayout>> {};

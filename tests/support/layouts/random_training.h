@@ -341,6 +341,15 @@ class RandomTraining {
     draw_states();
   }
 
+  /// Draws the overlap of the exchange of tokens, if the layout allows it.
+  void draw_expert_overlap() {
+    ParallelConfig& p = config_.parallel;
+    const bool has_exchange = config_.model.moe.num_experts > 0 && p.ep * p.expert_tp() > 1;
+    if (!has_exchange || p.zero_stage == 3 || !can_combine_passes(p.schedule)) return;
+    if (config_.training.offload_activations != OffloadTier::Device) return;
+    p.overlap_moe_expert_parallel_comm = flip("overlap_moe_expert_parallel_comm");
+  }
+
   /// Draws a stage of multi-token prediction without the output: alone or after layers.
   void draw_prediction_stage() {
     ParallelConfig& p = config_.parallel;
@@ -450,6 +459,7 @@ class RandomTraining {
     t.recompute_modules.clear();
     for (const char* module : {"core_attn", "layernorm", "mlp_act", "moe_act"})
       if (flip(module)) t.recompute_modules.emplace_back(module);
+    draw_expert_overlap();
   }
 
   /// Draws recipes of linear layers. Those whose blocks would straddle ranks are not used.

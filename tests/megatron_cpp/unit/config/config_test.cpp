@@ -512,7 +512,6 @@ TEST(ConfigTest, RecognizesMegatronExpertArguments) {
                            "moe_pad_expert_input_to_capacity",
                            "moe_token_drop_policy",
                            "moe_apply_probs_on_input",
-                           "overlap_moe_expert_parallel_comm",
                            "moe_upcycling_granularity",
                            "moe_pad_experts_for_cuda_graph_inference"}) {
     EXPECT_THAT(error_of(kMinimal, {str("--", name, "=1")}),

@@ -82,6 +82,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"parallel.ddp_bucket_size", "which gradients are reduced together"},
     {"parallel.overlap_grad_reduce", "when gradients are reduced"},
     {"parallel.overlap_param_gather", "when weights are gathered"},
+    {"parallel.overlap_moe_expert_parallel_comm", "when tokens are exchanged"},
     {"parallel.distributed_backend", "which library carries tensors; \"mpi\" states what a CPU does anyway"},
     {"parallel.distributed_timeout_minutes", "when a run counts as hanging"},
     {"parallel.step_timeout_minutes", "when a step counts as hanging"},
