@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cuda_simulator/clock.h"
+#include "tests/cuda_simulator/matrix_scales.h"
 #include "tests/cuda_simulator/number_formats.h"
 #include "tests/cuda_simulator/simulator.h"
 
@@ -26,7 +27,8 @@ struct Description {
   const void* bias;
   void* aux;
   i64 aux_leading_dimension;
-  const float *a_scale, *b_scale;
+  const void *a_scales, *b_scales;
+  int a_scale_mode, b_scale_mode, pointer_mode;
 };
 struct Preference {
   std::uint64_t max_workspace;
@@ -70,12 +72,18 @@ Format format_of(i64 type) {
       return Format::E4M3;
     case CUDA_R_8F_E5M2:
       return Format::E5M2;
+    case CUDA_R_4F_E2M1:
+      return Format::E2M1;
     default:
       return Format::Unknown;
   }
 }
 bool is_fp8(i64 type) {
   return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
+bool is_narrow(i64 type) {
+  return is_fp8(type) || type == CUDA_R_4F_E2M1;
 }
 
 /// D = epilogue(alpha op(A) op(B) + beta C), all column-major.
@@ -89,28 +97,53 @@ struct Problem {
   /// Returns a value that is equal for problems that may share an algorithm.
   std::uint64_t hash() const {
     std::uint64_t hash = static_cast<std::uint64_t>(d.epilogue);
-    for (const i64 part : {a.type, b.type, c.type, i64{d.transpose_a}, i64{d.transpose_b}, i64{d.compute}})
+    for (const i64 part : {a.type, b.type, c.type, i64{d.transpose_a}, i64{d.transpose_b}, i64{d.compute},
+                           i64{d.a_scale_mode}, i64{d.b_scale_mode}, i64{d.pointer_mode}})
       hash = (hash ^ static_cast<std::uint64_t>(part)) * 0x9E3779B97F4A7C15u;
     return hash;
   }
 };
 
-const char* fp8_refusal(const Problem& p) {
-  if (!is_fp8(p.a.type) || !is_fp8(p.b.type)) return "only one factor is in fp8";
-  if (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2) return "E5M2 times E5M2";
-  if (p.d.transpose_a != CUBLAS_OP_T || p.d.transpose_b != CUBLAS_OP_N) return "fp8 needs A transposed and B not";
-  if (p.d.compute != CUBLAS_COMPUTE_32F) return "fp8 needs CUBLAS_COMPUTE_32F";
-  for (const Layout& l : {p.a, p.b, p.c, p.out}) {
-    const i64 bytes = static_cast<i64>(size_of(format_of(l.type)));
-    if (l.rows * bytes % 16 != 0 || l.leading_dimension * bytes % 16 != 0) return "fp8 needs columns of 16 bytes";
+/// Rules of the library's documentation, section "Narrow Precision Data Types Usage".
+const char* scale_mode_refusal(const Problem& p) {
+  const int a = p.d.a_scale_mode, b = p.d.b_scale_mode, capability = settings().compute_capability;
+  const bool is_fp4 = p.a.type == CUDA_R_4F_E2M1;
+  if (is_fp4 || a == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 || b == CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3) {
+    if (!is_fp4 || a != CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3 || a != b) return "fp4 needs scales of 16 elements";
+    return capability >= 100 ? nullptr : "fp4 needs compute capability 10.0";
   }
-  if (p.out.type != CUDA_R_16BF && p.out.type != CUDA_R_32F) return "the type of D for fp8";
-  return nullptr;
+  if (a == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F && b == a) return nullptr;
+  if (a == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 && b == a)
+    return capability >= 100 ? nullptr : "scales of 32 elements need compute capability 10.0";
+  const auto is_128 = [](int mode) {
+    return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  };
+  if (!is_128(a) || !is_128(b)) return "a combination of scale modes";
+  if (a == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F && b == a) return "scales of 128 x 128 elements for A and B";
+  if (p.m() % 4 != 0 || p.n() % 4 != 0) return "scales of 128 elements need M and N that are multiples of 4";
+  return capability == 90 ? nullptr : "scales of 128 elements need compute capability 9.0";
+}
+
+const char* narrow_refusal(const Problem& p) {
+  if (is_fp8(p.a.type) != is_fp8(p.b.type) || !is_narrow(p.a.type) || !is_narrow(p.b.type))
+    return "only one factor is in fp8 or fp4";
+  if (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2) return "E5M2 times E5M2";
+  if (p.d.transpose_a != CUBLAS_OP_T || p.d.transpose_b != CUBLAS_OP_N)
+    return "fp8 and fp4 need A transposed and B not";
+  if (p.d.compute != CUBLAS_COMPUTE_32F) return "fp8 and fp4 need CUBLAS_COMPUTE_32F";
+  for (const Layout& l : {p.a, p.b, p.c, p.out}) {
+    const Format format = format_of(l.type);
+    if (bytes_of(l.rows, format) % 16 != 0 || bytes_of(l.leading_dimension, format) % 16 != 0)
+      return "fp8 and fp4 need columns of 16 bytes";
+  }
+  if (p.out.type != CUDA_R_16BF && p.out.type != CUDA_R_32F) return "the type of D for fp8 and fp4";
+  return scale_mode_refusal(p);
 }
 
 const char* type_refusal(const Problem& p) {
   if (p.c.type != p.out.type) return "C and D have different types";
-  if (is_fp8(p.a.type) || is_fp8(p.b.type)) return fp8_refusal(p);
+  if (is_narrow(p.a.type) || is_narrow(p.b.type)) return narrow_refusal(p);
+  if (p.d.a_scale_mode != 0 || p.d.b_scale_mode != 0 || p.d.a_scales || p.d.b_scales) return "scales for these types";
   const bool is_fp64 = p.a.type == CUDA_R_64F;
   if (p.a.type != p.b.type) return "A and B have different types";
   if (p.out.type != p.a.type && (is_fp64 || p.out.type != CUDA_R_32F)) return "the type of D";
@@ -164,20 +197,28 @@ double gelu_slope(double x) {
   return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kGeluLinear * (1 + 3 * kGeluCubic * x * x);
 }
 
-/// Operands of one GEMM.
+MatrixScales scales_of_a(const Problem& p) {
+  return {p.d.a_scales, p.d.a_scale_mode, p.m(), p.k()};
+}
+MatrixScales scales_of_b(const Problem& p) {
+  return {p.d.b_scales, p.d.b_scale_mode, p.n(), p.k()};
+}
+
+/// Operands of one GEMM. Factors are on the host, or on the GPU with CUBLASLT_POINTER_MODE_DEVICE.
 struct Gemm {
   Problem p;
   double alpha, beta;
+  const void *alpha_on_gpu, *beta_on_gpu;
   const void *a, *b, *c;
   void* out;
   i64 parts;
 };
 
 void record_matrix(const void* data, const Layout& l, bool is_write) {
-  const auto bytes = static_cast<i64>(size_of(format_of(l.type)));
+  const Format format = format_of(l.type);
   for (i64 j = 0; j < l.columns; ++j)
-    record_access(static_cast<const char*>(data) + j * l.leading_dimension * bytes,
-                  static_cast<std::size_t>(l.rows * bytes), is_write);
+    record_access(static_cast<const char*>(data) + bytes_of(j * l.leading_dimension, format), bytes_of(l.rows, format),
+                  is_write);
 }
 
 /// Returns op(x) as columns of `rows` values each.
@@ -209,8 +250,10 @@ void record_operands(const Gemm& x) {
   record_matrix(x.b, x.p.b, false);
   if (x.beta != 0) record_matrix(x.c, x.p.c, false);
   record_matrix(x.out, x.p.out, true);
-  for (const float* scale : {d.a_scale, d.b_scale})
-    if (scale) record_access(scale, sizeof(float), false);
+  for (const void* factor : {x.alpha_on_gpu, x.beta_on_gpu})
+    if (factor) record_access(factor, sizeof(float), false);
+  scales_of_a(x.p).record();
+  scales_of_b(x.p).record();
   if (d.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return;
   const Layout aux{x.p.out.type, x.p.out.rows, x.p.out.columns, d.aux_leading_dimension};
   record_matrix(d.aux, aux, d.epilogue != CUBLASLT_EPILOGUE_DGELU);
@@ -218,15 +261,25 @@ void record_operands(const Gemm& x) {
     record_access(d.bias, static_cast<std::size_t>(x.p.out.rows) * size_of(format_of(x.p.out.type)), false);
 }
 
+/// Multiplies columns of `inner` values each by their scales.
+void apply_scales(const MatrixScales& scales, i64 columns, i64 inner, bool is_by_inner, std::vector<double>& values) {
+  for (i64 j = 0; j < columns; ++j)
+    for (i64 i = 0; i < inner; ++i)
+      values[static_cast<std::size_t>(j * inner + i)] *= is_by_inner ? scales.at(j, i) : scales.at(i, j);
+}
+
 /// Sums parts of the contraction separately, as split-K kernels do.
-void multiply(const Gemm& x) {
+void multiply(Gemm x) {
+  if (x.alpha_on_gpu) x.alpha = *static_cast<const float*>(x.alpha_on_gpu);
+  if (x.beta_on_gpu) x.beta = *static_cast<const float*>(x.beta_on_gpu);
   record_operands(x);
   const Description& d = x.p.d;
   const i64 m = x.p.m(), n = x.p.n(), k = x.p.k();
   const bool tf32 = d.compute == CUBLAS_COMPUTE_32F_FAST_TF32, is_fp64 = x.p.a.type == CUDA_R_64F;
-  const std::vector<double> left = load_matrix(x.a, x.p.a, d.transpose_a != CUBLAS_OP_N, tf32);
-  const std::vector<double> right = load_matrix(x.b, x.p.b, d.transpose_b != CUBLAS_OP_N, tf32);
-  const double scale = x.alpha * (d.a_scale ? *d.a_scale : 1) * (d.b_scale ? *d.b_scale : 1);
+  std::vector<double> left = load_matrix(x.a, x.p.a, d.transpose_a != CUBLAS_OP_N, tf32);
+  std::vector<double> right = load_matrix(x.b, x.p.b, d.transpose_b != CUBLAS_OP_N, tf32);
+  if (d.a_scales) apply_scales(scales_of_a(x.p), k, m, false, left);
+  if (d.b_scales) apply_scales(scales_of_b(x.p), n, k, true, right);
   const Format format = format_of(x.p.out.type);
   std::vector<double> total(static_cast<std::size_t>(m)), part(static_cast<std::size_t>(m));
   for (i64 j = 0; j < n; ++j) {
@@ -242,7 +295,7 @@ void multiply(const Gemm& x) {
         total[i] += is_fp64 || x.parts == 1 ? part[i] : static_cast<double>(static_cast<float>(part[i]));
     }
     for (i64 i = 0; i < m; ++i) {
-      double value = scale * total[static_cast<std::size_t>(i)];
+      double value = x.alpha * total[static_cast<std::size_t>(i)];
       if (x.beta != 0) value += x.beta * load_element(x.c, j * x.p.c.leading_dimension + i, format);
       store_element(x.out, j * x.p.out.leading_dimension + i, format, apply_epilogue(d, format, i, j, value));
     }
@@ -269,6 +322,9 @@ const char* call_refusal(const Problem& p, const Algorithm& algorithm, const voi
   if (p.d.epilogue != CUBLASLT_EPILOGUE_DEFAULT && (!p.d.aux || reinterpret_cast<std::uintptr_t>(p.d.aux) % 16 != 0))
     return "the auxiliary buffer is missing or not aligned to 16 bytes";
   if (p.d.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS && !p.d.bias) return "the bias is missing";
+  for (const auto& [scales, mode] : {std::pair{p.d.a_scales, p.d.a_scale_mode}, {p.d.b_scales, p.d.b_scale_mode}})
+    if (mode != 0 && (!scales || reinterpret_cast<std::uintptr_t>(scales) % 16 != 0))
+      return "scales of blocks are missing or not aligned to 16 bytes";
   return nullptr;
 }
 
@@ -296,9 +352,15 @@ cublasStatus_t set_attribute(Description& d, cublasLtMatmulDescAttributes_t attr
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return copy_attribute(d.aux_leading_dimension, from, size);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
-      return copy_attribute(d.a_scale, from, size);
+      return copy_attribute(d.a_scales, from, size);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
-      return copy_attribute(d.b_scale, from, size);
+      return copy_attribute(d.b_scales, from, size);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return copy_attribute(d.a_scale_mode, from, size);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return copy_attribute(d.b_scale_mode, from, size);
+    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
+      return copy_attribute(d.pointer_mode, from, size);
     default:
       report("cublasLtMatmulDescSetAttribute: attribute %d is not simulated", static_cast<int>(attribute));
       return CUBLAS_STATUS_INVALID_VALUE;
@@ -329,7 +391,7 @@ cublasStatus_t set_attribute(Preference& p, cublasLtMatmulPreferenceAttributes_t
 const char* preference_refusal(const Problem& p, const Preference& preference) {
   if (const char* why = refusal(p)) return why;
   const bool is_aligned = std::ranges::all_of(preference.alignments, [](std::uint32_t bytes) { return bytes >= 16; });
-  if (is_fp8(p.a.type) && !is_aligned) return "fp8 needs operands aligned to 16 bytes";
+  if (is_narrow(p.a.type) && !is_aligned) return "fp8 and fp4 need operands aligned to 16 bytes";
   if (p.d.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !is_aligned) return "an epilogue needs operands aligned to 16 bytes";
   return nullptr;
 }
@@ -393,7 +455,8 @@ cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, 
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description, std::size_t,
                                                cublasComputeType_t compute, cudaDataType_t scale) {
   write(description, Description{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr,
-                                 0, nullptr, nullptr});
+                                 0, nullptr, nullptr, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+                                 CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, CUBLASLT_POINTER_MODE_HOST});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
@@ -463,7 +526,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
   const auto scalar = [&](const void* x) {
     return p.d.scale_type == CUDA_R_64F ? *static_cast<const double*>(x) : *static_cast<const float*>(x);
   };
-  const Gemm gemm{p, scalar(alpha), scalar(beta), a, b, c, out, static_cast<i64>(algorithm.parts)};
+  const bool is_on_gpu = p.d.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
+  const Gemm gemm{p,
+                  is_on_gpu ? 0 : scalar(alpha),
+                  is_on_gpu ? 0 : scalar(beta),
+                  is_on_gpu ? alpha : nullptr,
+                  is_on_gpu ? beta : nullptr,
+                  a,
+                  b,
+                  c,
+                  out,
+                  static_cast<i64>(algorithm.parts)};
   const std::string name =
       "cublasLtMatmul " + std::to_string(p.m()) + " x " + std::to_string(p.n()) + " x " + std::to_string(p.k());
   enqueue(stream, {.name = name, .run = [=] {

@@ -10,8 +10,9 @@
 
 namespace mcpp::cuda_simulator {
 
-enum class Format { F64, F32, F16, BF16, E4M3, E5M2, I64, I32, I8, Unknown };
+enum class Format { F64, F32, F16, BF16, E4M3, E5M2, E8M0, E2M1, I64, I32, I8, Unknown };
 
+/// Returns the bytes of an element, at least one.
 inline std::size_t size_of(Format format) {
   switch (format) {
     case Format::F64:
@@ -26,6 +27,22 @@ inline std::size_t size_of(Format format) {
     default:
       return 1;
   }
+}
+
+/// Returns the bytes of `count` elements.
+inline std::size_t bytes_of(std::int64_t count, Format format) {
+  const auto elements = static_cast<std::size_t>(count);
+  return format == Format::E2M1 ? (elements + 1) / 2 : elements * size_of(format);
+}
+
+/// Values of the OCP formats E8M0 and E2M1, from their definitions.
+inline double value_of_e8m0(unsigned char code) {
+  return code == 0xFF ? NAN : std::ldexp(1.0, code - 127);
+}
+inline double value_of_e2m1(int code) {
+  const int exponent = code >> 1 & 3, fraction = code & 1;
+  const double magnitude = exponent == 0 ? 0.5 * fraction : std::ldexp(1 + 0.5 * fraction, exponent - 1);
+  return code & 8 ? -magnitude : magnitude;
 }
 
 template <class T>
@@ -57,6 +74,10 @@ inline double load_element(const void* data, std::int64_t i, Format format) {
       return fp8(__NV_E4M3);
     case Format::E5M2:
       return fp8(__NV_E5M2);
+    case Format::E8M0:
+      return value_of_e8m0(load_as<unsigned char>(data, i));
+    case Format::E2M1:  // the first of two elements is in the lower half of a byte
+      return value_of_e2m1(load_as<unsigned char>(data, i / 2) >> (i % 2 * 4) & 0xF);
     case Format::I64:
       return static_cast<double>(load_as<std::int64_t>(data, i));
     case Format::I32:

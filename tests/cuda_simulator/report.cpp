@@ -62,6 +62,7 @@ Settings settings_from_environment() {
   s.seed = static_cast<std::uint64_t>(number_setting("MCPP_SIMULATOR_SEED", 0));
   s.gpus = static_cast<int>(number_setting("MCPP_SIMULATOR_GPUS", s.gpus));
   s.multiprocessors = static_cast<int>(number_setting("MCPP_SIMULATOR_MULTIPROCESSORS", s.multiprocessors));
+  s.compute_capability = static_cast<int>(number_setting("MCPP_SIMULATOR_COMPUTE_CAPABILITY", s.compute_capability));
   s.memory = static_cast<std::size_t>(number_setting("MCPP_SIMULATOR_MEMORY_MIB", 4096)) << 20;
   s.late_loading = number_setting("MCPP_SIMULATOR_LATE_LOADING", 0) != 0;
   s.has_cudnn = number_setting("MCPP_SIMULATOR_CUDNN", 1) != 0;

@@ -155,9 +155,11 @@ cudaError_t cudaGetDevice(int* device) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
-  std::snprintf(properties->name, sizeof(properties->name), "Simulated H100");
+  const int capability = settings().compute_capability;
+  std::snprintf(properties->name, sizeof(properties->name), "Simulated %s", capability >= 100 ? "B200" : "H100");
   for (int i = 0; i < 16; ++i) properties->uuid.bytes[i] = static_cast<char>(16 * i + device);
-  properties->major = 9;
+  properties->major = capability / 10;
+  properties->minor = capability % 10;
   properties->totalGlobalMem = settings().memory;
   properties->multiProcessorCount = settings().multiprocessors;
   properties->sharedMemPerBlock = kDefaultSharedBytes;

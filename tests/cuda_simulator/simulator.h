@@ -33,6 +33,7 @@ struct Settings {
   std::uint64_t seed = 0;
   int gpus = 8;
   int multiprocessors = 3;
+  int compute_capability = 90;                ///< of every GPU, times 10: 90 or 100
   std::size_t memory = std::size_t{4} << 30;  ///< bytes per GPU
   bool late_loading = false;                  ///< the first launch of a kernel waits until the GPU is idle
   bool has_cudnn = true;                      ///< otherwise cuDNN refuses every graph
