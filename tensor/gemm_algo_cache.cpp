@@ -9,6 +9,8 @@ namespace {
 constexpr std::string_view kHeader = "megatron_cpp matrix products 1: ";
 constexpr std::string_view kTf32 = "tf32", kE4m3 = "e4m3", kE5m2 = "e5m2";
 constexpr std::array<std::string_view, 4> kEpilogues{"", "gelu", "bias+gelu", "dgelu"};  // indexed by GemmEpilogue
+/// Indexed by GemmBlocks.
+constexpr std::array<std::string_view, 5> kBlocks{"", "blockwise", "blockwise_vectors", "mxfp8", "nvfp4"};
 
 /// Parser of the words of one line; throws if a word is missing or invalid.
 class LineParser {
@@ -67,13 +69,21 @@ class LineParser {
 void read_factors(LineParser& words, GemmKey& key) {
   key.tf32 = words.next_is(kTf32);
   if (key.tf32) return;
+  for (std::size_t b = 1; b < kBlocks.size(); ++b) {
+    if (words.next_is(kBlocks[b])) key.blocks = static_cast<GemmBlocks>(b);
+  }
+  key.in = DType::BF16;
+  if (key.blocks == GemmBlocks::Nvfp4) return;
   key.fp8 = words.next_is(kE4m3) ? GemmFp8::E4m3 : words.next_is(kE5m2) ? GemmFp8::E5m2 : GemmFp8::None;
-  key.in = key.fp8 == GemmFp8::None ? words.type() : DType::BF16;
+  words.require(key.blocks == GemmBlocks::None || key.fp8 != GemmFp8::None);
+  if (key.fp8 == GemmFp8::None) key.in = words.type();
 }
 
-std::string_view name_of_factors(const GemmKey& key) {
-  if (key.fp8 != GemmFp8::None) return key.fp8 == GemmFp8::E4m3 ? kE4m3 : kE5m2;
-  return key.tf32 ? kTf32 : name_of(key.in);
+std::string name_of_factors(const GemmKey& key) {
+  const std::string_view blocks = kBlocks[static_cast<std::size_t>(key.blocks)];
+  if (key.blocks == GemmBlocks::Nvfp4) return std::string(blocks);
+  if (key.fp8 != GemmFp8::None) return str(blocks, blocks.empty() ? "" : " ", key.fp8 == GemmFp8::E4m3 ? kE4m3 : kE5m2);
+  return std::string(key.tf32 ? kTf32 : name_of(key.in));
 }
 
 GemmKey read_key(LineParser& words) {

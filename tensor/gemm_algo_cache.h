@@ -15,6 +15,10 @@ namespace mcpp {
 /// Fp8 format of `a`; `b` is always E4M3.
 enum class GemmFp8 : u8 { None, E4m3, E5m2 };
 
+/// Scales of the factors of a low-precision GEMM: one for each full matrix, or those of the recipe `blockwise` with
+/// vectors in a and squares in b or with vectors in both, of `mxfp8`, or of `nvfp4`, whose factors are in E2M1.
+enum class GemmBlocks : u8 { None, Blockwise, BlockwiseVectors, Mxfp8, Nvfp4 };
+
 /// Operation fused into the GEMM's output: GELU, without or with a bias added first (its input is also stored), or
 /// multiplication by the gradient of GELU at that input.
 enum class GemmEpilogue : u8 { None, Gelu, BiasGelu, GeluGradient };
@@ -30,12 +34,14 @@ struct GemmKey {
   i64 alignment = 0;            ///< bytes: a power of two that divides all three addresses, see gemm_alignment()
   GemmFp8 fp8 = GemmFp8::None;  ///< `in` is then bf16, the type before rounding to fp8
   GemmEpilogue epilogue = GemmEpilogue::None;
+  GemmBlocks blocks = GemmBlocks::None;  ///< `in` is bf16; Nvfp4: without `fp8`, others: with it
 
   auto operator<=>(const GemmKey&) const = default;
 };
 
-/// Formats a key as "bf16 fp32 NT 4096 768 3072 add 16": input type (or tf32, or the fp8 format of a), output type,
-/// transposes of a and b, m, n, k, add or set, alignment; then "gelu", "bias+gelu" or "dgelu" if it has an epilogue.
+/// Formats a key as "bf16 fp32 NT 4096 768 3072 add 16": input type (or tf32, or the fp8 format of a, after the name of
+/// its blocks if it has any, or nvfp4), output type, transposes of a and b, m, n, k, add or set, alignment; then
+/// "gelu", "bias+gelu" or "dgelu" if it has an epilogue.
 std::string to_text(const GemmKey& key);
 
 /// Algorithm in the library's own description, and the workspace it needs in bytes.

@@ -26,7 +26,7 @@ for object in *.cu.o; do
     FILENAME == "code" && /(LDL|STL)/ { ++local[name] }
     END { for (name in registers) print name, registers[name] + 0, loads[name] + 0, stores[name] + 0, local[name] + 0 }
   ' usage code
-done | c++filt | sed -E 's/\(anonymous namespace\):://g; s/mcpp:://g; s/^void //; s/\(Factors\)//g; s/\(.*\)( [0-9]+ [0-9]+ [0-9]+ [0-9]+)$/\1/' >kernels
+done | c++filt | sed -E 's/\(anonymous namespace\):://g; s/mcpp:://g; s/^void //; s/\((Factors|BlockScales)\)//g; s/\(.*\)( [0-9]+ [0-9]+ [0-9]+ [0-9]+)$/\1/' >kernels
 [ -s kernels ] || { echo "$library has no kernels" && exit 1; }
 
 # expect <kernel, an extended regular expression> <threads of a block> <least loads> <least stores> <most local accesses>
@@ -75,5 +75,7 @@ done
 expect "update_weights<4, AdamWVectors<float, (__nv_bfloat16|__half|float)>, AdamW<float> ?>" 256 4 3 0
 expect "sum_numbers" 256 1 2 0
 expect "write_packed_codes" 256 1 0 0
+expect "encode_tiles<Fp8Encoder<[012]>, 8>" 256 1 1 0
+expect "encode_tiles<Nvfp4Encoder<(1|16), (true|false)>, 8>" 256 1 0 0
 [ $failed = 0 ] && echo "$(wc -l <kernels) kernels"
 exit $failed

@@ -46,4 +46,9 @@ std::unique_ptr<Device> make_gpu(int rank, const GpuOptions& options) {
   fail(ExitCode::Internal, why_no_gpu());
 }
 
+std::string gemm_choices([[maybe_unused]] Device& device) {
+  if constexpr (kWithCuda) return device.type() == DeviceType::Cuda ? gemm_choices_text(device) : "";
+  return "";
+}
+
 }  // namespace mcpp::test

@@ -18,6 +18,9 @@ struct GpuOptions {
 /// Returns a GPU device for one of several ranks, which share GPUs if there are fewer GPUs than ranks.
 std::unique_ptr<Device> make_gpu(int rank = 0, const GpuOptions& options = {});
 
+/// Returns the text of the GEMMs that the library has computed on a GPU (tensor/gemm_algo_cache.h); "" for a CPU.
+std::string gemm_choices(Device& device);
+
 /// Returns the device types to test. The tests of a missing device must be skipped with why_missing().
 inline std::vector<DeviceType> device_types() {
   std::vector<DeviceType> types{DeviceType::Cpu};

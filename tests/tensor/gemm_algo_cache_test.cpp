@@ -44,6 +44,23 @@ TEST(GemmAlgoCacheTest, DistinguishesFp8FromBf16) {
   EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
 }
 
+TEST(GemmAlgoCacheTest, DistinguishesScalesOfBlocks) {
+  GemmAlgoCache choices;
+  for (const GemmBlocks blocks :
+       {GemmBlocks::None, GemmBlocks::Blockwise, GemmBlocks::BlockwiseVectors, GemmBlocks::Mxfp8, GemmBlocks::Nvfp4}) {
+    for (const GemmFp8 fp8 : {GemmFp8::E4m3, GemmFp8::E5m2}) {
+      GemmKey key{.in = DType::BF16, .transpose_b = true, .m = 16, .n = 32, .k = 48, .alignment = 16, .blocks = blocks};
+      if (blocks != GemmBlocks::Nvfp4) key.fp8 = fp8;
+      choices[key] = {{static_cast<u64>(blocks)}, 10};
+    }
+  }
+  EXPECT_EQ(choices.size(), 9u);
+  EXPECT_EQ(gemm_choices_from_text(to_text(choices, "gpu"), "gpu", "file"), choices);
+  const GemmKey vectors{.in = DType::BF16, .fp8 = GemmFp8::E5m2, .blocks = GemmBlocks::BlockwiseVectors};
+  EXPECT_TRUE(to_text(vectors).starts_with("blockwise_vectors e5m2 fp32 "));
+  EXPECT_TRUE(to_text(GemmKey{.in = DType::BF16, .blocks = GemmBlocks::Nvfp4}).starts_with("nvfp4 fp32 "));
+}
+
 TEST(GemmAlgoCacheTest, DistinguishesEpiloguesFromPlainGemms) {
   GemmAlgoCache choices;
   for (const GemmEpilogue epilogue :
@@ -94,6 +111,7 @@ TEST(GemmAlgoCacheTest, KeysDifferInEveryField) {
   EXPECT_TRUE(add([](GemmKey& k) { k.k = 1; }));
   EXPECT_TRUE(add([](GemmKey& k) { k.alignment = 2; }));
   EXPECT_TRUE(add([](GemmKey& k) { k.fp8 = GemmFp8::E4m3; }));
+  EXPECT_TRUE(add([](GemmKey& k) { k.blocks = GemmBlocks::Nvfp4; }));
   EXPECT_FALSE(add([](GemmKey&) {}));
 }
 
@@ -108,6 +126,7 @@ TEST(GemmAlgoCacheTest, RejectsMalformedText) {
   for (const char* bad :
        {"", "bf16", "int32 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8", "bf16 fp32 TX 5 6 7 add 16 0 1 2 3 4 5 6 7 8",
         "bf16 fp32 TN -5 6 7 add 16 0 1 2 3 4 5 6 7 8", "bf16 fp32 TN 5 6 7 sub 16 0 1 2 3 4 5 6 7 8",
+        "mxfp8 bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8", "nvfp4 e4m3 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8",
         "bf16 fp32 TN 5 6 7 add 12 0 1 2 3 4 5 6 7 8", "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7",
         "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 8 9", "bf16 fp32 TN 5 6 7 add 16 0 1 2 3 4 5 6 7 x"}) {
     try {

@@ -34,9 +34,10 @@ struct CublasLt {
 struct Operands {
   const void *a, *b;
   void* c;
-  const float *a_scale = nullptr, *b_scale = nullptr;  ///< fp8: factors of a and b, on the GPU
-  const void* bias = nullptr;                          ///< bias of an epilogue
-  void* aux = nullptr;                                 ///< epilogue: input of GELU, in the layout of c
+  const void *a_scales = nullptr, *b_scales = nullptr;  ///< low precision: scales of a and b, on the GPU
+  const float* factors = nullptr;                       ///< nvfp4: factors of the product and of c, on the GPU
+  const void* bias = nullptr;                           ///< bias of an epilogue
+  void* aux = nullptr;                                  ///< epilogue: input of GELU, in the layout of c
 };
 
 /// Computes a GEMM. The first GEMM of a kind may be timed.

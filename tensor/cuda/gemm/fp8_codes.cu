@@ -1,7 +1,6 @@
-#include <cuda_fp8.h>
-
+#include "tensor/cuda/gemm/block_codes.h"
+#include "tensor/cuda/gemm/fp8_code.cuh"
 #include "tensor/cuda/gemm/fp8_codes.h"
-#include "tensor/cuda/launch.cuh"
 
 namespace mcpp {
 namespace {
@@ -17,16 +16,6 @@ __global__ void __launch_bounds__(kThreads) largest_magnitude(const u16* x, u32*
   for (i64 i = first; i < count; i += step) largest = max(largest, x[i] & 0x7FFF);
   for (int offset = kWarp / 2; offset > 0; offset /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, offset));
   if (threadIdx.x % kWarp == 0) atomicMax(amax, min(static_cast<u32>(largest), kInfinity) << 16);
-}
-
-constexpr __nv_fp8_interpretation_t interpretation(Fp8Format format) {
-  return format == Fp8Format::E4M3 ? __NV_E4M3 : __NV_E5M2;
-}
-
-/// Rounds to the nearest code, saturating at the maximum. The instruction would saturate infinity too, so it is
-/// replaced by NaN.
-__device__ __forceinline__ u8 to_fp8_code(float x, Fp8Format format) {
-  return __nv_cvt_float_to_fp8(isinf(x) ? NAN : x, __NV_SATFINITE, interpretation(format));
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -86,8 +75,8 @@ __global__ void __launch_bounds__(kThreads)
   const i64 first = blockIdx.x * i64{blockDim.x} + threadIdx.x, step = i64{gridDim.x} * blockDim.x;
   const float scale = fp8_scale(format, *amax);
   for (i64 i = first; i < count; i += step) {
-    const __half number = __nv_cvt_fp8_to_halfraw(to_fp8_code(widen(x[i]) * scale, format), interpretation(format));
-    y[i] = narrow<__nv_bfloat16>(widen(number) / scale);
+    const float rounded = from_fp8_code(to_fp8_code(widen(x[i]) * scale, format), format);
+    y[i] = narrow<__nv_bfloat16>(rounded / scale);
   }
 }
 
@@ -124,6 +113,7 @@ template <>
 void Fp8Kernels<DeviceType::Cuda>::round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y) {
   const i64 count = x.numel();
   if (count == 0) return;
+  if (scale.block.is_defined()) return round_blocks(x, scale, y);
   CudaDevice& device = cuda(x);
   launch(round_values, grid_for(count, kThreads, device), kThreads, 0, device.stream(), elements<BFloat16>(x),
          scale.amax.data<float>(), scale.format, elements<BFloat16>(y), count);

@@ -1,34 +1,21 @@
 // GEMMs in fp8. Hopper's kernels require both factors contiguous along the contraction, a as [m, k] and b as [n, k];
 // a factor in the other layout is transposed as it is rounded.
-#include "tensor/cuda/gemm/cublas.h"
+#include "tensor/cuda/gemm/block_matmul.h"
 #include "tensor/cuda/gemm/fp8_codes.h"
-#include "tensor/ops/kernels.h"
+#include "tensor/ops/low_precision/recipe.h"
 
 namespace mcpp {
 namespace {
 
-constexpr i64 kMultiple = 16;  ///< required divisor of sizes and of the output's address in bytes
 constexpr int kMinComputeCapabilityMajor = 8, kMinComputeCapabilityMinor = 9;
 
 /// Memory for the two factors, each aligned as the library may require.
 constexpr i64 kUnscaleBytes = 16;
 
-}  // namespace
-
-template <>
-void Fp8Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b,
-                                          const Fp8Scale& b_scale, Tensor& c, const ops::MatmulOptions& options) {
-  const i64 m = c.dim(0), n = c.dim(1), k = a.dim(options.transpose_a ? 0 : 1);
-  if (m * n == 0 || k == 0) return Kernels<DeviceType::Cuda>::matmul(a, b, c, options);
-  MCPP_CHECK(m % kMultiple == 0 && n % kMultiple == 0 && k % kMultiple == 0, "fp8_matmul: [", m, ", ", k, "] times [",
-             k, ", ", n, "]: sizes must be multiples of ", kMultiple);
+/// Computes c = op(a) op(b) + beta c with a scale per matrix. c is aligned.
+void multiply_tensors(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
+                      const ops::MatmulOptions& options) {
   CudaDevice& device = cuda(c);
-  if (gemm_alignment(c.raw()) < kMultiple) {  // the library has no fp8 kernels for outputs that are less aligned
-    Tensor aligned = Tensor::empty(c.shape(), c.dtype(), device, MemoryClass::Workspace);
-    if (options.beta != 0) Kernels<DeviceType::Cuda>::copy(c, aligned);
-    matmul(a, a_scale, b, b_scale, aligned, options);
-    return Kernels<DeviceType::Cuda>::copy(aligned, c);
-  }
   const Buffer a_codes(a.numel(), device, MemoryClass::Workspace), b_codes(b.numel(), device, MemoryClass::Workspace),
       unscales(2 * kUnscaleBytes, device, MemoryClass::Workspace);
   const auto codes = [](const Buffer& buffer) { return reinterpret_cast<u8*>(buffer.data()); };
@@ -40,12 +27,28 @@ void Fp8Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Fp8Scale& a_sca
             .out = c.dtype(),
             .transpose_b = true,
             .accumulate = options.beta != 0,
-            .m = m,
-            .n = n,
-            .k = k,
+            .m = c.dim(0),
+            .n = c.dim(1),
+            .k = a.dim(options.transpose_a ? 0 : 1),
             .alignment = gemm_alignment(x.a, x.b, x.c),
             .fp8 = a_scale.format == Fp8Format::E5M2 ? GemmFp8::E5m2 : GemmFp8::E4m3},
            x, device);
+}
+
+}  // namespace
+
+template <>
+void Fp8Kernels<DeviceType::Cuda>::matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b,
+                                          const Fp8Scale& b_scale, Tensor& c, const ops::MatmulOptions& options) {
+  MCPP_CHECK(a_scale.block.is_defined() == b_scale.block.is_defined(),
+             "fp8_matmul: scales of a full matrix and of blocks");
+  if (a_scale.block.is_defined()) return multiply_fp8_blocks(a, a_scale, b, b_scale, c, options);
+  const i64 m = c.dim(0), n = c.dim(1), k = a.dim(options.transpose_a ? 0 : 1);
+  if (m * n == 0 || k == 0) return Kernels<DeviceType::Cuda>::matmul(a, b, c, options);
+  constexpr i64 kMultiple = gpu_size_multiple(GemmRecipe::Tensorwise);
+  MCPP_CHECK(m % kMultiple == 0 && n % kMultiple == 0 && k % kMultiple == 0, "fp8_matmul: [", m, ", ", k, "] times [",
+             k, ", ", n, "]: sizes must be multiples of ", kMultiple);
+  with_aligned_output(c, options, [&](Tensor& aligned) { multiply_tensors(a, a_scale, b, b_scale, aligned, options); });
 }
 
 template <>

@@ -64,8 +64,26 @@ cudaDataType_t cuda_type(DType t) {
 
 /// Returns the type of a factor in memory.
 cudaDataType_t factor_type(const GemmKey& key, bool is_a) {
+  if (key.blocks == GemmBlocks::Nvfp4) return CUDA_R_4F_E2M1;
   if (key.fp8 == GemmFp8::None) return cuda_type(key.in);
   return is_a && key.fp8 == GemmFp8::E5m2 ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+}
+
+/// Returns the layout of the scales of a factor.
+cublasLtMatmulMatrixScale_t scale_mode(const GemmKey& key, bool is_a) {
+  switch (key.blocks) {
+    case GemmBlocks::None:
+      break;
+    case GemmBlocks::Blockwise:
+      return is_a ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case GemmBlocks::BlockwiseVectors:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case GemmBlocks::Mxfp8:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    case GemmBlocks::Nvfp4:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
+  }
+  return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 }
 
 cublasLtEpilogue_t epilogue_of(GemmEpilogue epilogue) {
@@ -131,6 +149,12 @@ GemmPlan describe(const GemmKey& key) {
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(key.epilogue));
     set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n);  // same layout and type as c
   }
+  if (key.blocks != GemmBlocks::None) {
+    set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, i32{scale_mode(key, false)});
+    set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, i32{scale_mode(key, true)});
+  }
+  if (key.blocks == GemmBlocks::Nvfp4)
+    set(plan.operation, CUBLASLT_MATMUL_DESC_POINTER_MODE, i32{CUBLASLT_POINTER_MODE_DEVICE});
   return plan;
 }
 
@@ -138,9 +162,9 @@ GemmPlan describe(const GemmKey& key) {
 void set_pointers(const GemmPlan& plan, const GemmKey& key, const Operands& x) {
   if (key.epilogue == GemmEpilogue::BiasGelu) set(plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
   if (key.epilogue != GemmEpilogue::None) set(plan.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
-  if (key.fp8 == GemmFp8::None) return;
-  set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x.b_scale);
-  set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scale);
+  if (key.fp8 == GemmFp8::None && key.blocks == GemmBlocks::None) return;
+  set(plan.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x.b_scales);
+  set(plan.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scales);
 }
 
 /// Computes c = op(a) op(b), or adds it to c.
@@ -151,8 +175,8 @@ cublasStatus_t try_run(const CublasLt& state, const GemmKey& key, const GemmPlan
   const bool fp64 = key.in == DType::F64;
   const double one = 1, beta = key.accumulate ? 1 : 0;
   const float one_f = 1, beta_f = key.accumulate ? 1 : 0;
-  const void* alpha_at = fp64 ? static_cast<const void*>(&one) : &one_f;
-  const void* beta_at = fp64 ? static_cast<const void*>(&beta) : &beta_f;
+  const void* alpha_at = x.factors ? x.factors : fp64 ? static_cast<const void*>(&one) : &one_f;
+  const void* beta_at = x.factors ? x.factors + 1 : fp64 ? static_cast<const void*>(&beta) : &beta_f;
   return cublasLtMatmul(state.handle, &plan.operation, alpha_at, x.b, &plan.b, x.a, &plan.a, beta_at, x.c, &plan.c, x.c,
                         &plan.c, &plan.algorithm, workspace.data(), static_cast<std::size_t>(plan.workspace),
                         device.stream());

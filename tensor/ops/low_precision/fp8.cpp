@@ -20,7 +20,6 @@ void check_scale(const char* op, const Tensor& x, const Fp8Scale& scale) {
   if (!scale.block.is_defined()) return check_amax(op, scale.amax);
   MCPP_CHECK(!scale.amax.defined(), op, ": blocks compute their own amax");
   MCPP_CHECK(scale.block.columns > 0 && x.rank() == 2, op, ": blocks need a matrix, not ", x.shape());
-  MCPP_CHECK(x.device().type() != DeviceType::Cuda, op, ": scales of blocks need a CPU");
 }
 
 }  // namespace

@@ -1,19 +1,10 @@
 #include "tensor/ops/low_precision/nvfp4.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
 #include "tensor/ops/op_records.h"
 
 namespace mcpp {
-
-float nvfp4_matrix_scale(float amax, float headroom) {
-  if (!std::isfinite(amax)) return std::numeric_limits<float>::quiet_NaN();
-  // Values below 2^-100 do not occur in training.
-  return std::max(amax * headroom, power_of_two(-kMaxFp8ScaleExponent)) / (kNvfp4MaxScale * kE2m1Max);
-}
 
 namespace ops {
 namespace {
@@ -21,7 +12,6 @@ namespace {
 void check_matrix(const char* op, const Tensor& x) {
   MCPP_CHECK(x.dtype() == DType::BF16 && x.rank() == 2, op, ": expected a bf16 matrix, not ", name_of(x.dtype()), " ",
              x.shape());
-  MCPP_CHECK(x.device().type() != DeviceType::Cuda, op, ": needs a CPU");
 }
 
 void check_nvfp4_scale(const char* op, const Tensor& x, const Nvfp4Scale& scale) {
@@ -42,22 +32,14 @@ void check_nvfp4_scale(const char* op, const Tensor& x, const Nvfp4Scale& scale)
   MCPP_CHECK(columns == x.dim(1), op, ": runs of ", columns, " columns for ", x.dim(1));
 }
 
-/// Calls f with the CPU's kernels, the only ones.
-template <class F>
-void on_cpu(const Tensor& t, const auto& describe, F&& f) {
-  on_device(t, describe, [&]<DeviceType D>() {
-    if constexpr (D == DeviceType::Cpu) f();
-  });
-}
-
 }  // namespace
 
 void round_to_nvfp4(const Tensor& x, const Nvfp4Scale& scale, Tensor& y) {
   check_nvfp4_scale("round_to_nvfp4", x, scale);
   check_same("round_to_nvfp4", "y", y, x);
-  on_cpu(
+  on_device(
       x, [&] { return element_record(OpKind::Quantize, x.numel()); },
-      [&] { Nvfp4Kernels<DeviceType::Cpu>::round_to_nvfp4(x, scale, y); });
+      [&]<DeviceType D>() { Nvfp4Kernels<D>::round_to_nvfp4(x, scale, y); });
 }
 
 void nvfp4_matmul(const Tensor& a, const Nvfp4Scale& a_scale, const Tensor& b, const Nvfp4Scale& b_scale, Tensor& c,
@@ -70,18 +52,18 @@ void nvfp4_matmul(const Tensor& a, const Nvfp4Scale& a_scale, const Tensor& b, c
     record.is_fp8 = true;
     return record;
   };
-  on_cpu(c, describe, [&] { Nvfp4Kernels<DeviceType::Cpu>::matmul(a, a_scale, b, b_scale, c, options); });
+  on_device(c, describe, [&]<DeviceType D>() { Nvfp4Kernels<D>::matmul(a, a_scale, b, b_scale, c, options); });
 }
 
 void random_hadamard(const Tensor& x, u32 signs, Tensor& y) {
   check_matrix("random_hadamard", x);
   check_same("random_hadamard", "y", y, x);
-  on_cpu(
+  on_device(
       x,
       [&] {
         return memory_record({&x, &y});
       },
-      [&] { Nvfp4Kernels<DeviceType::Cpu>::random_hadamard(x, signs, y); });
+      [&]<DeviceType D>() { Nvfp4Kernels<D>::random_hadamard(x, signs, y); });
 }
 
 }  // namespace ops

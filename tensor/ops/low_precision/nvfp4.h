@@ -31,27 +31,34 @@ struct StochasticRounding {
 
 /// Rounding of a matrix to NVFP4.
 struct Nvfp4Scale {
-  Tensor amax = {};                     ///< fp32 [1]: largest magnitude in the full matrix, across all of its shards
-  float headroom = 1;                   ///< no magnitude exceeds amax times this power of two
-  BlockShape block = {1, kNvfp4Block};  ///< at most 16 elements in each direction
-  std::optional<StochasticRounding> stochastic = {};  ///< if not set, rounds to nearest, ties to even
+  Tensor amax = {};    ///< fp32 [1]: largest magnitude in the full matrix, across all of its shards
+  float headroom = 1;  ///< no magnitude exceeds amax times this power of two
+  /// At most 16 elements in each direction; on GPUs 1 x 16, 16 x 1 or 16 x 16, for GEMMs along the contraction.
+  BlockShape block = {1, kNvfp4Block};
+  /// If not set, rounds to nearest, ties to even. On GPUs not with blocks of 16 x 16.
+  std::optional<StochasticRounding> stochastic = {};
 };
 
 /// Returns the scale of a full matrix: largest magnitude / (6 x 448). Returns NaN if `amax` is not finite.
-float nvfp4_matrix_scale(float amax, float headroom);
+constexpr float nvfp4_matrix_scale(float amax, float headroom) {
+  constexpr float kSmallest = power_of_two(-kMaxFp8ScaleExponent);  // smaller values do not occur in training
+  if ((std::bit_cast<u32>(amax) & 0x7F800000) == 0x7F800000) return std::numeric_limits<float>::quiet_NaN();
+  const float largest = amax * headroom;
+  return (largest < kSmallest ? kSmallest : largest) / (kNvfp4MaxScale * kE2m1Max);
+}
 
 namespace ops {
 
 /// Rounds x to NVFP4 and stores the elements times the scales of their blocks, without the scale of the matrix, in y.
-/// Both are bf16 matrices. If the largest magnitude is not finite, y is NaN. Needs a CPU.
+/// Both are bf16 matrices. If the largest magnitude is not finite, y is NaN.
 void round_to_nvfp4(const Tensor& x, const Nvfp4Scale& scale, Tensor& y);
 /// Computes matmul() of a and b, which are bf16 and are rounded to NVFP4 first. c is bf16 or fp32. Accumulates in fp32
-/// and rounds the result once. Needs a CPU.
+/// and rounds the result once.
 void nvfp4_matmul(const Tensor& a, const Nvfp4Scale& a_scale, const Tensor& b, const Nvfp4Scale& b_scale, Tensor& c,
                   const MatmulOptions& options = {});
 /// Multiplies each 16 rows of x, from its first row on, by an orthogonal matrix: the Hadamard matrix / 4 after changing
 /// the sign of row i if bit i of `signs` is set. Copies the last rows if they are fewer than 16. x and y are bf16
-/// matrices. The product dy^T x of two transformed matrices is that of the original ones. Needs a CPU.
+/// matrices. The product dy^T x of two transformed matrices is that of the original ones.
 void random_hadamard(const Tensor& x, u32 signs, Tensor& y);
 
 }  // namespace ops

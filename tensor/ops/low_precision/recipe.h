@@ -39,6 +39,13 @@ constexpr bool has_blocks(GemmRecipe recipe) {
   return block_size(recipe) > 0;
 }
 
+/// Returns the divisor of all sizes of a GEMM on GPUs. cuBLASLt requires rows of codes of a multiple of 16 bytes, for
+/// all matrices and their transposes; blocks of `mxfp8` are complete.
+constexpr i64 gpu_size_multiple(GemmRecipe recipe) {
+  if (recipe == GemmRecipe::Bf16) return 1;
+  return recipe == GemmRecipe::Mxfp8 || recipe == GemmRecipe::Nvfp4 ? 32 : 16;
+}
+
 /// Axis of a matrix over which a GEMM sums.
 enum class Contraction : u8 { Rows, Columns };
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tensor/cuda/gemm/block_codes.h"
 #include "tensor/cuda/gemm/fp8_codes.h"
 #include "tensor/cuda_device.h"
 #include "tensor/ops/kernels.h"
@@ -256,6 +257,22 @@ TEST_F(LargeIndexTest, TransposedFp8CodesReachLastOfManyRows) {
     write_fp8_codes(x, {.format = Fp8Format::E4M3, .amax = amax}, transposed, {to, unscale.data<float>()});
     synchronize(*device_);
     EXPECT_EQ(to[codes.bytes() - 1], 0x7E) << "transposed: " << transposed;
+  }
+}
+
+TEST_F(LargeIndexTest, BlockCodesReachLastOfManyRows) {
+  constexpr i64 kTokens = kCount / 512, kColumns = 512;
+  const Tensor x = empty({kTokens, kColumns});
+  for (i64 i = 0; i < 32; ++i) set(x, -1 - i, 448), set(x, -1 - i * kColumns, 448);
+  for (const bool transposed : {false, true}) {
+    const Fp8Scale scale{.block = transposed ? BlockShape{32, 1} : BlockShape{1, 32}};
+    const BlockCodes codes(x, scale, transposed);
+    const EncodedShape& shape = codes.shape();
+    synchronize(*device_);
+    const auto* last = static_cast<const u8*>(codes.codes()) + shape.rows * shape.code_bytes_of_row() - 1;
+    EXPECT_EQ(*last, 0x7E) << "transposed: " << transposed;
+    const auto* scales = static_cast<const u8*>(codes.scales());
+    EXPECT_EQ(scales[shape.scale_index(shape.rows - 1, shape.blocks() - 1)], 127) << "a scale of 1";
   }
 }
 

@@ -4,11 +4,12 @@
 #include <limits>
 
 #include "tensor/ops/low_precision/recipe.h"
+#include "tensor/ops/low_precision/recipe_support.h"
 #include "tests/support/boxes.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 #include "tests/support/fp8.h"
-#include "tests/support/ops.h"
+#include "tests/support/matrix_ops.h"
 #include "tests/support/readers/hdf5_file.h"
 
 namespace mcpp::test::block_scaling_test {
@@ -16,25 +17,22 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// The parameter is an instruction level of the CPU.
-class BlockScalingTest : public testing::TestWithParam<i64> {
+class BlockScalingTest : public MatrixOps {
  protected:
-  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
-  Tensor matrix(const Numbers& x, i64 columns) {
-    return tensor_of(x, {static_cast<i64>(x.size()) / columns, columns}, DType::BF16, device_);
-  }
   Numbers rounded(const Tensor& x, Fp8Format format, BlockShape block) {
-    Tensor y = garbage(x.shape(), DType::BF16, device_);
+    Tensor y = empty_matrix(x.shape());
     ops::round_to_fp8(x, {.format = format, .block = block}, y);
     return to_doubles(y);
   }
-
-  CpuDevice device_{CpuOptions{.threads = 3}};
+  /// Returns true for blocks of recipes, and on CPUs for all others.
+  bool supports(const BlockShape& block) const {
+    const auto is_vector = [](i64 size, i64 other) { return other == 1 && (size == 32 || size == 128); };
+    return !is_on_gpu() || block == BlockShape{128, 128} || is_vector(block.rows, block.columns) ||
+           is_vector(block.columns, block.rows);
+  }
 };
 
-INSTANTIATE_TEST_SUITE_P(Levels, BlockScalingTest, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& p) { return std::string(hwy::TargetName(p.param)); });
+INSTANTIATE_TEST_SUITE_P(Levels, BlockScalingTest, testing::ValuesIn(all_targets()), target_name);
 
 Numbers values_of(const std::vector<i64>& bits) {
   Numbers values;
@@ -74,9 +72,11 @@ TEST_P(BlockScalingTest, RoundsBlocksOfAnyShape) {
     Numbers x = normals(rows * columns, 1, DType::BF16);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] *= std::ldexp(1.0, static_cast<int>(i * 7 % 31) - 15);
     for (const BlockShape& block : {BlockShape{1, 128}, {128, 1}, {128, 128}, {1, 32}, {32, 1}, {16, 16}, {5, 3}})
-      for (const Fp8Format format : {Fp8Format::E4M3, Fp8Format::E5M2})
+      for (const Fp8Format format : {Fp8Format::E4M3, Fp8Format::E5M2}) {
+        if (!supports(block)) continue;
         ASSERT_EQ(rounded(matrix(x, columns), format, block), in_fp8_blocks(x, columns, format, block))
             << rows << " x " << columns << ", block " << block.rows << " x " << block.columns;
+      }
   }
 }
 
@@ -87,6 +87,7 @@ TEST_P(BlockScalingTest, NonFiniteValueTurnsItsBlockIntoNan) {
     Numbers x = normals(kRows * kColumns, 2, DType::BF16);
     x[kRow * kColumns + kColumn] = none;
     for (const BlockShape& block : {BlockShape{1, 32}, {32, 1}, {16, 16}}) {
+      if (!supports(block)) continue;
       const Numbers y = rounded(matrix(x, kColumns), Fp8Format::E4M3, block);
       for (i64 i = 0; i < kRows; ++i)
         for (i64 j = 0; j < kColumns; ++j)
@@ -119,34 +120,82 @@ TEST_P(BlockScalingTest, ShardsAreRoundedAsPartsOfMatrix) {
   }
 }
 
-TEST_P(BlockScalingTest, GemmMultipliesRoundedOperands) {
+/// Blocks of the operands of a pass.
+struct PassBlocks {
+  ops::MatmulOptions options;
+  BlockShape a, b;
+};
+std::vector<PassBlocks> passes_of(GemmRecipe recipe) {
+  const auto rows = activation_blocks(recipe, Contraction::Rows),
+             columns = activation_blocks(recipe, Contraction::Columns);
+  return {{kForwardPass, columns, weight_blocks(recipe, Contraction::Columns)},
+          {kDgradPass, columns, weight_blocks(recipe, Contraction::Rows)},
+          {kWgradPass, rows, rows}};
+}
+
+/// Sizes are those that GPUs support, with partial tiles and blocks, and others, which they emulate.
+TEST_P(BlockScalingTest, GemmsMatchGemmsOfRoundedOperands) {
+  constexpr std::array<i64, 3> kSizes[]{{32, 64, 160}, {96, 272, 288}, {48, 40, 161}};
+  for (const GemmRecipe recipe : {GemmRecipe::Blockwise, GemmRecipe::Mxfp8}) {
+    for (const auto& [m, n, k] : kSizes) {
+      for (const auto& [options, a_block, b_block] : passes_of(recipe)) {
+        for (const Fp8Format format : {Fp8Format::E4M3, Fp8Format::E5M2}) {
+          for (const DType out : {DType::F32, DType::BF16}) {
+            SCOPED_TRACE(str(enum_name(recipe), " ", m, " ", n, " ", k, " ", name_of(out)));
+            Numbers a = normals(m * k, 4, DType::BF16), b = normals(n * k, 5, DType::BF16, 30);
+            for (std::size_t i = 0; i < a.size(); ++i) a[i] *= std::ldexp(1.0, static_cast<int>(i / 16 * 7 % 19) - 14);
+            const i64 a_width = options.transpose_a ? m : k, b_width = options.transpose_b ? k : n;
+            const Numbers before = normals(m * n, 6, out);
+            Tensor c = options.beta == 0 ? empty_matrix({m, n}, out) : matrix(before, n, out);
+            ops::fp8_matmul(matrix(a, a_width), {.format = format, .block = a_block}, matrix(b, b_width),
+                            {.block = b_block}, c, options);
+            expect_product({m, n, k, options, out}, in_fp8_blocks(a, a_width, format, a_block),
+                           in_fp8_blocks(b, b_width, Fp8Format::E4M3, b_block), 1, before, c);
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+    const bool multiplies_codes = ops::recipe_emulation_reason(device(), recipe).empty();
+    EXPECT_EQ(gemm_choices(device()).find(str("\n", enum_name(recipe))) != std::string::npos, multiplies_codes)
+        << enum_name(recipe);
+  }
+}
+
+TEST_P(BlockScalingTest, GemmMultipliesBlocksOfDifferentRecipes) {
   constexpr i64 kM = 48, kN = 40, kK = 160;
   const Numbers a = normals(kM * kK, 4, DType::BF16), b = normals(kN * kK, 5, DType::BF16);
   const BlockShape block{1, 32}, square{128, 128};
-  Tensor c = garbage({kM, kN}, DType::F32, device_);
+  Tensor c = empty_matrix({kM, kN}, DType::F32);
   ops::fp8_matmul(matrix(a, kK), {.format = Fp8Format::E5M2, .block = block}, matrix(b, kK), {.block = square}, c,
-                  {.transpose_b = true});
-  const Numbers x = in_fp8_blocks(a, kK, Fp8Format::E5M2, block), w = in_fp8_blocks(b, kK, Fp8Format::E4M3, square),
-                found = to_doubles(c);
-  for (i64 i = 0; i < kM; ++i) {
-    for (i64 j = 0; j < kN; ++j) {
-      double sum = 0, magnitude = 0;
-      for (i64 k = 0; k < kK; ++k) {
-        const double product = x[static_cast<std::size_t>(i * kK + k)] * w[static_cast<std::size_t>(j * kK + k)];
-        sum += product, magnitude += std::abs(product);
-      }
-      ASSERT_NEAR(found[static_cast<std::size_t>(i * kN + j)], sum, 1e-6 * magnitude);
-    }
+                  kForwardPass);
+  expect_product({kM, kN, kK, kForwardPass, DType::F32}, in_fp8_blocks(a, kK, Fp8Format::E5M2, block),
+                 in_fp8_blocks(b, kK, Fp8Format::E4M3, square), 1, {}, c);
+}
+
+TEST_P(BlockScalingTest, GemmWithoutProductsKeepsOrClearsOutput) {
+  for (const float beta : {0.0F, 1.0F}) {
+    Tensor c = matrix({1, 2, 3, 4}, 2, DType::F32);
+    const Tensor none = empty_matrix({2, 0});
+    ops::fp8_matmul(none, {.block = {1, 32}}, none, {.block = {1, 32}}, c, {.transpose_b = true, .beta = beta});
+    EXPECT_EQ(to_doubles(c), beta == 0 ? Numbers(4, 0) : (Numbers{1, 2, 3, 4}));
   }
 }
 
 TEST_P(BlockScalingTest, RejectsInvalidScales) {
   const Tensor x = matrix(normals(256, 6, DType::BF16), 16);
-  Tensor y = garbage({16, 16}, DType::BF16, device_);
-  const Tensor amax = tensor_of({1}, {1}, DType::F32, device_);
+  Tensor y = empty_matrix({16, 16});
+  const Tensor amax = amax_of(1);
   EXPECT_NE(error_of([&] { ops::round_to_fp8(x, {.amax = amax, .block = {1, 16}}, y); }), "") << "two kinds of scales";
   EXPECT_NE(error_of([&] { ops::round_to_fp8(x.view({256}), {.block = {1, 16}}, y); }), "") << "no matrix";
   EXPECT_NE(error_of([&] { ops::round_to_fp8(x, {.block = {1, 0}}, y); }), "") << "no columns";
+  if (!is_on_gpu()) return;
+  EXPECT_NE(error_of([&] { ops::round_to_fp8(x, {.block = {5, 3}}, y); }), "") << "of no recipe";
+  EXPECT_NE(error_of([&] {
+              ops::fp8_matmul(x, {.block = {32, 1}}, x, {.block = {1, 32}}, y, kForwardPass);
+            }),
+            "")
+      << "blocks across the contraction";
 }
 
 }  // namespace

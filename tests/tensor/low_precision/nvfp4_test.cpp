@@ -7,11 +7,13 @@
 #include <limits>
 
 #include "base/philox.h"
+#include "tensor/ops/dropout.h"
+#include "tensor/ops/low_precision/recipe_support.h"
 #include "tests/support/boxes.h"
 #include "tests/support/build.h"
 #include "tests/support/errors.h"
 #include "tests/support/fp8.h"
-#include "tests/support/ops.h"
+#include "tests/support/matrix_ops.h"
 #include "tests/support/readers/hdf5_file.h"
 
 namespace mcpp::test::nvfp4_test {
@@ -19,28 +21,18 @@ namespace {
 
 constexpr std::array<double, 8> kE2m1Values{0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-/// The parameter is an instruction level of the CPU.
-class Nvfp4Test : public testing::TestWithParam<i64> {
+class Nvfp4Test : public MatrixOps {
  protected:
-  void SetUp() override { hwy::SetSupportedTargetsForTest(GetParam()); }
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
-  Tensor matrix(const Numbers& x, i64 columns) {
-    return tensor_of(x, {static_cast<i64>(x.size()) / columns, columns}, DType::BF16, device_);
-  }
-  Tensor amax_of(double amax) { return tensor_of({amax}, {1}, DType::F32, device_); }
   /// Returns the values without the scale of the matrix.
   Numbers rounded(const Numbers& x, i64 columns, const Nvfp4Scale& scale) {
     const Tensor from = matrix(x, columns);
-    Tensor y = garbage(from.shape(), DType::BF16, device_);
+    Tensor y = empty_matrix(from.shape());
     ops::round_to_nvfp4(from, scale, y);
     return to_doubles(y);
   }
-
-  CpuDevice device_{CpuOptions{.threads = 3}};
 };
 
-INSTANTIATE_TEST_SUITE_P(Levels, Nvfp4Test, testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& p) { return std::string(hwy::TargetName(p.param)); });
+INSTANTIATE_TEST_SUITE_P(Levels, Nvfp4Test, testing::ValuesIn(all_targets()), target_name);
 
 Numbers values_of_bits(const std::vector<i64>& bits) {
   Numbers values;
@@ -137,7 +129,7 @@ TEST_P(Nvfp4Test, NonFiniteMatrixBecomesNan) {
   const Numbers x = normals(64, 2, DType::BF16);
   for (const double none : {std::nan(""), double{std::numeric_limits<float>::infinity()}}) {
     for (const double y : rounded(x, 16, {.amax = amax_of(none)})) ASSERT_TRUE(std::isnan(y));
-    Tensor c = garbage({4, 4}, DType::F32, device_);
+    Tensor c = empty_matrix({4, 4}, DType::F32);
     ops::nvfp4_matmul(matrix(x, 16), {.amax = amax_of(none)}, matrix(x, 16), {.amax = amax_of(1)}, c,
                       {.transpose_b = true});
     for (const double y : to_doubles(c)) ASSERT_TRUE(std::isnan(y));
@@ -154,6 +146,7 @@ StochasticRounding random_of(u64 key, std::vector<ColumnRun> columns, i64 first_
 
 /// Values are one of the two neighbors, and their mean over many draws is the value itself.
 TEST_P(Nvfp4Test, StochasticRoundingIsUnbiased) {
+  if (is_on_gpu()) return;  // it draws the words of CPUs, as the next test verifies
   constexpr i64 kRows = 16, kColumns = 48, kDraws = 2000;
   const Numbers x = uneven_blocks(kRows * kColumns, 3);
   const double amax = largest_magnitude(x);
@@ -185,6 +178,37 @@ TEST_P(Nvfp4Test, StochasticRoundingIsUnbiased) {
       }
     });
     EXPECT_NEAR(squares, 1, 0.25) << "errors are as large as those of independent draws";
+  }
+}
+
+/// A value is rounded up if the word of its sample, position and column is below its distance from the lower value.
+TEST_P(Nvfp4Test, StochasticRoundingUsesKeyedWords) {
+  constexpr i64 kRows = 52, kColumns = 150;
+  constexpr u64 kKey = 9;
+  const Numbers x = uneven_blocks(kRows * kColumns, 12);
+  const double amax = largest_magnitude(x);
+  const float matrix_scale = nvfp4_matrix_scale(static_cast<float>(amax), 1);
+  const std::vector<ColumnRun> runs{{0, 30, 70}, {70, 500, 80}};
+  const StochasticRounding random = random_of(kKey, runs, 6);
+  const auto word_at = [&](std::size_t i) {
+    const i64 row = static_cast<i64>(i) / kColumns, column = static_cast<i64>(i) % kColumns;
+    const i64 global = column < 70 ? 30 + column : 500 + column - 70;
+    return philox4x32(kKey, dropout_counter(random.samples[static_cast<std::size_t>(row % 2)], 6 + row / 2,
+                                            global / 4))[static_cast<std::size_t>(global % 4)];
+  };
+  for (const BlockShape& block : {BlockShape{1, 16}, {16, 1}}) {
+    const Numbers found =
+        rounded(x, kColumns, {.amax = amax_of(amax), .block = block, .stochastic = random_of(kKey, runs, 6)});
+    for_each_block(x, kColumns, block, [&](const std::vector<std::size_t>& places, double largest) {
+      const BlockFactors factors(static_cast<float>(largest), matrix_scale);
+      for (const std::size_t i : places) {
+        const double scaled = std::min(static_cast<float>(std::abs(x[i])) * factors.factor, 6.0F);
+        const std::size_t low = e2m1_below(scaled), high = std::min<std::size_t>(low + 1, 7);
+        const double gap = kE2m1Values[high] - kE2m1Values[low], draw = (word_at(i) >> 8) * 0x1p-24;
+        const bool goes_up = gap > 0 && draw < (scaled - kE2m1Values[low]) / gap;
+        EXPECT_EQ(found[i], std::copysign(kE2m1Values[goes_up ? high : low] * factors.scale, x[i])) << i;
+      }
+    });
   }
 }
 
@@ -225,7 +249,7 @@ TEST_P(Nvfp4Test, HadamardTransformMatchesMatrix) {
   constexpr i64 kRows = 37, kColumns = 21;
   constexpr u32 kSigns = 0xB3A5;
   const Numbers x = normals(kRows * kColumns, 6, DType::BF16);
-  Tensor y = garbage({kRows, kColumns}, DType::BF16, device_);
+  Tensor y = empty_matrix({kRows, kColumns});
   ops::random_hadamard(matrix(x, kColumns), kSigns, y);
   const Numbers found = to_doubles(y);
   for (i64 row = 0; row < kRows; ++row) {
@@ -242,40 +266,38 @@ TEST_P(Nvfp4Test, HadamardTransformMatchesMatrix) {
   }
 }
 
-/// A GEMM is that of the rounded operands times both scales, and adds to what is there if beta is 1.
+/// A GEMM is that of the rounded operands times both scales, and adds to what is there if beta is 1. Sizes are those
+/// that GPUs support, with partial tiles, and others, which they emulate.
 TEST_P(Nvfp4Test, GemmMultipliesRoundedOperands) {
-  constexpr i64 kM = 32, kN = 48, kK = 80;
-  const Numbers a = uneven_blocks(kM * kK, 7), b = normals(kN * kK, 8, DType::BF16, 30);
-  const Nvfp4Scale a_scale{.amax = amax_of(largest_magnitude(a))},
-      b_scale{.amax = amax_of(largest_magnitude(b)), .block = {16, 16}};
-  const Numbers x = rounded(a, kK, a_scale), w = rounded(b, kK, b_scale);
-  const double factor = static_cast<double>(nvfp4_matrix_scale(static_cast<float>(largest_magnitude(a)), 1)) *
-                        nvfp4_matrix_scale(static_cast<float>(largest_magnitude(b)), 1);
-  for (const DType type : {DType::F32, DType::BF16}) {
-    for (const float beta : {0.0F, 1.0F}) {
-      const Numbers before = normals(kM * kN, 9, type);
-      Tensor c = beta == 0 ? garbage({kM, kN}, type, device_) : tensor_of(before, {kM, kN}, type, device_);
-      ops::nvfp4_matmul(matrix(a, kK), a_scale, matrix(b, kK), b_scale, c, {.transpose_b = true, .beta = beta});
-      const Numbers found = to_doubles(c);
-      for (i64 i = 0; i < kM; ++i) {
-        for (i64 j = 0; j < kN; ++j) {
-          const auto at = static_cast<std::size_t>(i * kN + j);
-          double sum = beta * before[at], magnitude = std::abs(sum);
-          for (i64 k = 0; k < kK; ++k) {
-            const double product =
-                factor * x[static_cast<std::size_t>(i * kK + k)] * w[static_cast<std::size_t>(j * kK + k)];
-            sum += product, magnitude += std::abs(product);
-          }
-          ASSERT_NEAR(found[at], sum, 1e-6 * magnitude + (type == DType::BF16 ? std::abs(sum) / 256 : 0));
-        }
+  constexpr std::array<i64, 3> kSizes[]{{32, 64, 96}, {160, 96, 288}, {33, 48, 80}};
+  const std::tuple<ops::MatmulOptions, BlockShape, BlockShape> passes[]{
+      {kForwardPass, {1, 16}, {16, 16}}, {kDgradPass, {1, 16}, {16, 16}}, {kWgradPass, {16, 1}, {16, 1}}};
+  for (const auto& [m, n, k] : kSizes) {
+    for (const auto& [options, a_block, b_block] : passes) {
+      const Numbers a = uneven_blocks(m * k, 7), b = normals(n * k, 8, DType::BF16, 30);
+      const i64 a_width = options.transpose_a ? m : k, b_width = options.transpose_b ? k : n;
+      const Nvfp4Scale a_scale{.amax = amax_of(largest_magnitude(a)), .block = a_block},
+          b_scale{.amax = amax_of(largest_magnitude(b)), .headroom = 4, .block = b_block};
+      const Numbers x = rounded(a, a_width, a_scale), w = rounded(b, b_width, b_scale);
+      const double factor = static_cast<double>(nvfp4_matrix_scale(static_cast<float>(largest_magnitude(a)), 1)) *
+                            nvfp4_matrix_scale(static_cast<float>(largest_magnitude(b)), 4);
+      for (const DType type : {DType::F32, DType::BF16}) {
+        SCOPED_TRACE(str(m, " ", n, " ", k, " ", name_of(type)));
+        const Numbers before = normals(m * n, 9, type);
+        Tensor c = options.beta == 0 ? empty_matrix({m, n}, type) : matrix(before, n, type);
+        ops::nvfp4_matmul(matrix(a, a_width), a_scale, matrix(b, b_width), b_scale, c, options);
+        expect_product({m, n, k, options, type}, x, w, factor, before, c);
+        if (HasFailure()) return;
       }
     }
   }
+  const bool multiplies_codes = ops::recipe_emulation_reason(device(), GemmRecipe::Nvfp4).empty();
+  EXPECT_EQ(gemm_choices(device()).find("\nnvfp4") != std::string::npos, multiplies_codes);
 }
 
 TEST_P(Nvfp4Test, RejectsInvalidArguments) {
   const Tensor x = matrix(normals(256, 10, DType::BF16), 16);
-  Tensor y = garbage({16, 16}, DType::BF16, device_);
+  Tensor y = empty_matrix({16, 16});
   const auto error = [&](const Nvfp4Scale& scale) { return error_of([&] { ops::round_to_nvfp4(x, scale, y); }); };
   EXPECT_NE(error({}), "") << "no amax";
   EXPECT_NE(error({.amax = amax_of(1), .block = {1, 32}}), "");
@@ -283,6 +305,9 @@ TEST_P(Nvfp4Test, RejectsInvalidArguments) {
   EXPECT_NE(error({.amax = amax_of(1), .stochastic = StochasticRounding{}}), "") << "no samples";
   EXPECT_NE(error({.amax = amax_of(1), .stochastic = random_of(1, {{0, 0, 8}})}), "") << "too few columns";
   EXPECT_EQ(error({.amax = amax_of(1), .stochastic = random_of(1, {{0, 0, 16}})}), "");
+  if (!is_on_gpu()) return;
+  EXPECT_NE(error({.amax = amax_of(1), .block = {8, 16}}), "") << "of no recipe";
+  EXPECT_NE(error({.amax = amax_of(1), .block = {16, 16}, .stochastic = random_of(1, {{0, 0, 16}})}), "");
 }
 
 }  // namespace
