@@ -196,6 +196,20 @@ learns_in_fp8() {
     END { d = fp8 / bf16 - 1; print "loss", fp8, "after", NR, "steps, in bf16", bf16; exit !(NR == long && d < 0.02 && d > -0.02) }'
 }
 
+# learns_in_recipe NAME ARGUMENT...: with a low-precision recipe, multiplied or emulated, the loss is within 3 % of bf16.
+learns_in_recipe() {
+  local name=$1
+  shift
+  pretrain "$name" 1 "$long" "$@" | tee "$work/$name.log"
+  local how=multiplied
+  ! grep -q 'is emulated' "$work/$name.log" || how=emulated
+  paste <(losses learns) <(losses "$name") | awk -v long="$long" -v how="$how" '{ bf16 = $1; low = $2 }
+    END { d = low / bf16 - 1; print how ", loss", low, "after", NR, "steps, in bf16", bf16; exit !(NR == long && d < 0.03 && d > -0.03) }'
+}
+blockwise() { learns_in_recipe blockwise --training.fp8=e4m3 --training.fp8_recipe=blockwise; }
+mxfp8() { learns_in_recipe mxfp8 --training.fp8=hybrid --training.fp8_recipe=mxfp8; }
+nvfp4() { learns_in_recipe nvfp4 '--training.low_precision=[{modules = "decoder.*", recipe = "nvfp4"}]'; }
+
 # With fp16 the loss scale decreases from a value at which gradients overflow. Skipped steps have no loss.
 learns_in_fp16() {
   pretrain fp16 1 "$long" --training.precision=fp16 --optimizer.initial_loss_scale=16777216
@@ -349,10 +363,10 @@ check() {
   printf '%-22s %s: %s\n' "$name" "$result" "$remark" >&2
 }
 op_filter='*cuda*'
-[ -z "$simulated" ] || op_filter='*StepOps*cuda*:*OptimizerOps*cuda*:*Fp8*cuda*:*RopeOps*cuda*'
+[ -z "$simulated" ] || op_filter='*StepOps*cuda*:*OptimizerOps*cuda*:*Fp8*cuda*:*Nvfp4*cuda*:*RopeOps*cuda*'
 export -f gpu_info tests sanitized data on_ranks pretrain_on pretrain losses uses_cudnn learns learns_in_fp8 learns_in_fp16 gelu_epilogues
 export -f reproducible layout on_disk close_losses async_transfers experts bench close_to_bf16 continuation generates
-export -f long_attention architecture golden_tests
+export -f long_attention architecture golden_tests learns_in_recipe blockwise mxfp8 nvfp4
 
 # Most important checks. Their limits add up to less than the default of --seconds.
 kernel_subset='*Attention*Packed*bf16_cuda*:*NormOps*bf16_cuda_aligned:*CrossEntropyOps*Gradient*bf16_cuda*:*ExpertChoicesTest.DropLowestWeightsBeyondCapacity*cuda*'
@@ -398,6 +412,9 @@ check "Mamba-2" 40 architecture mamba --model.position_embedding_type=none \
   --model.mamba_state_dim=32
 check "attention sinks" 40 architecture sinks --model.softmax_type=learnable '--model.window_size=[15,0]' \
   --model.window_attn_skip_freq=2
+check "learns in blockwise" 40 blockwise
+check "learns in mxfp8" 40 mxfp8
+check "learns in nvfp4" 40 nvfp4
 check "async save, offload" 45 async_transfers
 check "learns in fp16" 40 learns_in_fp16
 check "nondeterministic" 30 close_to_bf16 1 --device.deterministic=false
@@ -414,6 +431,9 @@ check "offload all, disk" 30 on_disk 2 --parallel.zero_stage=3 --optimizer.offlo
 check "GELU epilogues" 40 gelu_epilogues
 check "bench step, epilogues" 30 bench step --device.gelu_epilogue
 check "bench step, fp8" 30 bench step --training.fp8=hybrid
+check "bench step, blockwise" 30 bench step --training.fp8=e4m3 --training.fp8_recipe=blockwise
+check "bench step, mxfp8" 30 bench step --training.fp8=e4m3 --training.fp8_recipe=mxfp8
+check "bench step, nvfp4" 30 bench step '--training.low_precision=[{modules = "decoder.*", recipe = "nvfp4"}]'
 check "racecheck, subset" 60 sanitized racecheck "$kernel_subset"
 check "memcheck" 120 sanitized memcheck "$kernels"
 check "racecheck" 120 sanitized racecheck "$kernels"

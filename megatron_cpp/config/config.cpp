@@ -141,16 +141,18 @@ void distribution_conflicts(const Config& config, std::vector<std::string>& erro
                          " is not divisible by parallel.tensor_model_parallel_size ", p.tp));
 }
 
-/// cuBLASLt's fp8 GEMMs require rows of a multiple of 16 bytes, for all matrices and their transposes.
+/// Sizes of GEMMs in low precision on GPUs must be multiples of those of all recipes. Emulated recipes have the same
+/// requirements, so that a configuration works on every GPU.
 void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) {
-  constexpr i64 kMultiple = 16;
+  i64 multiple = 1;
+  for (const GemmRecipe recipe : config.training.recipes()) multiple = std::max(multiple, gpu_size_multiple(recipe));
   const char* key = config.training.fp8 == Fp8::None ? "training.low_precision" : "training.fp8";
   const ModelConfig& m = config.model;
   const ParallelConfig& p = config.parallel;
   const i64 tp = p.tp;
   const auto check = [&](const char* what, i64 size) {
-    if (size % kMultiple != 0)
-      errors.push_back(str(key, ": on a GPU sizes are multiples of ", kMultiple, ", but ", what, " is ", size));
+    if (size % multiple != 0)
+      errors.push_back(str(key, ": on a GPU sizes are multiples of ", multiple, ", but ", what, " is ", size));
   };
   check("model.hidden_size", m.hidden_size);
   bool has_replicated_layers = false;  // ReplicatedLinear, whose input is a rank's part of the sequence
@@ -185,24 +187,9 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
     check("model.seq_length per rank with parallel.sequence_parallel", m.seq_length / p.cp / tp);
 }
 
-/// GPUs have kernels for scales of full tensors only.
-void gpu_recipe_conflicts(const Config& config, std::vector<std::string>& errors) {
-  const TrainingConfig& t = config.training;
-  constexpr auto kAdvice = " has no GPU kernels yet; use \"tensorwise\", or device.device \"cpu\"";
-  if (t.fp8 != Fp8::None && t.fp8_recipe != Fp8RecipeName::Tensorwise)
-    errors.push_back(str("training.fp8_recipe: \"", enum_name(t.fp8_recipe), "\"", kAdvice));
-  for (std::size_t i = 0; i < t.low_precision.size(); ++i) {
-    const PassRecipes passes = t.low_precision[i].passes();
-    for (const GemmRecipe recipe : {GemmRecipe::Blockwise, GemmRecipe::Mxfp8, GemmRecipe::Nvfp4})
-      if (passes.uses(recipe))
-        errors.push_back(str("training.low_precision: table ", i + 1, ": \"", enum_name(recipe), "\"", kAdvice));
-  }
-  fp8_size_conflicts(config, errors);
-}
-
 void fp8_layer_conflicts(const Config& config, std::vector<std::string>& errors) {
   const TrainingConfig& t = config.training;
-  if (t.has_low_precision() && config.device.device == DeviceType::Cuda) gpu_recipe_conflicts(config, errors);
+  if (t.has_low_precision() && config.device.device == DeviceType::Cuda) fp8_size_conflicts(config, errors);
   if (t.fp8 == Fp8::None) return;
   const i64 layers = config.model.num_layers;
   if (t.first_last_layers_bf16 && t.num_layers_at_start_in_bf16 + t.num_layers_at_end_in_bf16 >= layers)

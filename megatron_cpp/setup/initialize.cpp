@@ -27,6 +27,7 @@
 #include "tensor/isa.h"
 #include "tensor/on_device.h"
 #include "tensor/ops/low_precision/fp8.h"
+#include "tensor/ops/low_precision/recipe_support.h"
 
 namespace mcpp {
 
@@ -135,8 +136,9 @@ std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator>
   return make_metered(std::move(gpus), std::make_shared<CommMeter>(), {*recorder, "world of GPUs", std::move(ranks)});
 }
 
+/// Recipes with blocks are emulated on GPUs without fp8.
 void check_fp8(const TrainingConfig& config, const Device& device) {
-  if (!config.has_low_precision()) return;
+  if (!config.recipes().contains(GemmRecipe::Tensorwise)) return;
   const std::string problem = ops::fp8_unsupported_reason(device);
   check_input(problem.empty(), config.fp8 != Fp8::None ? "training.fp8: " : "training.low_precision: ", problem,
               "; remove it");
@@ -235,6 +237,18 @@ void sync_gemm_algos(const DeviceConfig& config, Device& device, Communicator& r
     const Path path = config.gemm_tuning_file;
     const std::string text = gemm_choices_text(device);
     if (!std::filesystem::exists(path) || read_text_file(path) != text) write_file_atomic(path, text);
+  }
+}
+
+void log_emulated_recipes(const TrainingConfig& config, const Device& device, const Log& log) {
+  if (device.type() == DeviceType::Cpu) return;
+  for (const GemmRecipe recipe : config.recipes()) {
+    if (!has_blocks(recipe)) continue;
+    const std::string reason = ops::recipe_emulation_reason(device, recipe);
+    if (!reason.empty())
+      log.info(str(enum_name(recipe),
+                   " is emulated, which is slower than bf16: operands are rounded and multiplied in ", "bf16, because ",
+                   reason));
   }
 }
 

@@ -80,6 +80,9 @@ void load_gemm_algos(const DeviceConfig& config, Device& device, Communicator& r
 /// that a resumed run uses the same algorithms. Collective.
 void sync_gemm_algos(const DeviceConfig& config, Device& device, Communicator& ranks);
 
+/// Logs the recipes that a GPU emulates, with the reason. Does nothing on a CPU, which emulates all.
+void log_emulated_recipes(const TrainingConfig& config, const Device& device, const Log& log);
+
 /// Logs the warnings of a GPU that falls back to a slower implementation, if they are new since the last call. Only
 /// rank 0 logs, because all ranks fall back together. Does nothing on a CPU.
 void log_device_warnings(Device& device, const Log& log);

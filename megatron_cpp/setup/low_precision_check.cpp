@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/integer_math.h"
 #include "base/strings.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/layer_names.h"
@@ -213,6 +214,22 @@ class Checker {
   Problems problems_;
 };
 
+/// Returns the bytes that a scale takes, per element.
+double scale_bytes_per_element(GemmRecipe recipe) {
+  if (!has_blocks(recipe)) return 0;
+  return (recipe == GemmRecipe::Blockwise ? 4.0 : 1.0) / real(block_size(recipe));
+}
+
+/// Returns the workspace of c [m, n] = a [m, k] b [k, n] in a recipe on a GPU that emulates recipes with blocks.
+double workspace_bytes(GemmRecipe recipe, double m, double n, double k, bool is_transformed) {
+  if (recipe == GemmRecipe::Bf16) return 0;
+  const double operands = m * k + n * k, code_bytes = recipe == GemmRecipe::Nvfp4 ? 0.5 : 1;
+  double per_element = code_bytes + scale_bytes_per_element(recipe);
+  if (has_blocks(recipe)) per_element += real(size_of(DType::BF16));
+  if (is_transformed) per_element += real(size_of(DType::BF16));
+  return operands * per_element + (recipe == GemmRecipe::Nvfp4 ? m * n * real(size_of(DType::F32)) : 0);
+}
+
 std::string describe(const PassRecipes& recipe) {
   std::string text(enum_name(recipe.forward));
   if (recipe.dgrad != recipe.forward) text += str(", dgrad ", enum_name(recipe.dgrad));
@@ -231,6 +248,24 @@ std::vector<std::string> low_precision_problems(const Config& config, int world_
 void check_low_precision(const Config& config, int world_size) {
   const std::vector<std::string> problems = low_precision_problems(config, world_size);
   check_input(problems.empty(), join(problems, "\n  "));
+}
+
+double low_precision_workspace_bytes(const Config& config, int world_size) {
+  if (config.device.device != DeviceType::Cuda || !config.training.has_low_precision()) return 0;
+  const Layout layout = layout_of(config, world_size);
+  const Fp8Layers fp8 = fp8_layers(config);
+  const double tokens = real(config.model.seq_length / layout.cp * layout.micro_batch_size);
+  double largest = 0;
+  for (const LinearLayer& layer : linear_layers(config.model, activation_setup(layout, DType::BF16))) {
+    const PassRecipes* recipe = layer.recipe(fp8);
+    if (!recipe || layer.is_expert) continue;
+    const double in = real(layer.box.shape.back()), out = real(numel(layer.box.shape)) / in;
+    for (const double bytes : {workspace_bytes(recipe->forward, tokens, out, in, false),
+                               workspace_bytes(recipe->dgrad, tokens, in, out, false),
+                               workspace_bytes(recipe->wgrad, out, in, tokens, recipe->wgrad == GemmRecipe::Nvfp4)})
+      largest = std::max(largest, bytes);
+  }
+  return largest;
 }
 
 std::string describe_low_precision(const Config& config) {

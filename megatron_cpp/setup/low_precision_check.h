@@ -14,6 +14,11 @@ std::vector<std::string> low_precision_problems(const Config& config, int world_
 /// Throws BadInput with all of low_precision_problems().
 void check_low_precision(const Config& config, int world_size);
 
+/// Returns the workspace of the largest GEMM in low precision on a GPU: codes and scales of both operands, their
+/// transforms, and what emulation adds, which is needed on GPUs that lack the mode of a recipe. Memory estimates
+/// exclude workspaces. Returns 0 for CPUs.
+double low_precision_workspace_bytes(const Config& config, int world_size);
+
 /// Returns a line per table of training.low_precision with its linear layers and recipes; empty without tables.
 std::string describe_low_precision(const Config& config);
 

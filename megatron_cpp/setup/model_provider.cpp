@@ -5,22 +5,6 @@
 
 namespace mcpp {
 
-namespace {
-
-GemmRecipe recipe_of(Fp8RecipeName name) {
-  switch (name) {
-    case Fp8RecipeName::Tensorwise:
-      return GemmRecipe::Tensorwise;
-    case Fp8RecipeName::Blockwise:
-      return GemmRecipe::Blockwise;
-    case Fp8RecipeName::Mxfp8:
-      return GemmRecipe::Mxfp8;
-  }
-  fail(ExitCode::Internal, "unknown fp8 recipe");
-}
-
-}  // namespace
-
 Fp8Layers fp8_layers(const Config& config) {
   const TrainingConfig& t = config.training;
   Fp8Layers layers;

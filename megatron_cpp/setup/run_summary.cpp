@@ -107,6 +107,8 @@ std::string memory(const Config& config, int world_size, int cores_per_rank) {
   }
   if (const double scratch = attention_scratch_bytes(config, cores_per_rank); scratch > 0)
     add_line(text, "attention workspace", human_bytes(scratch));
+  if (const double workspace = low_precision_workspace_bytes(config, world_size); workspace > 0)
+    add_line(text, "GEMM workspace", str("up to ", human_bytes(workspace), " in low precision"));
   return text;
 }
 

@@ -100,6 +100,7 @@ StartedTraining make_trainer(const Config& config, Session& session, const Signa
   save_tokenizer(config, session, parts.sources.tokenizer_checksum);
   check_offload(config.optimizer, parts.state->optimizer(), world);
   log_offloading(*parts.state, log);
+  log_emulated_recipes(config.training, *session.device, log);
   parts.batches =
       std::make_unique<BatchStream>(*parts.datasets->train, config, config.batch_sizes(), progress.consumed_samples,
                                     session, SampleNumbers{.first = config.stage ? config.stage->first_sample : 0});

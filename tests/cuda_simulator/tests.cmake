@@ -31,6 +31,15 @@ foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding Gelu
         CompressedMessage ParamRemainders Quantize LowRank GatedScan ShortConv GatedNorm ZLoss AttentionLogits)
   mcpp_simulate(tensor_tests cuda-sim ops.${suite} *${suite}*cuda*-${too_large})
 endforeach()
+# Low precision on both generations: Hopper multiplies codes of blockwise, Blackwell those of mxfp8 and nvfp4, and each
+# emulates the others.
+foreach(capability 90 100)
+  set(generation MCPP_SIMULATOR_COMPUTE_CAPABILITY=${capability})
+  mcpp_simulate(tensor_tests "${fast}" ops.low_precision.${capability} *BlockScaling*cuda*:*Nvfp4*cuda*:*Fp8*cuda*
+                ${generation})
+  mcpp_simulate(megatron_cpp_tests cuda-sim recipe_parity.${capability} *Fp8DeviceParityTest*-*llama_even*
+                ${generation} MCPP_TEST_MAX_STEPS=4 OMP_NUM_THREADS=1)
+endforeach()
 mcpp_simulate(tensor_tests "${fast}" ops.fast
   *AsyncCopy*cuda*:*TransferTest*cuda*:*StepOps*cuda*:*OptimizerOps*cuda*:*Fp8*cuda*:*RopeOps*cuda*:*ExpertChoices*cuda*)
 # Communicators on one to four GPUs under all policies, and models.
@@ -71,6 +80,13 @@ mcpp_seeds(resumed RandomResumeTest 4 12 24 32)
 set(fp8_cases *Fp8SameSummationOrderTest*/llama_pp2_zb_v *Fp8SameSummationOrderTest*/llama_tp2_sp_pp2_zb_h1
               *Fp8SameSummationOrderTest*/llama_dp2_zero3 *Fp8LayersTest*)
 list(JOIN fp8_cases ":" fp8_cases)
+set(recipe_cases *BlocksSameSummationOrderTest*/mxfp8_llama_pp2_zb_v_recompute
+                 *BlocksSameSummationOrderTest*/mxfp8_experts_dp2_zero3
+                 *BlocksSameSummationOrderTest*/nvfp4_gpt2_tp2_sp_pp2_zb_h1
+                 *BlocksSameSummationOrderTest*/nvfp4_latent_recompute_selective
+                 *BlocksOtherSummationOrderTest*/nvfp4_llama_cp2 BlockwiseSameSummationOrderTest.*
+                 LowPrecisionTablesTest.*)
+list(JOIN recipe_cases ":" recipe_cases)
 foreach(policy late eager reverse random pct)
   foreach(seed 1 2)
     mcpp_simulate(megatron_cpp_tests cuda-sim layouts.${policy}.${seed} "${compositions}" ${layout_settings}
@@ -79,6 +95,10 @@ foreach(policy late eager reverse random pct)
   set(settings ${layout_settings} MCPP_SIMULATOR_POLICY=${policy} MCPP_SIMULATOR_SEED=3)
   mcpp_simulate(megatron_cpp_tests cuda-sim resume.${policy} "${resumed}" ${settings})
   mcpp_simulate(megatron_cpp_tests cuda-sim fp8_layouts.${policy} "${fp8_cases}" ${settings})
+  foreach(capability 90 100)
+    mcpp_simulate(megatron_cpp_tests cuda-sim recipe_layouts.${policy}.${capability} "${recipe_cases}" ${settings}
+                  MCPP_SIMULATOR_COMPUTE_CAPABILITY=${capability})
+  endforeach()
   mcpp_simulate(megatron_cpp_tests cuda-sim inference.${policy} EvaluationLayoutsTest.*:NextLogitsTest.* ${settings})
   list(REMOVE_ITEM settings MCPP_TEST_MAX_STEPS=2)
   mcpp_simulate(megatron_cpp_tests cuda-sim async_save.${policy} AsyncSaveLayoutsTest.SavesStateOfItsIteration ${settings})

@@ -95,6 +95,17 @@ PassRecipes LowPrecisionConfig::passes() const {
   return {.forward = recipe, .dgrad = of_pass(dgrad), .wgrad = of_pass(wgrad), .gradients = gradients};
 }
 
+std::set<GemmRecipe> TrainingConfig::recipes() const {
+  std::set<GemmRecipe> all;
+  if (fp8 != Fp8::None) all.insert(recipe_of(fp8_recipe));
+  for (const LowPrecisionConfig& table : low_precision) {
+    const PassRecipes passes = table.passes();
+    all.insert({passes.forward, passes.dgrad, passes.wgrad});
+  }
+  all.erase(GemmRecipe::Bf16);
+  return all;
+}
+
 std::vector<std::string> TrainingConfig::conflicts() const {
   std::vector<std::string> errors;
   if (train_iters == 0 && train_samples == 0) {

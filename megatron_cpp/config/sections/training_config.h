@@ -2,6 +2,7 @@
 // it has the same key.
 #pragma once
 #include <array>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,11 @@ struct EnumNames<SpikePolicy> {
 
 constexpr DType dtype_of(Precision precision) {
   return precision == Precision::Fp32 ? DType::F32 : precision == Precision::Bf16 ? DType::BF16 : DType::F16;
+}
+constexpr GemmRecipe recipe_of(Fp8RecipeName name) {
+  return name == Fp8RecipeName::Tensorwise  ? GemmRecipe::Tensorwise
+         : name == Fp8RecipeName::Blockwise ? GemmRecipe::Blockwise
+                                            : GemmRecipe::Mxfp8;
 }
 /// Returns the precision whose weights have this type.
 constexpr Precision precision_of(DType type) {
@@ -153,6 +159,8 @@ struct TrainingConfig {
 
   /// Returns true if any linear layer may compute in low precision.
   bool has_low_precision() const { return fp8 != Fp8::None || !low_precision.empty(); }
+  /// Returns the recipes of fp8 and of the tables of low_precision, except bf16.
+  std::set<GemmRecipe> recipes() const;
   /// Returns every violated rule between fields, as "training.key: problem and allowed values".
   std::vector<std::string> conflicts() const;
 

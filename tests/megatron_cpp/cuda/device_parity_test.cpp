@@ -143,25 +143,68 @@ TEST_P(DeviceParityTest, FindsWorkingLossScale) {
   }
 }
 
-/// Sizes that fp8 GEMMs support.
-class Fp8DeviceParityTest : public DeviceParityTest {};
+/// Sizes that GEMMs in low precision support, with partial blocks of 128.
+ModelConfig llama_of_multiples() {
+  ModelConfig config = llama();
+  config.num_layers = 2;
+  config.hidden_size = 64;
+  config.ffn_hidden_size = 96;
+  config.num_attention_heads = 2;
+  config.num_query_groups = 2;
+  config.seq_length = 32;
+  config.vocab_size = 64;
+  return config;
+}
+
+class Fp8DeviceParityTest : public DeviceParityTest {
+ protected:
+  /// Returns the task with all linear layers in a recipe.
+  static RunTask task_in(GemmRecipe recipe) {
+    RunTask task = DeviceParityTest::task(DType::BF16);
+    task.low_precision = {
+        {.modules = OneOrList<std::string>("decoder.*"), .recipe = recipe, .gradients = Fp8Format::E5M2}};
+    return task;
+  }
+  /// Expects that the distance between the GPU and the CPU's emulation is at most that of the recipe from bf16.
+  static void expect_within_recipe_error(GemmRecipe recipe, const RunLayout& layout = {}) {
+    const RunResult in_bf16 = on_cpu(task(DType::BF16)), cpu = on_cpu(task_in(recipe));
+    const double error = relative_distance(cpu.losses, in_bf16.losses),
+                 difference = relative_distance(on_gpu(task_in(recipe), layout).losses, cpu.losses);
+    std::printf("%s moves losses by %.2g, the GPU with %d ranks by %.2f of that\n",
+                std::string(enum_name(recipe)).c_str(), error, layout.ranks(), difference / error);
+    EXPECT_GT(error, 0);
+    EXPECT_LE(difference, error) << layout.ranks() << " ranks";
+  }
+};
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8DeviceParityTest);
 INSTANTIATE_TEST_SUITE_P(Families, Fp8DeviceParityTest,
-                         testing::ValuesIn(test::built_with_cuda() ? std::vector{Family{"llama_even", cudnn_llama()}}
-                                                                   : std::vector<Family>{}),
+                         testing::ValuesIn(test::built_with_cuda()
+                                               ? std::vector{Family{"llama_even", cudnn_llama()},
+                                                             Family{"llama_multiples", llama_of_multiples()}}
+                                               : std::vector<Family>{}),
                          [](const auto& p) { return str(p.param.name, "_cuda"); });
 
-/// The distance between the GPU and the CPU's emulation, also for a tensor-parallel layout, is at most that of fp8 from
-/// bf16.
-TEST_P(Fp8DeviceParityTest, LossesStayWithinFp8Error) {
-  RunTask in_fp8 = task(DType::BF16);
-  in_fp8.fp8 = Fp8::Hybrid;
-  const RunResult cpu = on_cpu(in_fp8), in_bf16 = on_cpu(task(DType::BF16));
-  const double error = relative_distance(cpu.losses, in_bf16.losses);
-  EXPECT_GT(error, 0);
-  for (const RunLayout& layout : {RunLayout{}, RunLayout{{.tp = 2, .sequence_parallel = true}}})
-    EXPECT_LE(relative_distance(on_gpu(in_fp8, layout).losses, cpu.losses), error) << layout.ranks() << " ranks";
+const RunLayout kTensorParallel{{.tp = 2, .sequence_parallel = true}};
+
+TEST_P(Fp8DeviceParityTest, TensorwiseLossesStayWithinRecipeError) {
+  expect_within_recipe_error(GemmRecipe::Tensorwise);
+  expect_within_recipe_error(GemmRecipe::Tensorwise, kTensorParallel);
+}
+
+/// On one rank: parts of blocks of 128 would be on different ranks.
+TEST_P(Fp8DeviceParityTest, BlockwiseLossesStayWithinRecipeError) {
+  expect_within_recipe_error(GemmRecipe::Blockwise);
+}
+
+TEST_P(Fp8DeviceParityTest, Mxfp8LossesStayWithinRecipeError) {
+  expect_within_recipe_error(GemmRecipe::Mxfp8);
+  expect_within_recipe_error(GemmRecipe::Mxfp8, kTensorParallel);
+}
+
+TEST_P(Fp8DeviceParityTest, Nvfp4LossesStayWithinRecipeError) {
+  expect_within_recipe_error(GemmRecipe::Nvfp4);
+  expect_within_recipe_error(GemmRecipe::Nvfp4, kTensorParallel);
 }
 
 const RunLayout kLayouts[]{

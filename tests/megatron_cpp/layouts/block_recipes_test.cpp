@@ -103,16 +103,8 @@ const EqualLayouts kEqualLayouts[]{
     {{"cp2_pp2", {.cp = 2, .pp = 2}}, {{.cp = 2}}},
 };
 
-/// GPUs have no kernels for these recipes.
-template <class Param>
-class OnCpu : public testing::TestWithParam<Param> {
- protected:
-  void SetUp() override {
-    if (test::runs_on_gpus()) GTEST_SKIP() << "blocks need a CPU";
-  }
+class BlocksSameSummationOrderTest : public testing::TestWithParam<std::tuple<GemmRecipe, const char*, EqualLayouts>> {
 };
-
-class BlocksSameSummationOrderTest : public OnCpu<std::tuple<GemmRecipe, const char*, EqualLayouts>> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, BlocksSameSummationOrderTest,
                          testing::Combine(testing::Values(GemmRecipe::Mxfp8, GemmRecipe::Nvfp4),
                                           testing::Values("gpt2", "llama", "experts", "latent"),
@@ -131,10 +123,7 @@ TEST_P(BlocksSameSummationOrderTest, IsBitwiseIdenticalToReference) {
   expect_same_bits(run_layout(task, row.layout), run_layout(task, row.reference));
 }
 
-using BlockwiseSameSummationOrderTest = OnCpu<int>;
-INSTANTIATE_TEST_SUITE_P(Layouts, BlockwiseSameSummationOrderTest, testing::Values(0));
-
-TEST_P(BlockwiseSameSummationOrderTest, IsBitwiseIdenticalToReference) {
+TEST(BlockwiseSameSummationOrderTest, IsBitwiseIdenticalToReference) {
   const RunTask task = task_of("llama", kLargeBlock, GemmRecipe::Blockwise);
   const RunLayout pipeline{{.pp = 2, .schedule = ScheduleKind::ZbH1}};
   expect_possible(task, pipeline);
@@ -184,7 +173,7 @@ void expect_within_recipe_error(const std::string& model, i64 block, GemmRecipe 
   EXPECT_LE(weights_distance, weights_error);
 }
 
-class BlocksOtherSummationOrderTest : public OnCpu<std::tuple<GemmRecipe, const char*, RunLayout>> {};
+class BlocksOtherSummationOrderTest : public testing::TestWithParam<std::tuple<GemmRecipe, const char*, RunLayout>> {};
 const auto name_of_case = [](const testing::TestParamInfo<std::tuple<GemmRecipe, const char*, RunLayout>>& p) {
   return str(enum_name(std::get<0>(p.param)), "_", std::get<1>(p.param), "_", std::get<2>(p.param).name);
 };
@@ -202,7 +191,7 @@ TEST_P(BlocksOtherSummationOrderTest, MatchesOneRankWithinRecipeError) {
   expect_within_recipe_error(model, kSmallBlock, recipe, layout);
 }
 
-class BlockwiseOtherSummationOrderTest : public OnCpu<RunLayout> {};
+class BlockwiseOtherSummationOrderTest : public testing::TestWithParam<RunLayout> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, BlockwiseOtherSummationOrderTest,
                          testing::Values(RunLayout{"tp2_sp", {.tp = 2, .sequence_parallel = true}},
                                          RunLayout{"cp2", {.cp = 2}}),
@@ -214,7 +203,6 @@ TEST_P(BlockwiseOtherSummationOrderTest, MatchesOneRankWithinRecipeError) {
 
 /// Blocks save no scales: the memory is that of bf16.
 TEST(BlockMemoryTest, EqualsBf16Memory) {
-  if (test::runs_on_gpus()) GTEST_SKIP() << "blocks need a CPU";
   for (const RunLayout& layout : {RunLayout{}, RunLayout{{.recompute = kSelective}}, RunLayout{{.tp = 2}}}) {
     for (const char* name : {"llama", "experts"}) {
       double plans[2] = {};
@@ -240,7 +228,6 @@ TEST(BlockMemoryTest, EqualsBf16Memory) {
 
 /// A table changes the layers that it names, and only those. The first table that matches a name applies.
 TEST(LowPrecisionTablesTest, ApplyToNamedLayers) {
-  if (test::runs_on_gpus()) GTEST_SKIP() << "blocks need a CPU";
   RunTask task = task_of("llama", kSmallBlock, GemmRecipe::Bf16);
   task.steps = 2;
   const RunResult in_bf16 = run_layout(task, {});

@@ -3,6 +3,7 @@
 // seed unchanged.
 #pragma once
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,7 @@ class RandomTraining {
     task.lr = [](i64) { return 3e-4; };
     return task;
   }
-  bool has_low_precision() const { return config_.training.has_low_precision(); }
+  std::set<GemmRecipe> recipes() const { return config_.training.recipes(); }
   /// Returns the same training with different offloading, with which it may continue after a save.
   RunTask task_moved() const {
     RunTask moved = task();

@@ -139,18 +139,25 @@ TEST(LowPrecisionConfigTest, LimitsRecipesOfRoutedExperts) {
                         "parallel.expert_tensor_parallel_size 2"));
 }
 
-TEST(LowPrecisionConfigTest, RejectsRecipesWithoutGpuKernels) {
-  const std::vector<std::string> gpu{"--device.device=cuda"};
-  EXPECT_THAT(error_of("fp8 = \"e4m3\"\nfp8_recipe = \"blockwise\"\n", gpu),
-              HasSubstr("training.fp8_recipe: \"blockwise\" has no GPU kernels yet; use \"tensorwise\", or "
-                        "device.device \"cpu\""));
-  EXPECT_THAT(error_of(table("modules = \"*\"\nrecipe = \"bf16\"\nwgrad = \"mxfp8\""), gpu),
-              HasSubstr("training.low_precision: table 1: \"mxfp8\" has no GPU kernels yet"));
-  EXPECT_THAT(error_of(table("modules = \"*\"\nrecipe = \"nvfp4\""), gpu),
-              HasSubstr("training.low_precision: table 1: \"nvfp4\" has no GPU kernels yet"));
-  EXPECT_EQ(error_of(table("modules = \"output_layer\"\nrecipe = \"tensorwise\""), gpu), "");
-  EXPECT_THAT(error_of(table("modules = \"*\"\nrecipe = \"tensorwise\""), {gpu[0], "--device.gelu_epilogue"}),
-              HasSubstr("device.gelu_epilogue: fp8 GEMMs have no epilogues; remove it or training.low_precision"));
+TEST(LowPrecisionConfigTest, RejectsSizesThatGpuGemmsDoNotSupport) {
+  const auto error = [](const std::string& training, i64 hidden_size) {
+    return error_of(training, {"--device.device=cuda", str("--model.hidden_size=", hidden_size)});
+  };
+  const std::string blockwise = "fp8 = \"e4m3\"\nfp8_recipe = \"blockwise\"\n",
+                    mxfp8 = table("modules = \"*\"\nrecipe = \"bf16\"\nwgrad = \"mxfp8\""),
+                    nvfp4 = table("modules = \"*\"\nrecipe = \"nvfp4\"");
+  for (const std::string& recipe : {blockwise, mxfp8, nvfp4}) EXPECT_EQ(error(recipe, 768), "");
+  EXPECT_EQ(error(blockwise, 48 * 12), "");
+  EXPECT_THAT(error(blockwise, 50 * 12), HasSubstr("training.fp8: on a GPU sizes are multiples of 16, but "
+                                                   "model.hidden_size is 600"));
+  for (const std::string& recipe : {mxfp8, nvfp4})
+    EXPECT_THAT(error(recipe, 44 * 12), HasSubstr("training.low_precision: on a GPU sizes are multiples of 32, but "
+                                                  "model.hidden_size is 528"));
+  EXPECT_EQ(error(table("modules = \"*\""), 50 * 12), "") << "bf16";
+  EXPECT_EQ(error(table("modules = \"output_layer\"\nrecipe = \"tensorwise\""), 768), "");
+  EXPECT_THAT(
+      error_of(table("modules = \"*\"\nrecipe = \"tensorwise\""), {"--device.device=cuda", "--device.gelu_epilogue"}),
+      HasSubstr("device.gelu_epilogue: fp8 GEMMs have no epilogues; remove it or training.low_precision"));
 }
 
 TEST(LowPrecisionConfigTest, RefusesChangeOnResume) {
@@ -172,6 +179,29 @@ TEST(LowPrecisionConfigTest, IsReportedInPlan) {
                                        "\"e5m2\"")),
                            1),
               HasSubstr("low precision:\n  *.mlp.*: 24 linear layers, mxfp8, wgrad bf16, gradients in e5m2\n"));
+}
+
+/// The largest GEMM is that of fc1 or fc2 (768 x 3072, 1024 tokens): the gradient of the weight, both operands of which
+/// have 1024 rows, or the product with the weight.
+TEST(LowPrecisionConfigTest, PlansWorkspaceOfLargestGemmOnGpu) {
+  constexpr double kTokens = 1024, kIn = 768, kOut = 3072, kWeight = kIn * kOut;
+  constexpr double kWgrad = kTokens * (kIn + kOut), kForward = kTokens * kOut + kWeight;
+  const auto bytes = [](const std::string& training, std::vector<std::string> options = {}, int ranks = 1) {
+    if (options.empty() || !options[0].starts_with("--device")) options.emplace_back("--device.device=cuda");
+    options.emplace_back("--model.untie_embeddings_and_output_weights");
+    return low_precision_workspace_bytes(parse(training, options), ranks);
+  };
+  const auto recipe = [](const char* name) { return table(str("modules = \"decoder.*\"\nrecipe = \"", name, "\"")); };
+  EXPECT_EQ(bytes(recipe("tensorwise")), std::max(kForward, kWgrad));
+  EXPECT_EQ(bytes(recipe("mxfp8")), std::max(kForward, kWgrad) * (1 + 1 / 32.0 + 2));
+  EXPECT_EQ(bytes(recipe("blockwise")), std::max(kForward, kWgrad) * (1 + 4 / 128.0 + 2));
+  EXPECT_EQ(bytes(recipe("nvfp4")),
+            std::max(kForward * (0.5 + 1 / 16.0 + 2) + 4 * kTokens * kIn, kWgrad * (0.5 + 1 / 16.0 + 4) + 4 * kWeight));
+  EXPECT_LT(bytes(recipe("mxfp8"), {tp(2)}, 2), bytes(recipe("mxfp8")));
+  EXPECT_EQ(bytes(recipe("bf16")), 0);
+  EXPECT_EQ(bytes(recipe("mxfp8"), {"--device.device=cpu"}), 0);
+  EXPECT_THAT(describe_run(parse(recipe("mxfp8"), {"--device.device=cuda"}), 1),
+              HasSubstr("GEMM workspace        up to "));
 }
 
 /// The check knows every linear layer whose GEMMs a table can put into low precision, in every kind of layer.
