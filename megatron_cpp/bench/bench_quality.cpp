@@ -341,7 +341,8 @@ ExitCode bench_quality_command(Arguments args, Log& log, const World& world) {
     const QualityComparison comparison = bench.comparison();
     log.info("\n" + quality_table(comparison));
     if (!options.svg.empty())
-      write_file_atomic(options.svg, quality_chart(comparison, Path(options.config).filename().string()));
+      write_file_atomic(options.svg, quality_chart(comparison, str(Path(options.config).filename().string(), ", ",
+                                                                   options.seeds, " seeds")));
   });
   return ExitCode::Done;
 }

@@ -185,11 +185,12 @@ std::string axes(const PlotArea& area) {
   std::string svg;
   const auto coordinate = [](double value) { return fixed(value, 1); };
   const double step = nice_step(area.max_y - area.min_y, 6);
+  const int digits = std::max(0, static_cast<int>(std::ceil(-std::log10(step) - 1e-9)));
   for (double k = std::ceil(area.min_y / step - 1e-9); k * step <= area.max_y * (1 + 1e-9) + 1e-12; ++k) {
     const double y = area.y(k * step);
     svg += svg_line(str("M", coordinate(PlotArea::kLeft), " ", coordinate(y), "h", coordinate(PlotArea::kWidth)),
                     k == 0 ? "#666" : "#ddd");
-    svg += svg_text(PlotArea::kLeft - 6, y + 4, "end", significant(k * step, 2));
+    svg += svg_text(PlotArea::kLeft - 6, y + 4, "end", fixed(k * step, digits));
   }
   const double bottom = PlotArea::kTop + PlotArea::kHeight,
                ticks = nice_step(std::max(1.0, area.max_x - area.min_x), 8);

@@ -49,6 +49,29 @@ class QualityEndToEndTest : public EndToEnd {
     }
     return text;
   }
+  /// Expects that a comparison that is killed twice and continued has the results of an uninterrupted one, and that no
+  /// finished run is repeated.
+  void expect_same_results_after_kills(const Strings& options) const {
+    run_ok(quality(options));
+    const std::string expected = runs();
+    std::filesystem::remove(folder_ / "results.jsonl");
+    std::size_t finished = 0;
+    for (int kill = 0; kill < 2; ++kill) {
+      test::Program program(quality(options), root() / "process");
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+      while (results().size() < finished + 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+      }
+      program.signal(SIGKILL);
+      EXPECT_EQ(program.wait().code, -SIGKILL);
+      finished = results().size();
+    }
+    const std::string text = run_ok(quality(options));
+    EXPECT_CONTAINS(text, str("run ", finished + 1, " of 6: "));
+    EXPECT_EQ(text.find(str("run ", finished, " of 6: ")), std::string::npos);
+    EXPECT_EQ(runs(), expected);
+  }
   std::string error(const Strings& more) const {
     const Outcome outcome = run(quality(more));
     EXPECT_EQ(outcome.code, 2) << outcome.out;
@@ -93,32 +116,23 @@ TEST_F(QualityEndToEndTest, EqualsPretraining) {
 }
 
 TEST_F(QualityEndToEndTest, ContinuesAfterKill) {
-  run_ok(quality());
-  const std::string expected = runs();
-  std::filesystem::remove(folder_ / "results.jsonl");
-  std::size_t finished = 0;
-  for (int kill = 0; kill < 2; ++kill) {
-    test::Program program(quality(), folder_ / "process");
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
-    while (results().size() < finished + 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-    }
-    program.signal(SIGKILL);
-    EXPECT_EQ(program.wait().code, -SIGKILL);
-    finished = results().size();
-  }
-  const std::string text = run_ok(quality());
-  EXPECT_CONTAINS(text, str("run ", finished + 1, " of 6: "));
-  EXPECT_EQ(text.find(str("run ", finished, " of 6: ")), std::string::npos);
-  EXPECT_EQ(runs(), expected);
+  expect_same_results_after_kills({});
   EXPECT_EQ(results("start").size(), 3U);
-  // Nothing is left to train, but the table is printed again.
+  // Nothing is left to train, but the table is printed again; a further seed is added to the others.
   EXPECT_CONTAINS(run_ok(quality()), "identical to plain");
+  const std::string text = run_ok(quality({"--seeds=3"}));
+  EXPECT_CONTAINS(text, "run 7 of 9: plain, seed 1236");
+  EXPECT_EQ(text.find("run 6 of 9"), std::string::npos);
+}
+
+TEST_F(QualityEndToEndTest, ContinuesBranchesAfterKill) {
+  write_variants("[variant.optimizer]\nlr = 2e-2\n");
+  expect_same_results_after_kills({"--branch_iteration=8"});
+  EXPECT_EQ(files(), (Strings{"results.jsonl", "variants.toml"}));
 }
 
 TEST_F(QualityEndToEndTest, StopsAtSignal) {
-  test::Program program(quality({"--training.train_iters=100000"}), folder_ / "process");
+  test::Program program(quality({"--training.train_iters=100000"}), root() / "process");
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   program.signal(SIGTERM);
   const Outcome outcome = program.wait();
