@@ -193,10 +193,11 @@ void QualityBench::check() {
     const Path folder = Path(options_.results).parent_path();
     if (!folder.empty()) mcpp::create_directories(folder);
     results_.emplace(options_.results);
+    bool is_complete = true;
     for (const Variant& variant : variants_)
       for (i64 seed = first_seed_; seed < first_seed_ + options_.seeds; ++seed)
-        results_->contains(planned_run(variant, seed));
-    results_->add_start();
+        is_complete = results_->contains(planned_run(variant, seed)) && is_complete;
+    if (!is_complete) results_->add_start();
   });
 }
 

@@ -120,6 +120,7 @@ TEST_F(QualityEndToEndTest, ContinuesAfterKill) {
   EXPECT_EQ(results("start").size(), 3U);
   // Nothing is left to train, but the table is printed again; a further seed is added to the others.
   EXPECT_CONTAINS(run_ok(quality()), "identical to plain");
+  EXPECT_EQ(results("start").size(), 3U);
   const std::string text = run_ok(quality({"--seeds=3"}));
   EXPECT_CONTAINS(text, "run 7 of 9: plain, seed 1236");
   EXPECT_EQ(text.find("run 6 of 9"), std::string::npos);
