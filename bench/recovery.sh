@@ -138,9 +138,9 @@ measure memory node "${in_memory[@]}"
 measure "memory, async_save" rank "${in_memory[@]}" --checkpoint.async_save
 measure disk rank --checkpoint.save_interval="$disk_interval" --checkpoint.async_save
 
-"$program" plan configs/llama_8b.toml --hardware=h100_sxm --world_size=4096 --training.global_batch_size=4096 \
-  --mtbf_hours=20000 --restart_seconds=60 --goodput |
-  awk '/^  (on disks|in memory) / { place = $1 " " $2; best = $NF == "best" ? ", \"is_best\": true" : ""
-    printf "{\"simulated_ranks\": 4096, \"checkpoints\": \"%s\", \"interval_steps\": %s, \"wait\": \"%s\", ", place, $3, $4
-    goodput = $0; sub(/ *best$/, "", goodput); sub(/ *%$/, "", goodput); n = split(goodput, words)
-    printf "\"lost_steps\": %s, \"goodput_percent\": %s%s}\n", words[n - 1], words[n], best }'
+"$program" plan configs/llama_70b.toml --hardware=h100_sxm --world_size=4096 --training.global_batch_size=1024 --predict \
+  --parallel.tensor_model_parallel_size=8 --parallel.pipeline_model_parallel_size=8 --parallel.zero_stage=1 \
+  --mtbf_hours=20000 --save_seconds=20 --restart_seconds=60 --goodput |
+  awk '/^  (on disks|in memory) +[0-9]/ { best = $NF == "best" ? ", \"is_best\": true" : ""; sub(/ *%.*/, ""); n = split($0, w)
+    printf "{\"simulated_ranks\": 4096, \"checkpoints\": \"%s %s\", \"interval_steps\": %s, \"disk_interval_steps\": %s, ", w[1], w[2], w[3], w[4]
+    printf "\"lost_steps\": %s, \"goodput_percent\": %s%s}\n", w[n - 1], w[n], best }'

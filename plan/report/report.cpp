@@ -131,26 +131,25 @@ std::string failures_text(const FailureLoss& loss) {
 
 std::string goodput_text(const std::vector<GoodputPoint>& points) {
   std::string text =
-      str("goodput with random failures (", points.front().goodput.failures,
-          " simulated for each line):\n  checkpoints   every n steps   wait each   lost steps per failure"
-          "   goodput\n");
+      str("goodput with random failures (", points.front().goodput.failures, " simulated for each line):\n",
+          "  checkpoints   every n steps   on disks every      wait   lost steps per failure   goodput\n");
   const auto best_of = [&](bool is_in_memory) {
     const GoodputPoint* best = nullptr;
-    for (const GoodputPoint& point : points)
-      if (point.is_in_memory == is_in_memory && (!best || point.goodput.fraction > best->goodput.fraction))
-        best = &point;
+    for (const GoodputPoint& point : points) {
+      const bool is_better = !best || point.goodput.fraction > best->goodput.fraction;
+      if (point.is_in_memory == is_in_memory && is_better) best = &point;
+    }
     return best;
   };
   const GoodputPoint *disk = best_of(false), *memory = best_of(true);
   for (const GoodputPoint& point : points) {
-    text +=
-        str("  ", point.is_in_memory ? "in memory" : "on disks ", pad_left(std::to_string(point.interval), 19),
-            pad_left(human_seconds(point.stall_seconds), 12), pad_left(fixed(point.goodput.lost_steps, 1), 25),
-            pad_left(percent(point.goodput.fraction), 10), &point == disk || &point == memory ? "  best" : "", "\n");
+    text += str("  ", point.is_in_memory ? "in memory" : "on disks ", pad_left(std::to_string(point.interval), 18),
+                pad_left(std::to_string(point.disk_interval), 17), pad_left(human_seconds(point.stall_seconds), 10),
+                pad_left(fixed(point.goodput.lost_steps, 1), 25), pad_left(percent(point.goodput.fraction), 10),
+                &point == disk || &point == memory ? "  best" : "", "\n");
   }
   if (memory)
-    text += str("  checkpoints in memory are in addition to those on disks every ", disk->interval,
-                " steps; each node keeps a copy of the previous node's (checkpoint.local_replicas = 1)\n");
+    text += "  each node keeps a copy of the previous node's checkpoints in memory (checkpoint.local_replicas = 1)\n";
   return text;
 }
 

@@ -239,23 +239,27 @@ std::vector<GoodputPoint> goodput_by_interval(const PredictionInput& input, doub
   const double stall = failures.save_seconds > 0 ? failures.save_seconds
                        : save.stall_seconds > 0  ? save.stall_seconds
                                                  : save.seconds;
-  std::vector<GoodputPoint> points;
-  const auto simulate = [&](bool is_in_memory, CheckpointTier& tier) {
-    for (const i64 interval : kIntervals) {
-      tier.interval = interval;
-      points.push_back({is_in_memory, interval, tier.stall_seconds, simulate_goodput(model, kSimulatedFailures)});
-    }
-  };
   model.disk = {.stall_seconds = stall, .write_seconds = std::max(stall, save.seconds)};
-  simulate(false, model.disk);
-  const auto best = std::ranges::max_element(points, {}, [](const GoodputPoint& p) { return p.goodput.fraction; });
-  model.disk.interval = best->interval;
+  std::vector<GoodputPoint> points;
+  for (const i64 interval : kIntervals) {
+    model.disk.interval = interval;
+    points.push_back({false, interval, interval, stall, simulate_goodput(model, kSimulatedFailures)});
+  }
   const double link = 1e9 * input.hardware.host.link_bandwidth, bytes = part_bytes(input);
   if (link == 0 || model.nodes == 1) return points;
   const std::size_t tier = links.ranks.size() > 1 ? 1 : 0;
   const double copy = bytes / link, transfer = bytes / (1e9 * links.bandwidth[tier]);
   model.memory = {.stall_seconds = copy, .write_seconds = copy + transfer};
-  simulate(true, model.memory);
+  for (const i64 interval : kIntervals) {
+    model.memory.interval = interval;
+    GoodputPoint best{true, interval, 0, copy, {}};
+    for (const i64 disk_interval : kIntervals) {
+      model.disk.interval = disk_interval;
+      const Goodput goodput = simulate_goodput(model, kSimulatedFailures);
+      if (goodput.fraction >= best.goodput.fraction) best.disk_interval = disk_interval, best.goodput = goodput;
+    }
+    points.push_back(best);
+  }
   return points;
 }
 

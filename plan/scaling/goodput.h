@@ -42,13 +42,15 @@ Goodput simulate_goodput(const RecoveryModel& model, i64 failures, u64 seed = 1)
 struct GoodputPoint {
   bool is_in_memory;
   i64 interval;
+  i64 disk_interval;  ///< steps between two checkpoints on disks; of checkpoints in memory the best one
   double stall_seconds;
   Goodput goodput;
 };
 
-/// Returns the goodput for intervals 1, 2, 5, 10, ... of checkpoints on disks only, and in memory in addition to the
-/// best of these. `restart_seconds` and `save_seconds` of `failures` apply to disks; 0 = as predicted. Copies are sent
-/// over the links between nodes. Checkpoints in memory are left out if the host link is unknown.
+/// Returns the goodput for intervals 1, 2, 5, 10, ... of checkpoints on disks only, and of checkpoints in memory
+/// together with some on disks, at the best interval. `save_seconds` of `failures` applies to disks; 0 = as predicted
+/// for local disks, as if these survived the loss of their node. Copies are sent over the links between nodes.
+/// Checkpoints in memory are left out if the host link is unknown.
 std::vector<GoodputPoint> goodput_by_interval(const PredictionInput& input, double step_seconds,
                                               const Failures& failures);
 
