@@ -119,6 +119,9 @@ void offload_conflicts(const Config& config, std::vector<std::string>& errors) {
     errors.push_back(
         "parallel.overlap_moe_expert_parallel_comm: alternates between two passes, but training.offload_activations "
         "moves the activations of one pass at a time; remove one of them");
+  if (config.parallel.overlap_moe_expert_parallel_comm && config.device.device == DeviceType::Cuda)
+    errors.push_back(
+        "parallel.overlap_moe_expert_parallel_comm: supports CPUs only; remove it, or use device.device \"cpu\"");
 }
 
 /// muP has no rule for sgd.

@@ -83,6 +83,7 @@ class ExpertRank {
   ModelContext context_of(const ModelConfig& config, Communicator& exchange, TokenDispatcherType dispatcher) {
     return {.config = config,
             .dtype = DType::F32,
+            .recompute = {},
             .device = device_,
             .tp = *self_,
             .experts = {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "megatron_cpp/train/signals.h"
+#include "tests/support/build.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
 
@@ -114,6 +115,7 @@ TEST(AbortedStepTest, DoesNotAffectLaterStepsOnAnyLayout) {
 
 /// A forward and a backward pass run together.
 TEST(AbortedStepTest, DoesNotAffectLaterStepsWithOverlapOfExperts) {
+  if (test::built_with_cuda()) GTEST_SKIP() << "supports CPUs only";
   RunTask experts = task();
   experts.model.moe.num_experts = 4;
   for (const RunLayout& layout :

@@ -12,6 +12,7 @@
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/low_precision_check.h"
 #include "megatron_cpp/setup/model_provider.h"
+#include "tests/support/build.h"
 #include "tests/support/layouts/layout_run.h"
 
 namespace mcpp::test {
@@ -346,7 +347,7 @@ class RandomTraining {
   void draw_expert_overlap() {
     ParallelConfig& p = config_.parallel;
     const bool has_exchange = config_.model.moe.num_experts > 0 && p.ep * p.expert_tp() > 1;
-    if (!has_exchange || p.zero_stage == 3 || !can_combine_passes(p.schedule)) return;
+    if (built_with_cuda() || !has_exchange || p.zero_stage == 3 || !can_combine_passes(p.schedule)) return;
     if (config_.training.offload_activations != OffloadTier::Device) return;
     p.overlap_moe_expert_parallel_comm = flip("overlap_moe_expert_parallel_comm");
   }
