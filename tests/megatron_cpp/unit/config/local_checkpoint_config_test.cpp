@@ -36,8 +36,11 @@ TEST(LocalCheckpointConfigTest, KeysNeedLocalFolder) {
 }
 
 TEST(LocalCheckpointConfigTest, EmptySaveFolderDisablesReplicas) {
+  const std::string local = std::string(kBase) +
+                            "[checkpoint]\nsave = \"a\"\nlocal_save = \"b\"\nlocal_save_interval = 1\n" +
+                            "local_replicas = 1\nlocal_ranks_per_node = 2\n";
   const CheckpointConfig off =
-      parse(kLocal, {"--checkpoint.local_replicas=1", "--checkpoint.local_ranks_per_node=2", "--checkpoint.save="});
+      parse_config(local, "run.toml", std::vector<std::string>{"--checkpoint.save="}).checkpoint;
   EXPECT_EQ(off.local_replicas, 0);
   EXPECT_EQ(off.local_ranks_per_node, 0);
 }
