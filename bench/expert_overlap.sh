@@ -22,27 +22,12 @@ source "$root/bench/lib/arguments.sh"
 read_options rounds megabits delay_ms microbatches -- "$@"
 cd "$scratch"
 results=$scratch/results
-printf 'a slots=1\nb slots=1\n' >hostfile
-make_network a b
-for host in a b; do start_host "$host"; done
+start_linked_hosts
 
-cable=
-# network <slow|fast>: limits the link, or removes the limits.
-network() {
-  local host
-  for host in a b; do
-    on_host "$host" tc qdisc del dev eth0 root 2>/dev/null || true
-    [ "$1" = fast ] || limit_link "$host" "$megabits"
-    if [ "$1" = fast ]; then ip link set "to_$host" master hub; else ip link set "to_$host" nomaster; fi
-  done
-  [ -z "$cable" ] || kill "$cable"
-  cable=
-  [ "$1" = fast ] || { python3 "$root/bench/lib/delayed_link.py" to_a to_b "$delay_ms" & cable=$!; }
-}
 # run <network> <name> <overlap: true or false> <option ...>
 run() {
   local line
-  network "$1"
+  link_hosts "$1"
   line=$(on_host a mpirun -n 2 --bind-to none --hostfile hostfile --allow-run-as-root "$MEGATRON_CPP" bench step \
     "$root/bench/moe_14m.toml" --json --device.num_threads=1 --model.num_experts=8 --model.moe_router_topk=2 \
     --model.moe_ffn_hidden_size=768 --model.moe_router_force_load_balancing=true --model.vocab_size=2048 \

@@ -1,6 +1,6 @@
 # Hosts for benchmarks: network namespaces on one physical host. To be sourced with $root set. Sets $MEGATRON_CPP unless it
 # is set, and includes bench/lib/environment.sh and tests/multi_node/hosts.sh.
-# shellcheck shell=bash disable=SC2154 # root is set there
+# shellcheck shell=bash disable=SC2154 # root, megabits and delay_ms are set there
 
 # shellcheck source=tests/support/namespaces.sh
 source "$root/tests/support/namespaces.sh"
@@ -15,6 +15,28 @@ export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
 # KiB. Splitting them in software would take a quarter of each core, and a larger burst would exceed the bandwidth after
 # each pause.
 limit_link() { on_host "$1" tc qdisc add dev eth0 root tbf rate "$2mbit" burst 72kb latency 100ms; }
+
+# start_linked_hosts: starts hosts a and b and, in the current folder, writes `hostfile` with one slot each.
+start_linked_hosts() {
+  local host
+  printf 'a slots=1\nb slots=1\n' >hostfile
+  make_network a b
+  for host in a b; do start_host "$host"; done
+}
+
+cable= # process of the delayed link
+# link_hosts <slow|fast>: limits the link between hosts a and b to $megabits and delays it by $delay_ms, or removes both.
+link_hosts() {
+  local host
+  for host in a b; do
+    on_host "$host" tc qdisc del dev eth0 root 2>/dev/null || true
+    [ "$1" = fast ] || limit_link "$host" "$megabits"
+    if [ "$1" = fast ]; then ip link set "to_$host" master hub; else ip link set "to_$host" nomaster; fi
+  done
+  [ -z "$cable" ] || kill "$cable"
+  cable=
+  [ "$1" = fast ] || { python3 "$root/bench/lib/delayed_link.py" to_a to_b "$delay_ms" & cable=$!; }
+}
 
 # run_in_namespaces <seconds> <"tool ..."> <script> <argument ...>: inside the namespaces, returns. Outside, builds the
 # program, runs the script in namespaces with a time limit, and exits. The script needs these tools.
