@@ -13,6 +13,11 @@ constexpr bool is_in_order() {
 }
 static_assert(is_in_order(), "row_of() indexes the table by kind");
 
+/// Returns true if the formulas for two chunks per rank in a V apply.
+bool fills_v_with_equal_costs(const PipelineSize& size, const ScheduleCosts& c) {
+  return size.microbatches >= 2 * size.ranks && c.forward == c.backward_input && c.forward == c.backward_weight;
+}
+
 }  // namespace
 
 std::optional<double> bubble_of_1f1b(const PipelineSize& size, const ScheduleCosts&) {
@@ -28,14 +33,12 @@ std::optional<double> bubble_of_zb_h1(const PipelineSize& size, const ScheduleCo
 }
 
 std::optional<double> bubble_of_zb_v(const PipelineSize& size, const ScheduleCosts& c) {
-  if (size.microbatches < 2 * size.ranks || c.forward != c.backward_input || c.forward != c.backward_weight)
-    return std::nullopt;
+  if (!fills_v_with_equal_costs(size, c)) return std::nullopt;
   return 0;
 }
 
 std::optional<double> bubble_of_dualpipe_v(const PipelineSize& size, const ScheduleCosts& c) {
-  if (size.microbatches < 2 * size.ranks || c.forward != c.backward_input || c.forward != c.backward_weight)
-    return std::nullopt;
+  if (!fills_v_with_equal_costs(size, c)) return std::nullopt;
   const double p = size.ranks, m = size.microbatches;
   return (p - 1) / (6 * m + p - 1);
 }
