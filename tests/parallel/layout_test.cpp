@@ -171,7 +171,8 @@ TEST(LayoutTest, RejectsOverlapOfExpertsWhereItCannotApply) {
   rules.layout.ep = 2;
   for (const ScheduleKind kind : {ScheduleKind::GPipe, ScheduleKind::ZbH1}) {
     rules.layout.schedule = kind;
-    EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("use pipeline_schedule 1f1b, interleaved, zb-v or dualpipe-v")));
+    EXPECT_THAT(rules.conflicts(),
+                ElementsAre(HasSubstr("use pipeline_schedule 1f1b, interleaved, zb-v or dualpipe-v")));
   }
   rules.layout.schedule = ScheduleKind::OneFOneB, rules.layout.zero_stage = 3;
   EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("use zero_stage 0, 1 or 2")));
