@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/strings.h"
 #include "data/jinja/text_methods.h"
 
 namespace mcpp::jinja {
@@ -21,10 +22,12 @@ std::string checked_text(std::string text) {
   return text;
 }
 
-Value repeat(const Value& sequence, i64 count) {
+Value repeat(const Value& sequence, i64 count, WorkBudget& budget) {
   const i64 times = std::max<i64>(count, 0);
   check_input(times <= 1 || times <= kMaxRange / std::max<i64>(sequence.length(), 1), "a sequence becomes longer than ",
               kMaxRange, " elements");
+  budget.spend(sequence.is_text() ? sequence.size() : 0);
+  budget.spend(sequence.is_text() ? 0 : times * sequence.length() * WorkBudget::kElement);
   std::string text;
   List items;
   for (i64 i = 0; i < times; ++i) {
@@ -81,6 +84,7 @@ Value range_function(const Arguments& arguments) {
   List values;
   for (i64 i = begin; step > 0 ? i < end : i > end;) {
     check_input(std::ssize(values) < kMaxRange, "range: has more than ", kMaxRange, " elements");
+    arguments.budget.spend(WorkBudget::kElement);
     values.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
@@ -90,9 +94,14 @@ Value range_function(const Arguments& arguments) {
 /// Returns a dictionary with the named arguments, after the members of a dictionary that may come first.
 Dict dict_of(const Arguments& arguments) {
   Dict dict;
-  if (const Value* base = arguments.positional.empty() ? nullptr : arguments.positional.data())
+  if (const Value* base = arguments.positional.empty() ? nullptr : arguments.positional.data()) {
+    arguments.budget.spend(base->dict().members.size(), WorkBudget::kElement);
     dict.members = base->dict().members;
-  for (const auto& [name, value] : arguments.named) dict.set(name, value);
+  }
+  for (const auto& [name, value] : arguments.named) {
+    arguments.budget.spend(dict.members.size(), 2);
+    dict.set(name, value);
+  }
   return dict;
 }
 
@@ -102,6 +111,7 @@ Value raise_function(const Arguments& arguments) {
 
 std::optional<Value> call_dict_method(const Dict& dict, const std::string& name, const Arguments& arguments) {
   List result;
+  arguments.budget.spend(dict.members.size(), name == "get" ? 2 : WorkBudget::kElement);
   if (name == "get") {
     const Value* fallback = arguments.find(1, "default");
     const Value& key = arguments.at(0, "key");
@@ -128,7 +138,7 @@ std::optional<Value> call_list_method(const List& list, const std::string& name,
   if (name == "count") return Value(static_cast<i64>(std::ranges::count(list, arguments.at(0, "value"))));
   if (name == "index") {
     const auto it = std::ranges::find(list, arguments.at(0, "value"));
-    check_input(it != list.end(), "index: ", arguments.at(0, "value").repr(), " is not in the list");
+    if (it == list.end()) fail(ExitCode::BadInput, "index: ", arguments.at(0, "value").repr(), " is not in the list");
     return Value(static_cast<i64>(it - list.begin()));
   }
   check_input(name != "append" && name != "pop" && name != "insert" && name != "extend", "the method ", name,
@@ -139,6 +149,11 @@ std::optional<Value> call_list_method(const List& list, const std::string& name,
 }  // namespace
 
 std::optional<Value> call_method(const Value& object, const std::string& name, const Arguments& arguments) {
+  if (object.is_text() || object.is_list()) {
+    arguments.budget.spend(object.size());
+    for (const Value& argument : arguments.positional) arguments.budget.spend(argument.size());
+    for (const auto& [key, argument] : arguments.named) arguments.budget.spend(argument.size());
+  }
   if (object.is_text()) return call_text_method(object.text(), name, arguments);
   if (object.is_list()) return call_list_method(object.list(), name, arguments);
   if (object.is_dict() && !object.dict().is_namespace) return call_dict_method(object.dict(), name, arguments);
@@ -165,9 +180,13 @@ Dict global_functions(Namespaces& namespaces) {
   return globals;
 }
 
-Value subscript(const Value& object, const Value& key) {
-  const auto missing = [&] { return Undefined{str("the element ", key.repr(), " of a ", object.type_name())}; };
+Value subscript(const Value& object, const Value& key, WorkBudget& budget) {
+  const auto missing = [&] {
+    budget.spend(key.size());
+    return Undefined{str("the element ", key.repr(), " of a ", object.type_name())};
+  };
   if (object.is_dict()) {
+    budget.spend(object.dict().members.size(), 2);
     const Value* found = key.is_text() ? object.dict().find(key.text()) : nullptr;
     return found ? *found : Value(missing());
   }
@@ -176,6 +195,7 @@ Value subscript(const Value& object, const Value& key) {
     return index ? object.list()[*index] : Value(missing());
   }
   if (object.is_text() && key.is_number()) {
+    budget.spend(object.text().size(), 4);
     const std::vector<std::string_view> all = characters(object.text());
     const auto index = resolve_index(key.integer(), std::ssize(all));
     return index ? Value(std::string(all[*index])) : Value(missing());
@@ -184,9 +204,11 @@ Value subscript(const Value& object, const Value& key) {
   return missing();
 }
 
-Value slice(const Value& object, const Value& begin, const Value& end, const Value& step) {
-  const List items = object.is_list() ? object.list() : Value(object.text()).elements();
-  const i64 size = std::ssize(items), by = step.is_none() ? 1 : step.integer();
+Value slice(const Value& object, const Value& begin, const Value& end, const Value& step, WorkBudget& budget) {
+  if (!object.is_list()) budget.spend(object.text().size(), 4);
+  const auto letters = object.is_list() ? std::vector<std::string_view>() : characters(object.text());
+  const i64 size = object.is_list() ? std::ssize(object.list()) : std::ssize(letters);
+  const i64 by = step.is_none() ? 1 : step.integer();
   check_input(by != 0, "the step of a slice is 0");
   const auto bound = [&](const Value& value, i64 fallback) {
     if (value.is_none()) return fallback;
@@ -196,30 +218,47 @@ Value slice(const Value& object, const Value& begin, const Value& end, const Val
   const i64 from = bound(begin, by > 0 ? 0 : size - 1), to = bound(end, by > 0 ? size : -1);
   const i64 limited = std::clamp<i64>(by, -size - 1, size + 1);
   List result;
-  for (i64 i = from; by > 0 ? i < to : i > to; i += limited) result.push_back(items[static_cast<std::size_t>(i)]);
-  if (object.is_list()) return result;
   std::string text;
-  for (const Value& character : result) text += character.text();
-  return text;
+  for (i64 i = from; by > 0 ? i < to : i > to; i += limited) {
+    const auto index = static_cast<std::size_t>(i);
+    if (!object.is_list()) {
+      text += letters[index];
+      continue;
+    }
+    budget.spend(WorkBudget::kElement);
+    result.push_back(object.list()[index]);
+  }
+  return object.is_list() ? Value(std::move(result)) : Value(std::move(text));
 }
 
-Value attribute(const Value& object, const std::string& name) {
+Value attribute(const Value& object, const std::string& name, WorkBudget& budget) {
   if (object.is_undefined()) object.text();  // throws that it is undefined
+  if (object.is_dict()) budget.spend(object.dict().members.size(), 2);
   const Value* found = object.is_dict() ? object.dict().find(name) : nullptr;
   return found ? *found : Value(Undefined{str("'", name, "' of a ", object.type_name())});
 }
 
-Value arithmetic(const std::string& op, const Value& a, const Value& b) {
-  if (op == "~") return checked_text(a.str() + b.str());
-  if (op == "+" && a.is_text() && b.is_text()) return checked_text(a.text() + b.text());
+std::string join_texts(const std::vector<std::string>& parts, const std::string& separator) {
+  std::size_t size = parts.empty() ? 0 : (parts.size() - 1) * separator.size();
+  for (const std::string& part : parts) size += part.size();
+  check_input(size <= kMaxTextBytes, "join: the text becomes longer than ", kMaxTextBytes, " bytes");
+  return join(parts, separator);
+}
+
+Value arithmetic(const std::string& op, const Value& a, const Value& b, WorkBudget& budget) {
+  if (op == "~" || (op == "+" && a.is_text() && b.is_text())) {
+    budget.spend(a.size() + b.size());
+    return checked_text(a.str() + b.str());
+  }
   if (op == "+" && a.is_list() && b.is_list()) {
+    budget.spend(a.list().size() + b.list().size(), WorkBudget::kElement);
     List joined = a.list();
     joined.insert(joined.end(), b.list().begin(), b.list().end());
     check_input(std::ssize(joined) <= 10 * kMaxRange, "a list has more than ", 10 * kMaxRange, " elements");
     return joined;
   }
-  if (op == "*" && (a.is_text() || a.is_list()) && b.is_integer()) return repeat(a, b.integer());
-  if (op == "*" && (b.is_text() || b.is_list()) && a.is_integer()) return repeat(b, a.integer());
+  if (op == "*" && (a.is_text() || a.is_list()) && b.is_integer()) return repeat(a, b.integer(), budget);
+  if (op == "*" && (b.is_text() || b.is_list()) && a.is_integer()) return repeat(b, a.integer(), budget);
   check_input(!(op == "%" && a.is_text()), "formatting with % is not supported");
   if (a.is_undefined()) a.text();  // throws that it is undefined
   if (b.is_undefined()) b.text();

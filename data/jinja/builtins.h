@@ -39,13 +39,15 @@ class Namespaces {
 Dict global_functions(Namespaces& namespaces);
 
 /// Returns object[key]: an element, a member or a character; an undefined value if there is none.
-Value subscript(const Value& object, const Value& key);
+Value subscript(const Value& object, const Value& key, WorkBudget& budget);
 /// Returns object[begin:end:step]; bounds may be None.
-Value slice(const Value& object, const Value& begin, const Value& end, const Value& step);
+Value slice(const Value& object, const Value& begin, const Value& end, const Value& step, WorkBudget& budget);
 /// Returns the member of a dictionary; an undefined value if there is none. Throws BadInput if `object` is undefined.
-Value attribute(const Value& object, const std::string& name);
+Value attribute(const Value& object, const std::string& name, WorkBudget& budget);
 
 /// Returns a op b, where `op` is one of + - * / // % ** ~.
-Value arithmetic(const std::string& op, const Value& a, const Value& b);
+Value arithmetic(const std::string& op, const Value& a, const Value& b, WorkBudget& budget);
+/// Joins texts. Throws BadInput if the result is too long.
+std::string join_texts(const std::vector<std::string>& parts, const std::string& separator);
 
 }  // namespace mcpp::jinja

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "base/check.h"
 #include "base/strings.h"
@@ -19,11 +20,12 @@ bool flag(const Arguments& arguments, std::size_t index, std::string_view name, 
 }
 
 /// Returns the member of `item` that the dotted path names.
-Value member(const Value& item, const std::string& path) {
+Value member(const Value& item, const std::string& path, WorkBudget& budget) {
   Value value = item;
   for (const std::string& name : split(path, '.')) {
     const auto index = parse_number<i64>(name);
-    value = index ? subscript(value, Value(*index)) : attribute(value, name);
+    budget.spend(WorkBudget::kExpression);
+    value = index ? subscript(value, Value(*index), budget) : attribute(value, name, budget);
   }
   return value;
 }
@@ -40,8 +42,9 @@ Arguments after(const Arguments& arguments, std::size_t count) {
 Value select(const Value& value, const Arguments& arguments, bool by_attribute, bool wanted) {
   List result;
   const std::size_t used = by_attribute ? 1 : 0;
-  for (const Value& item : value.elements()) {
-    const Value tested = by_attribute ? member(item, arguments.at(0, "attribute").text()) : item;
+  for (const Value& item : value.elements(arguments.budget)) {
+    arguments.budget.spend(2 * WorkBudget::kExpression);
+    const Value tested = by_attribute ? member(item, arguments.at(0, "attribute").text(), arguments.budget) : item;
     const bool has_test = arguments.positional.size() > used;
     const bool is_chosen =
         has_test ? apply_test(arguments.positional[used].text(), tested, after(arguments, used + 1)) : tested.is_true();
@@ -54,39 +57,48 @@ Value map_filter(const Value& value, const Arguments& arguments) {
   List result;
   const Value* path = arguments.find(arguments.positional.size(), "attribute");
   const Value* fallback = arguments.find(arguments.positional.size(), "default");
-  for (const Value& item : value.elements()) {
+  for (const Value& item : value.elements(arguments.budget)) {
+    arguments.budget.spend(4 * WorkBudget::kExpression);
     if (!path) {
       result.push_back(apply_filter(arguments.at(0, "filter").text(), item, after(arguments, 1)));
       continue;
     }
-    Value found = member(item, path->str());
+    Value found = member(item, path->str(), arguments.budget);
     result.push_back(found.is_undefined() && fallback ? *fallback : std::move(found));
   }
   return result;
 }
 
 Value sort_filter(const Value& value, const Arguments& arguments) {
-  List items = value.elements();
+  List items = value.elements(arguments.budget);
   const bool is_reversed = flag(arguments, 0, "reverse", false),
              keeps_case = flag(arguments, 1, "case_sensitive", false);
   const Value* path = arguments.find(2, "attribute");
-  const auto key = [&](const Value& item) {
-    const Value found = path ? member(item, path->str()) : item;
-    return found.is_text() && !keeps_case ? Value(lower(found.text())) : found;
+  std::vector<std::pair<Value, Value>> keyed;
+  for (const Value& item : items) {
+    const Value key = path ? member(item, path->str(), arguments.budget) : item;
+    keyed.emplace_back(key.is_text() && !keeps_case ? Value(lower(key.text())) : key, item);
+  }
+  const auto is_before = [&](const auto& a, const auto& b) {
+    arguments.budget.spend(WorkBudget::kElement + std::min(a.first.size(), b.first.size()));
+    return is_reversed ? is_less(b.first, a.first) : is_less(a.first, b.first);
   };
-  std::ranges::stable_sort(items, [&](const Value& a, const Value& b) {
-    return is_reversed ? is_less(key(b), key(a)) : is_less(key(a), key(b));
-  });
+  std::ranges::stable_sort(keyed, is_before);
+  std::ranges::transform(keyed, items.begin(), [](const auto& pair) { return pair.second; });
   return items;
 }
 
-Value unique_filter(const Value& value, const Arguments&) {
-  List result;
-  for (const Value& item : value.elements()) {
+Value unique_filter(const Value& value, const Arguments& arguments) {
+  List keys, result;
+  for (const Value& item : value.elements(arguments.budget)) {
+    Value key = item.is_text() ? Value(lower(item.text())) : item;
     const auto is_same = [&](const Value& other) {
-      return item.is_text() && other.is_text() ? lower(item.text()) == lower(other.text()) : item == other;
+      arguments.budget.spend(std::min(key.size(), other.size()));
+      return key == other;
     };
-    if (std::ranges::none_of(result, is_same)) result.push_back(item);
+    if (std::ranges::any_of(keys, is_same)) continue;
+    keys.push_back(std::move(key));
+    result.push_back(item);
   }
   return result;
 }
@@ -110,8 +122,9 @@ Value join_filter(const Value& value, const Arguments& arguments) {
   const Value* separator = arguments.find(0, "d");
   const Value* path = arguments.find(1, "attribute");
   std::vector<std::string> parts;
-  for (const Value& item : value.elements()) parts.push_back(path ? member(item, path->str()).str() : item.str());
-  return join(parts, separator ? separator->str() : "");
+  for (const Value& item : value.elements(arguments.budget))
+    parts.push_back(path ? member(item, path->str(), arguments.budget).str() : item.str());
+  return join_texts(parts, separator ? separator->str() : "");
 }
 
 Value replace_filter(const Value& value, const Arguments& arguments) {
@@ -131,6 +144,7 @@ Value tojson_filter(const Value& value, const Arguments& arguments) {
   }
   const Value* sorts = arguments.find(arguments.positional.size(), "sort_keys");
   const i64 spaces = indent && !indent->is_none() ? indent->integer() : -1;
+  arguments.budget.spend(8 * value.size());
   check_input(spaces <= 100, "tojson: an indent of ", spaces, " is too large");
   return to_json(value, spaces, sorts && sorts->is_true());
 }
@@ -150,6 +164,7 @@ Value indent_filter(const Value& value, const Arguments& arguments) {
     if (!is_first) result += '\n';
     if (is_first ? indents_first : (indents_blank || !line.empty())) result += space;
     result += line;
+    check_input(result.size() <= kMaxTextBytes, "indent: the text becomes longer than ", kMaxTextBytes, " bytes");
     is_first = false;
   }
   return result;
@@ -189,23 +204,26 @@ Value sum_filter(const Value& value, const Arguments& arguments) {
   const Value* path = arguments.find(0, "attribute");
   const Value* start = arguments.find(1, "start");
   Value sum = start ? *start : Value(i64{0});
-  for (const Value& item : value.elements()) sum = arithmetic("+", sum, path ? member(item, path->str()) : item);
+  for (const Value& item : value.elements(arguments.budget))
+    sum = arithmetic("+", sum, path ? member(item, path->str(), arguments.budget) : item, arguments.budget);
   return sum;
 }
 
 /// Returns the smallest or the largest element.
-Value extreme(const Value& value, bool is_max) {
-  const List items = value.elements();
+Value extreme(const Value& value, bool is_max, const Arguments& arguments) {
+  const List items = value.elements(arguments.budget);
   if (items.empty()) return Undefined{"the extreme value of an empty list"};
+  arguments.budget.spend(value.size());
   return is_max ? *std::ranges::max_element(items, is_less) : *std::ranges::min_element(items, is_less);
 }
 
-Value reversed(const Value& value) {
-  return slice(value.is_text() ? value : Value(value.elements()), {}, {}, Value(i64{-1}));
+Value reversed(const Value& value, const Arguments& arguments) {
+  const Value sequence = value.is_text() ? value : Value(value.elements(arguments.budget));
+  return slice(sequence, {}, {}, Value(i64{-1}), arguments.budget);
 }
 
-Value first_or_last(const Value& value, bool is_first) {
-  const List items = value.elements();
+Value first_or_last(const Value& value, bool is_first, const Arguments& arguments) {
+  const List items = value.elements(arguments.budget);
   if (items.empty())
     return Undefined{is_first ? "the first element of an empty list" : "the last element of an empty list"};
   return is_first ? items.front() : items.back();
@@ -222,23 +240,23 @@ const std::map<std::string, Filter, std::less<>>& filters() {
       {"d", default_filter},
       {"default", default_filter},
       {"dictsort", dictsort_filter},
-      {"first", [](const Value& v, const Arguments&) { return first_or_last(v, true); }},
+      {"first", [](const Value& v, const Arguments& a) { return first_or_last(v, true, a); }},
       {"float", float_filter},
       {"indent", indent_filter},
       {"int", int_filter},
       {"items", [](const Value& v, const Arguments&) { return items_of(v); }},
       {"join", join_filter},
-      {"last", [](const Value& v, const Arguments&) { return first_or_last(v, false); }},
+      {"last", [](const Value& v, const Arguments& a) { return first_or_last(v, false, a); }},
       {"length", [](const Value& v, const Arguments&) { return Value(v.length()); }},
-      {"list", [](const Value& v, const Arguments&) { return Value(v.elements()); }},
+      {"list", [](const Value& v, const Arguments& a) { return Value(v.elements(a.budget)); }},
       {"lower", [](const Value& v, const Arguments&) { return Value(lower(v.str())); }},
       {"map", map_filter},
-      {"max", [](const Value& v, const Arguments&) { return extreme(v, true); }},
-      {"min", [](const Value& v, const Arguments&) { return extreme(v, false); }},
+      {"max", [](const Value& v, const Arguments& a) { return extreme(v, true, a); }},
+      {"min", [](const Value& v, const Arguments& a) { return extreme(v, false, a); }},
       {"reject", [](const Value& v, const Arguments& a) { return select(v, a, false, false); }},
       {"rejectattr", [](const Value& v, const Arguments& a) { return select(v, a, true, false); }},
       {"replace", replace_filter},
-      {"reverse", [](const Value& v, const Arguments&) { return reversed(v); }},
+      {"reverse", [](const Value& v, const Arguments& a) { return reversed(v, a); }},
       {"round", round_filter},
       {"safe", [](const Value& v, const Arguments&) { return v; }},
       {"select", [](const Value& v, const Arguments& a) { return select(v, a, false, true); }},
@@ -285,7 +303,7 @@ const std::map<std::string, Test, std::less<>>& tests() {
       {"float", [](const Value& v, const Arguments&) { return v.is_float(); }},
       {"ge", [](const Value& v, const Arguments& a) { return !is_less(v, a.at(0, "other")); }},
       {"gt", [](const Value& v, const Arguments& a) { return is_less(a.at(0, "other"), v); }},
-      {"in", [](const Value& v, const Arguments& a) { return contains(a.at(0, "seq"), v); }},
+      {"in", [](const Value& v, const Arguments& a) { return contains(a.at(0, "seq"), v, a.budget); }},
       {"integer", [](const Value& v, const Arguments&) { return v.is_integer(); }},
       {"iterable",
        [](const Value& v, const Arguments&) { return v.is_text() || v.is_list() || v.is_dict() || v.is_undefined(); }},
@@ -324,11 +342,25 @@ auto find_in(const Table& table, const std::string& name, const char* kind) {
 }  // namespace
 
 Value apply_filter(const std::string& name, const Value& value, const Arguments& arguments) {
-  return find_in(filters(), name, "filter")(value, arguments);
+  const Filter filter = find_in(filters(), name, "filter");
+  // Filters that do not read all parts of a list or dictionary; elements() pays for those that they copy.
+  static const std::set<std::string, std::less<>> kReadNoParts{
+      "count", "d",   "default", "first",      "items",   "last", "length", "list",      "map",
+      "max",   "min", "reject",  "rejectattr", "reverse", "safe", "select", "selectattr"};
+  if (value.is_text() || !kReadNoParts.contains(name)) arguments.budget.spend(value.size());
+  if (value.is_dict() && name == "items") arguments.budget.spend(value.dict().members.size(), WorkBudget::kElement);
+  for (const Value& argument : arguments.positional) arguments.budget.spend(argument.is_text() ? argument.size() : 1);
+  Value result = filter(value, arguments);
+  if (result.is_text()) arguments.budget.spend(result.size());
+  return result;
 }
 
 bool apply_test(const std::string& name, const Value& value, const Arguments& arguments) {
-  return find_in(tests(), name, "test")(value, arguments);
+  const Test test = find_in(tests(), name, "test");
+  arguments.budget.spend(WorkBudget::kExpression);
+  if (name == "lower" || name == "upper") arguments.budget.spend(2 * value.size());
+  if (!arguments.positional.empty()) arguments.budget.spend(std::min(value.size(), arguments.positional[0].size()));
+  return test(value, arguments);
 }
 
 }  // namespace mcpp::jinja

@@ -1,5 +1,6 @@
 #include "data/jinja/interpreter.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/check.h"
@@ -11,6 +12,7 @@ namespace {
 /// Variables of a template, a macro or an iteration of a loop.
 struct Scope {
   const Scope* parent = nullptr;
+  i64 depth = parent ? parent->depth + 1 : 0;
   std::map<std::string, Value, std::less<>> variables = {};
 
   const Value* find(const std::string& name) const {
@@ -26,6 +28,7 @@ enum class Flow : u8 { Next, Break, Continue };
 
 class Interpreter {
  public:
+  explicit Interpreter(i64 max_work) : budget_(max_work) {}
   Flow execute(const Block& block, Scope& scope, Rendering& out);
   i64 line() const { return line_; }
 
@@ -51,9 +54,10 @@ class Interpreter {
   Flow execute_set_block(const Stmt& statement, Scope& scope);
   Flow execute_generation(const Stmt& statement, Scope& scope, Rendering& out);
   void define_macro(const Stmt& statement, Scope& scope);
-  static void bind(const std::vector<std::string>& names, const Value& value, Scope& scope);
+  void bind(const std::vector<std::string>& names, const Value& value, Scope& scope);
   std::string text_of(const Block& block, Scope& scope);
-  static void append(std::string_view text, Rendering& out);
+  void append(std::string_view text, Rendering& out);
+  void append_value(const Value& value, Rendering& out);
   static Value loop_variable(const List& items, std::size_t index);
 
   Value evaluate(const Expr& expr, Scope& scope);
@@ -64,12 +68,9 @@ class Interpreter {
   Value evaluate_slice(const Expr& expr, Scope& scope);
   Value call_macro(const Stmt& macro, const Scope& globals, const Arguments& arguments);
   Arguments arguments_of(const Expr& expr, Scope& scope);
-  void count_step() {
-    constexpr i64 kMaxSteps = 2'000'000;
-    check_input(++steps_ <= kMaxSteps, "the template runs too long");
-  }
 
-  i64 line_ = 1, depth_ = 0, steps_ = 0;
+  WorkBudget budget_;
+  i64 line_ = 1, depth_ = 0;
 };
 
 Flow Interpreter::execute(const Block& block, Scope& scope, Rendering& out) {
@@ -83,13 +84,13 @@ Flow Interpreter::execute(const Block& block, Scope& scope, Rendering& out) {
 
 Flow Interpreter::execute(const Stmt& statement, Scope& scope, Rendering& out) {
   line_ = statement.line;
-  count_step();
+  budget_.spend(WorkBudget::kExpression);
   switch (statement.kind) {
     case StmtKind::Text:
       append(statement.text, out);
       break;
     case StmtKind::Output:
-      append(evaluate(*statement.value, scope).str(), out);
+      append_value(evaluate(*statement.value, scope), out);
       break;
     case StmtKind::If:
       return execute(evaluate(*statement.value, scope).is_true() ? statement.body : statement.other, scope, out);
@@ -115,15 +116,18 @@ Flow Interpreter::execute(const Stmt& statement, Scope& scope, Rendering& out) {
 }
 
 Flow Interpreter::execute_loop(const Stmt& statement, Scope& scope, Rendering& out) {
-  List items;
-  for (const Value& item : evaluate(*statement.value, scope).elements()) {
-    count_step();
-    Scope inner{.parent = &scope};
-    bind(statement.names, item, inner);
-    if (!statement.condition || evaluate(*statement.condition, inner).is_true()) items.push_back(item);
+  List items = evaluate(*statement.value, scope).elements(budget_);
+  if (statement.condition) {
+    std::erase_if(items, [&](const Value& item) {
+      budget_.spend(WorkBudget::kIteration);
+      Scope inner{.parent = &scope};
+      bind(statement.names, item, inner);
+      return !evaluate(*statement.condition, inner).is_true();
+    });
   }
   if (items.empty()) return execute(statement.other, scope, out);
   for (std::size_t i = 0; i < items.size(); ++i) {
+    budget_.spend(WorkBudget::kIteration);
     Scope inner{.parent = &scope};
     inner.variables["loop"] = loop_variable(items, i);
     bind(statement.names, items[i], inner);
@@ -167,6 +171,7 @@ void Interpreter::execute_set(const Stmt& statement, Scope& scope) {
   const Value* object = scope.find(statement.names[0]);
   check_input(object && object->is_dict() && object->dict().is_namespace, statement.names[0],
               " is not a namespace, so its members cannot be set");
+  budget_.spend(object->dict().members.size(), 2);
   object->dict().set(statement.names[1], value);
 }
 
@@ -206,7 +211,7 @@ void Interpreter::bind(const std::vector<std::string>& names, const Value& value
     scope.variables[names[0]] = value;
     return;
   }
-  const List items = value.elements();
+  const List items = value.elements(budget_);
   check_input(items.size() == names.size(), "cannot unpack ", items.size(), " values into ", names.size(), " names");
   for (std::size_t i = 0; i < names.size(); ++i) scope.variables[names[i]] = items[i];
 }
@@ -218,17 +223,25 @@ std::string Interpreter::text_of(const Block& block, Scope& scope) {
 }
 
 void Interpreter::append(std::string_view text, Rendering& out) {
+  budget_.spend(std::ssize(text));
   out.text += text;
   check_input(out.text.size() <= kMaxTextBytes, "the text becomes longer than ", kMaxTextBytes, " bytes");
 }
 
+void Interpreter::append_value(const Value& value, Rendering& out) {
+  budget_.spend(value.size());
+  append(value.str(), out);
+}
+
 Value Interpreter::evaluate(const Expr& expr, Scope& scope) {
   const DepthScope depth(*this);
+  budget_.spend(WorkBudget::kExpression);
   const auto part = [&](std::size_t i) { return evaluate(*expr.parts[i], scope); };
   switch (expr.kind) {
     case ExprKind::Constant:
       return expr.value;
     case ExprKind::Name: {
+      budget_.spend(scope.depth * WorkBudget::kElement);
       const Value* value = scope.find(expr.text);
       return value ? *value : Value(Undefined{str("'", expr.text, "'")});
     }
@@ -237,9 +250,9 @@ Value Interpreter::evaluate(const Expr& expr, Scope& scope) {
     case ExprKind::DictDisplay:
       return evaluate_display(expr, scope);
     case ExprKind::Attribute:
-      return attribute(part(0), expr.text);
+      return attribute(part(0), expr.text, budget_);
     case ExprKind::Subscript:
-      return subscript(part(0), part(1));
+      return subscript(part(0), part(1), budget_);
     case ExprKind::Slice:
       return evaluate_slice(expr, scope);
     case ExprKind::Call:
@@ -250,7 +263,7 @@ Value Interpreter::evaluate(const Expr& expr, Scope& scope) {
       return Value(apply_test(expr.text, part(0), arguments_of(expr, scope)));
     case ExprKind::Unary:
       if (expr.text == "not") return Value(!part(0).is_true());
-      return arithmetic(expr.text, Value(i64{0}), part(0));
+      return arithmetic(expr.text, Value(i64{0}), part(0), budget_);
     case ExprKind::Binary:
       return evaluate_binary(expr, scope);
     case ExprKind::Comparison:
@@ -269,7 +282,9 @@ Value Interpreter::evaluate_display(const Expr& expr, Scope& scope) {
   if (expr.kind == ExprKind::ListDisplay) return items;
   Dict dict;
   for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
-    check_input(items[i].is_text(), "the key ", items[i].repr(), " is not a string, which is not supported");
+    if (!items[i].is_text())
+      fail(ExitCode::BadInput, "the key ", items[i].repr(), " is not a string, which is not supported");
+    budget_.spend(dict.members.size(), 2);
     dict.set(items[i].text(), items[i + 1]);
   }
   return dict;
@@ -277,14 +292,14 @@ Value Interpreter::evaluate_display(const Expr& expr, Scope& scope) {
 
 Value Interpreter::evaluate_slice(const Expr& expr, Scope& scope) {
   const auto bound = [&](std::size_t i) { return expr.parts[i] ? evaluate(*expr.parts[i], scope) : Value(); };
-  return slice(evaluate(*expr.parts[0], scope), bound(1), bound(2), bound(3));
+  return slice(evaluate(*expr.parts[0], scope), bound(1), bound(2), bound(3), budget_);
 }
 
 Value Interpreter::evaluate_binary(const Expr& expr, Scope& scope) {
   Value left = evaluate(*expr.parts[0], scope);
   if (expr.text == "and") return left.is_true() ? evaluate(*expr.parts[1], scope) : left;
   if (expr.text == "or") return left.is_true() ? left : evaluate(*expr.parts[1], scope);
-  return arithmetic(expr.text, left, evaluate(*expr.parts[1], scope));
+  return arithmetic(expr.text, left, evaluate(*expr.parts[1], scope), budget_);
 }
 
 Value Interpreter::evaluate_comparison(const Expr& expr, Scope& scope) {
@@ -292,14 +307,15 @@ Value Interpreter::evaluate_comparison(const Expr& expr, Scope& scope) {
   for (std::size_t i = 0; i < expr.names.size(); ++i) {
     Value right = evaluate(*expr.parts[i + 1], scope);
     const std::string& op = expr.names[i];
+    budget_.spend(4 * std::min(left.size(), right.size()));
     const bool holds = op == "=="   ? left == right
                        : op == "!=" ? !(left == right)
                        : op == "<"  ? is_less(left, right)
                        : op == ">"  ? is_less(right, left)
                        : op == "<=" ? !is_less(right, left)
                        : op == ">=" ? !is_less(left, right)
-                       : op == "in" ? contains(right, left)
-                                    : !contains(right, left);
+                       : op == "in" ? contains(right, left, budget_)
+                                    : !contains(right, left, budget_);
     if (!holds) return Value(false);
     left = std::move(right);
   }
@@ -307,7 +323,7 @@ Value Interpreter::evaluate_comparison(const Expr& expr, Scope& scope) {
 }
 
 Arguments Interpreter::arguments_of(const Expr& expr, Scope& scope) {
-  Arguments arguments;
+  Arguments arguments(budget_);
   for (std::size_t i = 1; i < expr.parts.size(); ++i) arguments.positional.push_back(evaluate(*expr.parts[i], scope));
   for (const auto& [name, value] : expr.named) arguments.named.emplace_back(name, evaluate(*value, scope));
   return arguments;
@@ -319,7 +335,7 @@ Value Interpreter::evaluate_call(const Expr& expr, Scope& scope) {
     const Value object = evaluate(*callee.parts[0], scope);
     const Arguments arguments = arguments_of(expr, scope);
     if (auto result = call_method(object, callee.text, arguments)) return *std::move(result);
-    const Value function = attribute(object, callee.text);
+    const Value function = attribute(object, callee.text, budget_);
     check_input(function.is_function(), "the method '", callee.text, "' of a ", object.type_name(),
                 " is not supported");
     return function.function()(arguments);
@@ -349,12 +365,12 @@ Template::Template(const std::string& source, std::string name) : name_(std::mov
   marks_generation_ = has_generation(block_);
 }
 
-Rendering Template::render(const Dict& variables) const {
+Rendering Template::render(const Dict& variables, i64 max_work) const {
   Namespaces namespaces;
   Scope scope;
   for (const auto& [name, value] : global_functions(namespaces).members) scope.variables[name] = value;
   for (const auto& [name, value] : variables.members) scope.variables[name] = value;
-  Interpreter interpreter;
+  Interpreter interpreter(max_work);
   Rendering result;
   try {
     interpreter.execute(block_, scope, result);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "base/check.h"
 #include "base/strings.h"
@@ -38,17 +39,27 @@ std::size_t space_at_start(std::string_view text) {
   return 0;
 }
 
-bool is_stripped(std::string_view character, std::string_view chars) {
-  return chars.empty() ? space_at_start(character) > 0 : std::ranges::count(characters(chars), character) > 0;
+/// Removes white space from the start.
+std::string_view without_space(std::string_view text) {
+  for (std::size_t size = space_at_start(text); size > 0; size = space_at_start(text)) text.remove_prefix(size);
+  return text;
+}
+
+/// Returns the position of the last `part` in `text`, npos if there is none.
+std::size_t find_last_part(std::string_view text, std::string_view part, WorkBudget& budget) {
+  // Unlike find_part(), rfind() may compare the whole part at every position.
+  budget.spend(text.size(), 1 + std::ssize(part) / 16);
+  return text.rfind(part);
 }
 
 /// Returns the parts of `text` between separators, at most `limit` + 1 if it is not negative.
-List split_text(std::string_view text, std::string_view separator, i64 limit, bool from_end) {
+List split_text(std::string_view text, std::string_view separator, i64 limit, bool from_end, WorkBudget& budget) {
   check_input(!separator.empty(), "split: the separator is empty");
   std::vector<Value> parts;
   while (limit < 0 || std::ssize(parts) < limit) {
-    const std::size_t at = from_end ? text.rfind(separator) : text.find(separator);
+    const std::size_t at = from_end ? find_last_part(text, separator, budget) : find_part(text, separator);
     if (at == std::string_view::npos) break;
+    budget.spend(WorkBudget::kElement);
     const std::string_view rest = from_end ? text.substr(0, at) : text.substr(at + separator.size());
     const std::string_view part = from_end ? text.substr(at + separator.size()) : text.substr(0, at);
     parts.emplace_back(std::string(part));
@@ -60,25 +71,27 @@ List split_text(std::string_view text, std::string_view separator, i64 limit, bo
 }
 
 /// Returns the words of `text` between white space; the last one is the rest after `limit` words.
-List split_words(std::string_view text, i64 limit) {
+List split_words(std::string_view text, i64 limit, WorkBudget& budget) {
   List words;
-  std::string rest = strip(text, "", true, false);
-  while (!rest.empty()) {
+  budget.spend(text.size(), 8);
+  for (std::string_view rest = without_space(text); !rest.empty();) {
     if (limit >= 0 && std::ssize(words) == limit) {
-      words.emplace_back(rest);
+      words.emplace_back(std::string(rest));
       break;
     }
+    budget.spend(WorkBudget::kElement);
     std::size_t size = 0;
-    while (size < rest.size() && space_at_start(std::string_view(rest).substr(size)) == 0) ++size;
-    words.emplace_back(rest.substr(0, size));
-    rest = strip(rest.substr(size), "", true, false);
+    while (size < rest.size() && space_at_start(rest.substr(size)) == 0) ++size;
+    words.emplace_back(std::string(rest.substr(0, size)));
+    rest = without_space(rest.substr(size));
   }
   return words;
 }
 
-List split_lines(std::string_view text) {
+List split_lines(std::string_view text, WorkBudget& budget) {
   List lines;
   while (!text.empty()) {
+    budget.spend(WorkBudget::kElement);
     const std::size_t end = std::min(text.find_first_of("\r\n"), text.size());
     lines.emplace_back(std::string(text.substr(0, end)));
     text.remove_prefix(end);
@@ -91,9 +104,9 @@ Value split_method(const std::string& text, const Arguments& arguments, bool fro
   const Value* separator = arguments.find(0, "sep");
   const Value* limit = arguments.find(1, "maxsplit");
   const i64 max = limit ? limit->integer() : -1;
-  if (separator && !separator->is_none()) return split_text(text, separator->text(), max, from_end);
+  if (separator && !separator->is_none()) return split_text(text, separator->text(), max, from_end, arguments.budget);
   check_input(!from_end || max < 0, "rsplit: maxsplit without a separator is not supported");
-  return split_words(text, max);
+  return split_words(text, max, arguments.budget);
 }
 
 /// Returns true if `text` has the affix, or one of a list of affixes.
@@ -104,8 +117,8 @@ bool has_affix(const std::string& text, const Value& affix, bool at_start) {
 }
 
 /// Returns the index, in characters, of a part of the text; -1 if it is not there.
-i64 find_text(const std::string& text, const std::string& part, bool from_end) {
-  const std::size_t at = from_end ? text.rfind(part) : text.find(part);
+i64 find_text(const std::string& text, const std::string& part, bool from_end, WorkBudget& budget) {
+  const std::size_t at = from_end ? find_last_part(text, part, budget) : find_part(text, part);
   return at == std::string_view::npos ? -1 : count_characters(std::string_view(text).substr(0, at));
 }
 
@@ -115,13 +128,14 @@ bool consists_of(const std::string& text, bool (*is_one)(char)) {
 
 std::string strip_with(const std::string& text, const Arguments& arguments, bool left, bool right) {
   const Value* chars = arguments.find(0, "chars");
+  if (chars) arguments.budget.spend(32 * chars->size());
   return strip(text, chars && !chars->is_none() ? chars->text() : "", left, right);
 }
 
 std::string join_method(const std::string& separator, const Arguments& arguments) {
   std::vector<std::string> parts;
-  for (const Value& item : arguments.at(0, "iterable").elements()) parts.push_back(item.text());
-  return join(parts, separator);
+  for (const Value& item : arguments.at(0, "iterable").elements(arguments.budget)) parts.push_back(item.text());
+  return join_texts(parts, separator);
 }
 
 using Method = Value (*)(const std::string& text, const Arguments& arguments);
@@ -131,12 +145,12 @@ const std::map<std::string, Method, std::less<>>& methods() {
       {"capitalize", [](const std::string& t, const Arguments&) { return Value(capitalize(t)); }},
       {"count",
        [](const std::string& t, const Arguments& a) {
-         return Value(static_cast<i64>(split_text(t, a.at(0, "sub").text(), -1, false).size()) - 1);
+         return Value(static_cast<i64>(split_text(t, a.at(0, "sub").text(), -1, false, a.budget).size()) - 1);
        }},
       {"endswith",
        [](const std::string& t, const Arguments& a) { return Value(has_affix(t, a.at(0, "suffix"), false)); }},
-      {"find",
-       [](const std::string& t, const Arguments& a) { return Value(find_text(t, a.at(0, "sub").text(), false)); }},
+      {"find", [](const std::string& t,
+                  const Arguments& a) { return Value(find_text(t, a.at(0, "sub").text(), false, a.budget)); }},
       {"isalpha", [](const std::string& t, const Arguments&) { return Value(consists_of(t, is_letter)); }},
       {"isdigit", [](const std::string& t,
                      const Arguments&) { return Value(consists_of(t, [](char c) { return c >= '0' && c <= '9'; })); }},
@@ -158,12 +172,12 @@ const std::map<std::string, Method, std::less<>>& methods() {
          return Value(replace_text(t, a.at(0, "old").text(), a.at(1, "new").text(),
                                    a.find(2, "count") ? a.at(2, "count").integer() : -1));
        }},
-      {"rfind",
-       [](const std::string& t, const Arguments& a) { return Value(find_text(t, a.at(0, "sub").text(), true)); }},
+      {"rfind", [](const std::string& t,
+                   const Arguments& a) { return Value(find_text(t, a.at(0, "sub").text(), true, a.budget)); }},
       {"rsplit", [](const std::string& t, const Arguments& a) { return split_method(t, a, true); }},
       {"rstrip", [](const std::string& t, const Arguments& a) { return Value(strip_with(t, a, false, true)); }},
       {"split", [](const std::string& t, const Arguments& a) { return split_method(t, a, false); }},
-      {"splitlines", [](const std::string& t, const Arguments&) { return Value(split_lines(t)); }},
+      {"splitlines", [](const std::string& t, const Arguments& a) { return Value(split_lines(t, a.budget)); }},
       {"startswith",
        [](const std::string& t, const Arguments& a) { return Value(has_affix(t, a.at(0, "prefix"), true)); }},
       {"strip", [](const std::string& t, const Arguments& a) { return Value(strip_with(t, a, true, true)); }},
@@ -208,15 +222,20 @@ std::string title(std::string_view text) {
 }
 
 std::string strip(std::string_view text, std::string_view chars, bool left, bool right) {
+  const std::vector<std::string_view> all = characters(chars);
+  const std::set<std::string_view> removed(all.begin(), all.end());
+  const auto is_stripped = [&](std::string_view character) {
+    return chars.empty() ? space_at_start(character) > 0 : removed.contains(character);
+  };
   while (left && !text.empty()) {
     const std::string_view first = characters(text.substr(0, 4)).front();
-    if (!is_stripped(first, chars)) break;
+    if (!is_stripped(first)) break;
     text.remove_prefix(first.size());
   }
   while (right && !text.empty()) {
     std::size_t begin = text.size() - 1;
     while (begin > 0 && (static_cast<u8>(text[begin]) & 0xC0) == 0x80) --begin;
-    if (!is_stripped(text.substr(begin), chars)) break;
+    if (!is_stripped(text.substr(begin))) break;
     text = text.substr(0, begin);
   }
   return std::string(text);
@@ -230,7 +249,7 @@ std::string replace_text(std::string_view text, std::string_view old, std::strin
       return result;
     }
     // Python replaces the empty text before each character and at the end.
-    const std::size_t at = old.empty() ? 0 : text.find(old);
+    const std::size_t at = old.empty() ? 0 : find_part(text, old);
     if (at == std::string_view::npos) break;
     const std::size_t kept = old.empty() ? characters(text.substr(0, 4)).front().size() : 0;
     result.append(text.substr(0, at)).append(replacement).append(text.substr(at, kept));

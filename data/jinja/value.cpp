@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
+#include <cstring>
+#include <map>
 
 #include "base/check.h"
 #include "base/number_format.h"
@@ -121,6 +124,13 @@ class JsonWriter {
 };
 
 }  // namespace
+
+void WorkBudget::spend(i64 units) {
+  left_ -= units;
+  check_input(left_ >= 0, "the template runs too long");
+}
+
+Arguments::Arguments(WorkBudget& paying) : budget(paying) {}
 
 const Value* Arguments::find(std::size_t index, std::string_view name) const {
   if (index < positional.size()) return &positional[index];
@@ -295,8 +305,9 @@ std::string Value::type_name() const {
   return kNames[data_.index()];
 }
 
-List Value::elements() const {
+List Value::elements(WorkBudget& budget) const {
   if (is_undefined()) return {};
+  budget.spend(is_text() ? text().size() : is_list() ? list().size() : 0, WorkBudget::kElement);
   if (is_list()) return list();
   List result;
   if (is_text()) {
@@ -304,6 +315,7 @@ List Value::elements() const {
     return result;
   }
   if (!is_dict() || dict().is_namespace) fail_type("a list, a dictionary or a string");
+  budget.spend(dict().members.size(), WorkBudget::kElement);
   for (const auto& [key, value] : dict().members) result.emplace_back(key);
   return result;
 }
@@ -311,7 +323,9 @@ List Value::elements() const {
 i64 Value::length() const {
   if (is_text()) return count_characters(text());
   if (is_list()) return std::ssize(list());
-  return std::ssize(elements());
+  if (is_undefined()) return 0;
+  if (!is_dict() || dict().is_namespace) fail_type("a list, a dictionary or a string");
+  return std::ssize(dict().members);
 }
 
 bool operator==(const Value& a, const Value& b) {
@@ -325,34 +339,66 @@ bool operator==(const Value& a, const Value& b) {
   if (a.is_list() && b.is_list()) return a.list() == b.list();
   if (!a.is_dict() || !b.is_dict()) return false;
   if (a.dict().is_namespace || b.dict().is_namespace) return &a.dict() == &b.dict();
-  const auto is_in_b = [&](const auto& member) {
-    const Value* other = b.dict().find(member.first);
-    return other != nullptr && *other == member.second;
-  };
-  return a.dict().members.size() == b.dict().members.size() && std::ranges::all_of(a.dict().members, is_in_b);
+  if (a.dict().members.size() != b.dict().members.size()) return false;
+  std::map<std::string_view, const Value*> members;
+  for (const auto& [key, value] : b.dict().members) members.emplace(key, &value);
+  return std::ranges::all_of(a.dict().members, [&](const auto& member) {
+    const auto other = members.find(member.first);
+    return other != members.end() && *other->second == member.second;
+  });
 }
 
-bool is_less(const Value& a, const Value& b) {
+namespace {
+
+/// Returns the order of two values, which visits every part at most once. Like Python, orders lists by their first
+/// elements that differ. Throws BadInput if those cannot be ordered.
+std::partial_ordering compare(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) {
     const bool is_exact = !a.is_float() && !b.is_float();
-    return is_exact ? a.integer() < b.integer() : a.number() < b.number();
+    if (is_exact) return a.integer() <=> b.integer();
+    return a.number() <=> b.number();
   }
-  if (a.is_text() && b.is_text()) return a.text() < b.text();
+  if (a.is_text() && b.is_text()) return a.text() <=> b.text();
   check_input(a.is_list() && b.is_list(), "values of the types ", a.type_name(), " and ", b.type_name(),
               " cannot be ordered");
-  return std::ranges::lexicographical_compare(a.list(), b.list(), is_less);
+  const std::size_t common = std::min(a.list().size(), b.list().size());
+  for (std::size_t i = 0; i < common; ++i) {
+    const Value &x = a.list()[i], &y = b.list()[i];
+    const bool can_order =
+        (x.is_number() && y.is_number()) || (x.is_text() && y.is_text()) || (x.is_list() && y.is_list());
+    if (!can_order && x == y) continue;
+    const std::partial_ordering order = compare(x, y);
+    if (order != std::partial_ordering::equivalent) return order;
+  }
+  return a.list().size() <=> b.list().size();
 }
 
-bool contains(const Value& container, const Value& value) {
-  if (container.is_text()) return container.text().find(value.text()) != std::string::npos;
-  if (container.is_dict()) return value.is_text() && container.dict().find(value.text()) != nullptr;
-  return std::ranges::count(container.elements(), value) > 0;
+}  // namespace
+
+bool is_less(const Value& a, const Value& b) {
+  return compare(a, b) == std::partial_ordering::less;
+}
+
+bool contains(const Value& container, const Value& value, WorkBudget& budget) {
+  if (container.is_dict()) {
+    budget.spend(container.dict().members.size(), 2);
+    return value.is_text() && container.dict().find(value.text()) != nullptr;
+  }
+  budget.spend(container.size() + value.size());
+  if (container.is_text()) return find_part(container.text(), value.text()) != std::string_view::npos;
+  if (container.is_undefined()) return false;
+  return std::ranges::count(container.list(), value) > 0;
 }
 
 std::string to_json(const Value& value, i64 indent, bool sorts_keys) {
   JsonWriter writer(indent, sorts_keys);
   writer.write(value, 0);
   return writer.take();
+}
+
+std::size_t find_part(std::string_view text, std::string_view part) {
+  const void* found = memmem(text.data(), text.size(), part.data(), part.size());
+  return found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : std::string_view::npos;
 }
 
 std::vector<std::string_view> characters(std::string_view text) {

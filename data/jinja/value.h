@@ -19,15 +19,36 @@ inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
 class Value;
 using List = std::vector<Value>;
 
+/// Limits the work of a rendering, so that every template ends. A unit is worth about a nanosecond: copying a byte
+/// costs one.
+class WorkBudget {
+ public:
+  static constexpr i64 kElement = 32;      ///< cost of copying an element of a list or a member of a dictionary
+  static constexpr i64 kExpression = 64;   ///< cost of evaluating a name or an operator
+  static constexpr i64 kIteration = 1024;  ///< cost of an iteration of a loop
+
+  explicit WorkBudget(i64 units) : left_(units) {}
+  /// Throws BadInput if fewer units are left.
+  void spend(i64 units);
+  /// Spends `units` for each of `count` parts.
+  void spend(std::size_t count, i64 units) { spend(static_cast<i64>(count) * units); }
+
+ private:
+  i64 left_;
+};
+
 /// Value that does not exist; `name` describes it in messages. It is printed as an empty text.
 struct Undefined {
   std::string name;
 };
 
-/// Arguments of a call.
+/// Arguments of a call, and the budget that pays for it.
 struct Arguments {
+  explicit Arguments(WorkBudget& paying);
+
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
+  WorkBudget& budget;
 
   /// Returns the argument at `index`, or the one called `name`; nullptr if it was not passed.
   const Value* find(std::size_t index, std::string_view name) const;
@@ -99,9 +120,11 @@ class Value {
   std::string type_name() const;
   /// Returns the elements of a list, the keys of a dictionary or the characters of a text; nothing if undefined. Throws
   /// BadInput for other values.
-  List elements() const;
+  List elements(WorkBudget& budget) const;
   /// Returns the number of elements().
   i64 length() const;
+  /// Returns the number of values and bytes of texts inside, where a part counts as often as it occurs.
+  i64 size() const { return size_; }
 
  private:
   using Text = std::shared_ptr<const std::string>;
@@ -128,11 +151,14 @@ bool operator==(const Value& a, const Value& b);
 /// Returns true if a < b. Throws BadInput unless both are numbers, texts or lists.
 bool is_less(const Value& a, const Value& b);
 /// Returns true if `value` is an element, key or part of `container`.
-bool contains(const Value& container, const Value& value);
+bool contains(const Value& container, const Value& value, WorkBudget& budget);
 /// Returns the JSON of a value as Python's json.dumps(ensure_ascii=False) writes it. `indent` < 0 writes one line.
 /// Throws BadInput for functions and namespaces.
 std::string to_json(const Value& value, i64 indent, bool sorts_keys);
 
+/// Returns the position of the first `part` in `text`, npos if there is none. Takes time proportional to both lengths,
+/// unlike std::string_view::find().
+std::size_t find_part(std::string_view text, std::string_view part);
 /// Returns the characters of valid UTF-8.
 std::vector<std::string_view> characters(std::string_view text);
 

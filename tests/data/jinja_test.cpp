@@ -131,6 +131,47 @@ TEST(JinjaTest, ErrorsNameTemplateAndLine) {
     EXPECT_THAT(input_error([&, text = source] { render(text); }), HasSubstr(message)) << source;
 }
 
+/// Every operation on large values spends the budget, so that a loop over it is stopped.
+TEST(JinjaTest, StopsLoopOverEveryOperationOnLargeValues) {
+  constexpr i64 kBudget = 20'000'000;
+  constexpr const char* kTextOperations =
+      "t + t; t ~ l; t | upper; t | lower; t | trim; t.strip(t); t | replace('a', 'bc'); t.split(); t.split(' '); "
+      "t.rsplit('zz'); t.splitlines(); t | list; t[1:]; t[-1]; t | indent(4); t.find('c'); t.rfind('c'); t.count('a'); "
+      "t | length; 'c' in t; t == t + 'a'; t is upper; t | unique; t | sort; t | first; t | reverse; t.join(['a', "
+      "'b']); "
+      "t * 3";
+  constexpr const char* kListOperations =
+      "r | join(','); r | sum; r | sort; r | list; r + r; r[1:]; r | map('string'); r | select('odd'); r | max; "
+      "r | reverse; r | last; 9999 in r; r.index(8999); r == r + [1]; l | string; l | tojson; l == l + [1]; l < l; "
+      "l | join; d | tojson; d == dict(a=l, b=t); range(90000); l * 900";
+  const std::string start =
+      "{% set n = namespace(t='ab ' * 9000, l=[]) %}{% for a in range(12) %}{% set n.l = n.l + [[n.l, 'x']] %}{% "
+      "endfor "
+      "%}{% set t = n.t %}{% set l = n.l %}{% set r = range(9000) %}{% set d = dict(a=l, b=t) %}";
+  const std::string loop = "{% for a in range(900) %}{% for b in range(900) %}", end = "{% endfor %}{% endfor %}";
+  const auto error = [](const std::string& source) {
+    return input_error([&] { Template(source, "t").render({}, kBudget); });
+  };
+  for (const std::string& operation : split(str(kTextOperations, "; ", kListOperations), ';')) {
+    const std::string statement = "{% set x = " + operation + " %}";
+    EXPECT_EQ(error(start + statement), "") << operation;
+    EXPECT_THAT(error(start + loop + statement + end), HasSubstr("the template runs too long")) << operation;
+  }
+  EXPECT_THAT(error("{% set n = namespace() %}" + loop + "{{ n.x }}" + end), HasSubstr("the template runs too long"));
+}
+
+TEST(JinjaTest, RendersConversationOfManyMebibytes) {
+  Dict message, variables;
+  message.set("role", "user");
+  message.set("content", std::string(std::size_t{8} << 10, 'a'));
+  variables.set("messages", List(1000, Value(message)));
+  const std::string source =
+      "{% for m in messages %}{% if m.role == 'user' and '<x>' not in m.content and not loop.last %}"
+      "{% set c = m.content.split('</think>')[-1].lstrip('\n') %}<{{ m.role }}>{{ c | trim }}\n{% else %}"
+      "{{ m['content'] | replace('a', 'b') }}{% endif %}{% endfor %}{{ messages | length }}";
+  EXPECT_EQ(render(source, variables).size(), 999 * (8192 + 7) + 8192 + 4);
+}
+
 TEST(JinjaTest, BoundsTimeAndMemoryOfHostileTemplates) {
   const auto fails = [](const std::string& source) { return !input_error([&] { render(source); }).empty(); };
   const auto repeated = [](const std::string& text, int count) {

@@ -45,15 +45,17 @@ void chat_template(std::string_view input) {
                  {"role": "assistant", "content": "<think>hm</think>4", "tool_calls": [
                    {"type": "function", "function": {"name": "f", "arguments": {"x": 1.5, "y": [true, null]}}}]}],
     "tools": [{"name": "f", "parameters": {}}], "documents": null, "add_generation_prompt": true, "bos_token": "<s>"})"));
+  // Sanitizers make the interpreter slower, so that a smaller budget must last as long.
+  constexpr i64 kMaxWork = jinja::Template::kMaxWork / 20;
   const jinja::Template parsed{std::string(input), "template"};
-  const jinja::Rendering rendering = parsed.render(variables.dict());
+  const jinja::Rendering rendering = parsed.render(variables.dict(), kMaxWork);
   std::size_t end = 0;
   for (const auto& [first, last] : rendering.generated) {
     MCPP_CHECK(end <= first && first <= last && last <= rendering.text.size(), "[", first, ", ", last, ")");
     end = last;
   }
   MCPP_CHECK(rendering.generated.empty() || parsed.marks_generation());
-  MCPP_CHECK(parsed.render(variables.dict()).text == rendering.text, "two renderings differ");
+  MCPP_CHECK(parsed.render(variables.dict(), kMaxWork).text == rendering.text, "two renderings differ");
 }
 
 void gemm_choices(std::string_view input) {
