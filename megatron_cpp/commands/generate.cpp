@@ -13,6 +13,7 @@
 #include "megatron_cpp/inference/inference.h"
 #include "megatron_cpp/inference/window_scorer.h"
 #include "megatron_cpp/setup/initialize.h"
+#include "model/config/block_spec.h"
 
 namespace mcpp {
 namespace {
@@ -28,6 +29,7 @@ struct GenerateOptions {
   i64 num_samples = 1;
   i64 batch_size = 8;
   bool ignore_eod = false;
+  DraftOptions drafts;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -45,6 +47,7 @@ struct GenerateOptions {
     visit("batch_size", self.batch_size, "number of texts generated in one batch", between(1, 1e5));
     visit("ignore_eod", self.ignore_eod, "continue after the end of a document or any other token that ends texts");
     SamplingOptions::fields(self.sampling, visit);
+    DraftOptions::fields(self.drafts, visit);
   }
 };
 
@@ -96,15 +99,32 @@ void print_now(std::string_view text) {
   std::fflush(stdout);
 }
 
+/// Rejects drafts for models with recurrent layers.
+void check_drafts(const DraftOptions& drafts, const ModelConfig& model) {
+  if (drafts.num_speculative_tokens == 0) return;
+  for (const BlockSpec& block : BlockKinds(model).kinds)
+    check_input(!block.recurrent(),
+                "generate: --num_speculative_tokens must be 0 for a model with recurrent layers, because their states "
+                "cannot return to the position before a discarded token");
+}
+
+/// Prints how many of the drafted tokens were right on standard error, since standard output has the texts.
+void print_drafts(const GenerationCounts& counts) {
+  if (counts.drafted == 0) return;
+  std::cerr << str("speculative decoding: ", counts.passes, " passes; ", counts.accepted, " of ", counts.drafted,
+                   " drafted tokens accepted (", 100 * counts.accepted / counts.drafted, " %)\n");
+}
+
 /// texts[i] begins with prompts[i].
-void generate_batch(InferenceModel& inference, std::vector<TextStart> texts, const GenerationLimits& limits,
-                    const std::vector<std::string_view>& prompts, const Tokenizer& tokenizer, TextPrinter& printer) {
+GenerationCounts generate_batch(InferenceModel& inference, std::vector<TextStart> texts, const GenerationLimits& limits,
+                                const std::vector<std::string_view>& prompts, const Tokenizer& tokenizer,
+                                TextPrinter& printer) {
   std::vector<TextPrinter::Prompt> prompts_to_print;
   for (std::size_t i = 0; i < texts.size(); ++i)
     prompts_to_print.push_back({.text = prompts[i], .tokens = texts[i].prompt});
   printer.begin(prompts_to_print, tokenizer);
-  generate(inference.model(), inference.parallel(), std::move(texts), limits,
-           [&](std::size_t text, i32 token) { printer.add(text, token); });
+  return generate(inference.model(), inference.parallel(), std::move(texts), limits,
+                  [&](std::size_t text, i32 token) { printer.add(text, token); });
 }
 
 /// Rejects data-parallel ranks that only replicate the model. Replicas of the dense layers are fine if each rank holds
@@ -144,6 +164,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
       "--parallel.tensor_model_parallel_size or --parallel.pipeline_model_parallel_size");
   InferenceModel inference(options.inference, world, log);
   reject_replicas(inference);
+  check_drafts(options.drafts, inference.config().model);
   const Tokenizer tokenizer = inference.tokenizer();
   const SpecialTokens& special = inference.special_tokens();
   const bool prints = world.ranks.rank() == 0;
@@ -153,9 +174,13 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
   std::vector<std::string_view> batch_prompts;
   const GenerationLimits limits{.max_new_tokens = options.max_new_tokens,
                                 .stop_tokens = options.ignore_eod ? std::vector<i32>() : special.stop_tokens(tokenizer),
-                                .documents = inference.document_rules()};
+                                .documents = inference.document_rules(),
+                                .drafts = options.drafts};
+  GenerationCounts counts;
   const auto flush = [&] {
-    generate_batch(inference, std::exchange(starts, {}), limits, std::exchange(batch_prompts, {}), tokenizer, printer);
+    const GenerationCounts batch = generate_batch(inference, std::exchange(starts, {}), limits,
+                                                  std::exchange(batch_prompts, {}), tokenizer, printer);
+    counts.passes += batch.passes, counts.drafted += batch.drafted, counts.accepted += batch.accepted;
   };
   const i64 texts = static_cast<i64>(prompts.size()) * options.num_samples;
   check_generation_memory(inference.model(), inference.parallel(), std::min(options.batch_size, texts));
@@ -170,6 +195,7 @@ ExitCode generate_command(Arguments args, Log& log, const World& world) {
     }
   }
   flush();
+  if (prints) print_drafts(counts);
   log_device_warnings(inference.model().context().device, log);
   return ExitCode::Done;
 }

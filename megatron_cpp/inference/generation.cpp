@@ -14,44 +14,81 @@
 namespace mcpp {
 namespace {
 
-/// Returns the tokens to choose from, most likely first: at most top_k of them.
-std::vector<i32> candidates(std::span<const float> logits, i64 top_k) {
-  std::vector<i32> tokens(logits.size());
-  std::iota(tokens.begin(), tokens.end(), 0);
-  const i64 count = top_k > 0 ? std::min(top_k, static_cast<i64>(logits.size())) : static_cast<i64>(logits.size());
-  const auto likelier = [&](i32 a, i32 b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
-  std::partial_sort(tokens.begin(), tokens.begin() + count, tokens.end(), likelier);
-  tokens.resize(static_cast<std::size_t>(count));
-  return tokens;
-}
+/// Tokens in the order of their logits, most likely first. Sorts only as many as are read, since few of a large
+/// vocabulary are.
+class TokensByLogit {
+ public:
+  explicit TokensByLogit(std::span<const float> logits) : is_less_likely_{logits}, heap_(logits.size()) {
+    std::iota(heap_.begin(), heap_.end(), 0);
+    std::ranges::make_heap(heap_, is_less_likely_);
+  }
+  i32 operator[](std::size_t rank) {
+    while (sorted_.size() <= rank) {
+      std::ranges::pop_heap(heap_, is_less_likely_);
+      sorted_.push_back(heap_.back());
+      heap_.pop_back();
+    }
+    return sorted_[rank];
+  }
+
+ private:
+  struct IsLessLikely {
+    std::span<const float> logits;
+    bool operator()(i32 a, i32 b) const { return logits[a] != logits[b] ? logits[a] < logits[b] : a > b; }
+  };
+
+  IsLessLikely is_less_likely_;
+  std::vector<i32> heap_, sorted_;
+};
 
 }  // namespace
 
 i32 sample_token(std::span<const float> logits, const SamplingOptions& options, u64 draw) {
-  if (options.temperature == 0) return candidates(logits, 1).front();
-  const std::vector<i32> tokens = candidates(logits, options.top_k);
-  std::vector<double> weights;
-  for (i32 token : tokens) weights.push_back(std::exp((logits[token] - logits[tokens.front()]) / options.temperature));
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const auto most_likely = static_cast<i32>(std::ranges::max_element(logits) - logits.begin());
+  if (options.temperature == 0) return most_likely;
+  const std::size_t count =
+      options.top_k > 0 ? std::min(static_cast<std::size_t>(options.top_k), logits.size()) : logits.size();
+  const auto weight = [&](i32 token) { return std::exp((logits[token] - logits[most_likely]) / options.temperature); };
+  TokensByLogit tokens(logits);
+  double total = 0;
+  for (std::size_t i = 0; i < count; ++i) total += weight(count < logits.size() ? tokens[i] : static_cast<i32>(i));
 
-  double kept_weight = 0;
-  std::size_t count = 0;
-  while (count < weights.size() && kept_weight < options.top_p * total) kept_weight += weights[count++];
+  // The shortest list of tokens with the weight top_p * total.
+  double kept_weight = total;
+  std::size_t kept = count;
+  if (options.top_p < 1) {
+    kept_weight = 0;
+    for (kept = 0; kept < count && kept_weight < options.top_p * total;) kept_weight += weight(tokens[kept++]);
+  }
 
   const Philox4 bits = philox4x32(philox_key(static_cast<u64>(options.seed), "sampling"),
                                   {static_cast<u32>(draw), static_cast<u32>(draw >> 32), 0, 0});
   double remaining = uniform_open(bits[0]) * kept_weight;
-  for (std::size_t i = 0; i < count; ++i) {
-    remaining -= weights[i];
+  for (std::size_t i = 0; i + 1 < kept; ++i) {
+    remaining -= weight(tokens[i]);
     if (remaining <= 0) return tokens[i];
   }
-  return tokens[count - 1];
+  return tokens[kept - 1];
+}
+
+std::vector<i32> draft_tokens(std::span<const i32> tokens, const DraftOptions& options, i64 count) {
+  const i64 size = std::ssize(tokens);
+  i64 end = 0, longest = 0;  // the best occurrence ends before `end`
+  for (i64 at = size - 1; at > 0 && longest < options.prompt_lookup_max; --at) {
+    i64 n = 0;
+    while (n < options.prompt_lookup_max && n < at && tokens[at - 1 - n] == tokens[size - 1 - n]) ++n;
+    if (n > longest) longest = n, end = at;
+  }
+  if (longest == 0) return {};
+  const auto draft =
+      tokens.subspan(static_cast<std::size_t>(end), static_cast<std::size_t>(std::min(count, size - end)));
+  return {draft.begin(), draft.end()};
 }
 
 namespace {
 
-/// Gathers logits [b, padded vocabulary / tp], sharded over tensor-parallel ranks, as fp32 [tp, b, padded vocabulary /
-/// tp].
+/// Gathers logits [rows, padded vocabulary / tp], sharded over tensor-parallel ranks, as fp32 [tp, rows, padded
+/// vocabulary / tp].
 Tensor gather_logits(const Tensor& logits, Communicator& tp) {
   Tensor part = Tensor::empty(logits.shape(), DType::F32, logits.device());
   ops::copy(logits, part);
@@ -78,21 +115,66 @@ class Generation {
     known_ = static_cast<i64>(std::ranges::min(texts_, {}, length).prompt.size());
   }
 
-  void run(const TokenListener& deliver) {
-    for (active_texts_ = texts_.size(); active_texts_ > 0; ++known_) {
+  GenerationCounts run(const TokenListener& deliver) {
+    for (active_texts_ = texts_.size(); active_texts_ > 0;) {
       if (known_ > longest_) keep_later_half();
-      const std::vector<float> logits = next_logits();
-      read_ = known_;
-      for (std::size_t i = 0; i < texts_.size(); ++i) {
-        if (static_cast<i64>(texts_[i].prompt.size()) == known_) extend(i, row(logits, i), deliver);
-      }
+      draft();
+      extend_all(next_logits(), deliver);
     }
+    return counts_;
   }
 
  private:
   static std::size_t length(const TextStart& text) { return text.prompt.size(); }
   static void drop_front(std::vector<i32>& tokens, i64 count) {
     if (count > 0) tokens.erase(tokens.begin(), tokens.begin() + count);
+  }
+
+  /// Drafts the same number of tokens for each text. Longer prompts supply theirs.
+  void draft() {
+    i64 count = std::min(limits_.drafts.num_speculative_tokens, longest_ - known_);
+    drafts_.assign(texts_.size(), {});
+    for (std::size_t i = 0; i < texts_.size() && count > 0; ++i) {
+      const std::span<const i32> tokens = texts_[i].prompt;
+      drafts_[i].assign(tokens.begin() + known_, tokens.end());
+      if (has_ended(i)) drafts_[i].resize(static_cast<std::size_t>(count), 0);
+      if (drafts_[i].empty()) drafts_[i] = draft_tokens(tokens, limits_.drafts, count);
+      count = std::min(count, std::ssize(drafts_[i]));
+    }
+    for (std::vector<i32>& draft : drafts_) draft.resize(static_cast<std::size_t>(count));
+    drafted_ = count;
+    ++counts_.passes;
+    drafted_texts_ = 0;
+    for (std::size_t i = 0; i < texts_.size(); ++i)
+      drafted_texts_ += std::ssize(texts_[i].prompt) == known_ && !has_ended(i);
+    counts_.drafted += count * drafted_texts_;
+  }
+
+  /// Appends tokens to all texts, until one of them differs from its draft.
+  void extend_all(std::span<const float> logits, const TokenListener& deliver) {
+    for (i64 accepted = 0;; ++accepted) {
+      read_ = known_;
+      for (std::size_t i = 0; i < texts_.size(); ++i) {
+        if (std::ssize(texts_[i].prompt) == known_) extend(i, row(logits, accepted, i), deliver);
+      }
+      ++known_;
+      const auto is_as_drafted = [&](std::size_t i) {
+        return token(i, known_ - 1) == drafts_[i][static_cast<std::size_t>(accepted)];
+      };
+      if (active_texts_ == 0 || accepted == drafted_) return;
+      for (std::size_t i = 0; i < texts_.size(); ++i) {
+        if (!is_as_drafted(i)) return;
+      }
+      counts_.accepted += drafted_texts_;
+    }
+  }
+
+  bool has_ended(std::size_t text) const { return new_tokens_[text] >= limits_.max_new_tokens; }
+  /// Returns a token of a text or, after its end, of its draft.
+  i32 token(std::size_t text, i64 at) const {
+    const std::vector<i32>& tokens = texts_[text].prompt;
+    return at < std::ssize(tokens) ? tokens[static_cast<std::size_t>(at)]
+                                   : drafts_[text][static_cast<std::size_t>(at - known_)];
   }
 
   void keep_later_half() {
@@ -116,36 +198,38 @@ class Generation {
     --active_texts_;
   }
 
-  /// Returns positions read_ .. known_ of all texts, int32 [positions, texts].
+  i64 unread_length() const { return known_ + drafted_ - read_; }
+
+  /// Returns the known tokens of all texts from position read_, and the drafts, int32 [positions, texts].
   Tensor unread() const {
     std::vector<i32> tokens;
-    for (i64 at = read_; at < known_; ++at) {
-      for (const TextStart& text : texts_) tokens.push_back(text.prompt[static_cast<std::size_t>(at)]);
+    for (i64 at = read_; at < known_ + drafted_; ++at) {
+      for (std::size_t i = 0; i < texts_.size(); ++i) tokens.push_back(token(i, at));
     }
-    return integers(tokens, {known_ - read_, static_cast<i64>(texts_.size())}, stage_.context().device);
+    return integers(tokens, {unread_length(), static_cast<i64>(texts_.size())}, stage_.context().device);
   }
 
   /// Returns the positions at which the documents of the tokens of unread() begin, in the same shape.
   Tensor unread_starts() const {
     const auto batch = static_cast<i64>(texts_.size());
-    std::vector<i32> starts(static_cast<std::size_t>((known_ - read_) * batch));
+    std::vector<i32> starts(static_cast<std::size_t>(unread_length() * batch));
     for (i64 b = 0; b < batch; ++b) {
-      const std::vector<i32>& tokens = texts_[static_cast<std::size_t>(b)].prompt;
       i32 start = 0;
-      for (i64 at = 0; at < known_; ++at) {
-        if (at > 0 && tokens[static_cast<std::size_t>(at - 1)] == limits_.documents.eod) start = static_cast<i32>(at);
+      for (i64 at = 0; at < known_ + drafted_; ++at) {
+        if (at > 0 && token(static_cast<std::size_t>(b), at - 1) == limits_.documents.eod) start = static_cast<i32>(at);
         if (at >= read_) starts[static_cast<std::size_t>((at - read_) * batch + b)] = start;
       }
     }
-    return integers(starts, {known_ - read_, batch}, stage_.context().device);
+    return integers(starts, {unread_length(), batch}, stage_.context().device);
   }
 
-  /// Returns the logits after the last known token of each text, on every rank: [tp, texts, padded vocabulary / tp].
+  /// Returns the logits after the last known token and after each draft token of every text, on every rank:
+  /// [tp, 1 + drafted, texts, padded vocabulary / tp].
   std::vector<float> next_logits() {
     const ModelContext& model = stage_.context();
-    const auto batch = static_cast<i64>(texts_.size());
+    const auto batch = static_cast<i64>(texts_.size()), rows = (1 + drafted_) * batch;
     const int tp = parallel_.tp->size();
-    Tensor all = Tensor::empty({tp, batch, model.config.padded_vocab_size() / tp}, DType::F32, model.device);
+    Tensor all = Tensor::empty({tp, rows, model.config.padded_vocab_size() / tp}, DType::F32, model.device);
     const auto prepare = [&](int, MicrobatchContext& context) {
       context.positions.first = read_;
       context.kv_cache = &cache_;
@@ -156,10 +240,10 @@ class Generation {
     };
     const auto output = [&](int, const Tensor& x, MicrobatchContext& context) {
       const Tensor logits = stage_.logits(x, context);
-      all = gather_logits(logits.slice(logits.dim(0) - batch, logits.dim(0)), *parallel_.tp);
+      all = gather_logits(logits.slice(logits.dim(0) - rows, logits.dim(0)), *parallel_.tp);
     };
     run_forward(stage_, parallel_,
-                {.seq = known_ - read_,
+                {.seq = unread_length(),
                  .batch = batch,
                  .tokens = [&](int) { return unread(); },
                  .prepare = prepare,
@@ -169,12 +253,15 @@ class Generation {
     return read_values<float>(all);
   }
 
-  /// Returns the logits of one text without the padding of the vocabulary.
-  std::vector<float> row(std::span<const float> logits, std::size_t text) const {
-    const auto parts = static_cast<std::size_t>(parallel_.tp->size()), width = logits.size() / parts / texts_.size();
+  /// Returns the logits of one text after `position` draft tokens, without the padding of the vocabulary.
+  std::vector<float> row(std::span<const float> logits, i64 position, std::size_t text) const {
+    const auto parts = static_cast<std::size_t>(parallel_.tp->size());
+    const std::size_t rows = static_cast<std::size_t>(1 + drafted_) * texts_.size();
+    const std::size_t width = logits.size() / parts / rows;
+    const std::size_t index = static_cast<std::size_t>(position) * texts_.size() + text;
     std::vector<float> values;
     for (std::size_t part = 0; part < parts; ++part) {
-      const std::span<const float> from = logits.subspan((part * texts_.size() + text) * width, width);
+      const std::span<const float> from = logits.subspan((part * rows + index) * width, width);
       values.insert(values.end(), from.begin(), from.end());
     }
     values.resize(static_cast<std::size_t>(stage_.context().config.vocab_size));
@@ -188,16 +275,21 @@ class Generation {
   std::vector<i64> new_tokens_;  // by text
   i64 longest_;
   KvCache cache_;
-  i64 known_ = 0;                 // number of tokens that every text has
-  i64 read_ = 0;                  // number of these that the cache has
+  i64 known_ = 0;                         // number of tokens that every text has
+  i64 read_ = 0;                          // number of these that the cache has
+  std::vector<std::vector<i32>> drafts_;  // by text: tokens from position known_ of the next pass
+  i64 drafted_ = 0;                       // number of tokens of each draft
+  i64 drafted_texts_ = 0;                 // number of texts that the drafts continue, unlike prompts
+  GenerationCounts counts_;
   std::size_t active_texts_ = 0;  // number of texts that have not ended
 };
 
 }  // namespace
 
-void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
-              const TokenListener& deliver) {
-  if (!texts.empty()) Generation(stage, parallel, std::move(texts), limits).run(deliver);
+GenerationCounts generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts,
+                          const GenerationLimits& limits, const TokenListener& deliver) {
+  if (texts.empty()) return {};
+  return Generation(stage, parallel, std::move(texts), limits).run(deliver);
 }
 
 void TextPrinter::begin(std::span<const Prompt> prompts, const Tokenizer& tokenizer) {

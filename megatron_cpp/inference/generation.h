@@ -36,10 +36,39 @@ struct SamplingOptions {
 /// ties go to the lower token.
 i32 sample_token(std::span<const float> logits, const SamplingOptions& options, u64 draw);
 
+/// Speculative decoding with drafts from the text itself (prompt lookup; Saxena, "Prompt Lookup Decoding", 2023): the
+/// tokens that followed the last tokens of a text where they occurred before. One pass of the model checks all tokens
+/// of a draft, and those that the model would not have chosen are discarded. Drafts do not change the text, except for
+/// rounding in GEMMs with different numbers of rows.
+struct DraftOptions {
+  i64 num_speculative_tokens = 0;
+  i64 prompt_lookup_max = 3;
+
+  template <class Self, class Visitor>
+  static void fields(Self& self, Visitor& visit) {
+    visit("num_speculative_tokens", self.num_speculative_tokens,
+          "maximum number of tokens that are drafted by repeating the text and then checked in one pass of the model; "
+          "changes the speed but, except for rounding, not the text; 0 = none",
+          between(0, 1024));
+    visit("prompt_lookup_max", self.prompt_lookup_max,
+          "maximum number of last tokens whose earlier occurrence gives the draft", between(1, 1024));
+  }
+};
+
+/// Returns up to `count` tokens that followed the latest earlier occurrence of the last n tokens of `tokens`, for the
+/// largest n up to prompt_lookup_max that has one; nothing if the last token occurs only once.
+std::vector<i32> draft_tokens(std::span<const i32> tokens, const DraftOptions& options, i64 count);
+
+/// Passes of the model, and the tokens drafted for and accepted by them, in each text that had not ended.
+struct GenerationCounts {
+  i64 passes = 0, drafted = 0, accepted = 0;
+};
+
 struct GenerationLimits {
   i64 max_new_tokens = 256;           ///< limit for each text
   std::vector<i32> stop_tokens = {};  ///< tokens that end a text; not passed to the listener
   DocumentRules documents = {};       ///< rules that the model was trained with
+  DraftOptions drafts = {};
 };
 
 /// Text to continue: at least one token, and the sampling options for its continuation.
@@ -55,9 +84,10 @@ using TokenListener = std::function<void(std::size_t text, i32 token)>;
 /// data-parallel ranks process the same texts. All texts advance at the same position: generation begins at the end of
 /// the shortest prompt, and longer prompts supply the next tokens until they end. A text is therefore identical to a
 /// text generated separately, except for rounding in GEMMs with different numbers of rows. Keys and values are cached;
-/// when the context is full, its second half is re-encoded and kept.
-void generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts, const GenerationLimits& limits,
-              const TokenListener& deliver);
+/// when the context is full, its second half is re-encoded and kept. With drafts, models with recurrent layers are
+/// rejected, because their states cannot return to an earlier position.
+GenerationCounts generate(GPTModel& stage, ParallelState& parallel, std::vector<TextStart> texts,
+                          const GenerationLimits& limits, const TokenListener& deliver);
 
 /// Printing of texts that are generated in one batch, in their order.
 class TextPrinter {

@@ -169,6 +169,33 @@ TEST_F(InferenceLayoutsTest, GeneratedTextIsIndependentOfOtherPromptsInBatch) {
   EXPECT_EQ(shown(4, 4, layout(2, 2)), expected);
 }
 
+/// Also beyond the end of the context, for several texts in a batch, and on several ranks.
+TEST_F(InferenceLayoutsTest, DraftedTokensDoNotChangeGeneratedText) {
+  train("run");
+  const std::string prompt = "ROMEO:\nThe day, the day, the day,\nROMEO:\nThe day, the day";
+  for (const Strings& sampling : {Strings{"--temperature=0"}, Strings{"--temperature=0.7", "--num_samples=3"}}) {
+    const Strings options = joined(sampling, {"--ignore_eod"});
+    const std::string expected = run_ok(generate(options, 3, prompt));
+    for (const char* count : {"1", "4", "50"}) {
+      const Strings drafts{str("--num_speculative_tokens=", count)};
+      EXPECT_EQ(run_ok(generate(joined(options, drafts), 3, prompt)), expected) << count;
+    }
+    const Strings drafts = joined(options, {"--num_speculative_tokens=4", "--prompt_lookup_max=1"});
+    EXPECT_EQ(run_on_ranks(4, generate(joined(drafts, layout(2, 2)), 3, prompt)), expected);
+  }
+  const Outcome outcome = run(generate({"--temperature=0", "--num_speculative_tokens=4"}, 3, prompt));
+  EXPECT_CONTAINS(outcome.err, "drafted tokens accepted");
+}
+
+TEST_F(InferenceLayoutsTest, RejectsDraftsForRecurrentLayers) {
+  train("run",
+        {"--model.linear_attention_freq=[2]", "--model.linear_num_key_heads=2", "--model.linear_num_value_heads=2",
+         "--model.linear_key_head_dim=16", "--model.linear_value_head_dim=16"});
+  const Outcome outcome = run(generate({"--num_speculative_tokens=4"}));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_CONTAINS(outcome.err, "--num_speculative_tokens must be 0 for a model with recurrent layers");
+}
+
 TEST_F(InferenceLayoutsTest, PrintsSamplesOfPromptInOrder) {
   train("run");
   const std::string one_rank = run_ok(generate()), next = run_ok(generate({}, 4));

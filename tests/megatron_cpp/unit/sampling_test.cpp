@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <set>
 #include <vector>
 
@@ -49,6 +52,38 @@ TEST(SampleTokenTest, DependsOnlyOnSeedAndDraw) {
     runs.insert(run);
   }
   EXPECT_EQ(runs.size(), 5u);
+}
+
+/// A vocabulary of which only a few tokens are sorted gives the same tokens as one that is sorted completely.
+TEST(SampleTokenTest, ReadsFewTokensOfLargeVocabularyInOrder) {
+  std::vector<float> logits(5000);
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>((i * 7919) % 1000) / 100;
+  std::vector<i32> sorted(logits.size());
+  std::iota(sorted.begin(), sorted.end(), 0);
+  std::ranges::stable_sort(sorted, std::greater<>(), [&](i32 token) { return logits[token]; });
+  std::vector<float> in_order;
+  for (const i32 token : sorted) in_order.push_back(logits[token]);
+  for (const SamplingOptions& options :
+       {SamplingOptions{.temperature = 1.5}, SamplingOptions{.top_k = 40}, SamplingOptions{.top_p = 0.7},
+        SamplingOptions{.temperature = 0}, SamplingOptions{.top_k = 9000, .top_p = 0.5}}) {
+    for (u64 draw = 0; draw < 200; ++draw)
+      ASSERT_EQ(sample_token(logits, options, draw), sorted[sample_token(in_order, options, draw)]) << draw;
+  }
+}
+
+TEST(DraftTokensTest, RepeatsLatestLongestMatch) {
+  using Tokens = std::vector<i32>;
+  const auto draft = [](const Tokens& tokens, i64 count, i64 lookup_max = 3) {
+    return draft_tokens(tokens, {.num_speculative_tokens = count, .prompt_lookup_max = lookup_max}, count);
+  };
+  EXPECT_EQ(draft({1, 2, 3, 4, 9, 2, 3}, 2), (Tokens{4, 9}));
+  EXPECT_EQ(draft({1, 2, 3, 4, 9, 2, 3}, 10), (Tokens{4, 9, 2, 3})) << "up to the end of the text";
+  EXPECT_EQ(draft({1, 2, 5, 7, 2, 6, 1, 2}, 1), Tokens{5}) << "two tokens match better than one";
+  EXPECT_EQ(draft({1, 2, 5, 7, 2, 6, 1, 2}, 1, 1), Tokens{6}) << "the latest match of one token";
+  EXPECT_EQ(draft({1, 2, 3}, 4), Tokens{});
+  EXPECT_EQ(draft({1}, 4), Tokens{});
+  EXPECT_EQ(draft({}, 4), Tokens{});
+  EXPECT_EQ(draft({5, 5}, 4), Tokens{5});
 }
 
 }  // namespace
