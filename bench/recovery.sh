@@ -84,9 +84,9 @@ processes_of() {
 # fail <rank|node>: kills and waits until a step has finished. Prints seconds until that step, seconds until the restart
 # of the ranks, and lost steps.
 fail() {
-  local killed start before restarts restarted="" resumed
+  local killed start before restarts restarted="" resumed rank=$((RANDOM % ranks))
   if [ "$1" = rank ]; then
-    killed=$(processes_of $((RANDOM % ranks)) "$ranks" | head -n 1)
+    killed=$(processes_of "$rank" "$rank")
   else
     killed=$(processes_of $((ranks / 2)) "$ranks")
   fi
