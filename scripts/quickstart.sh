@@ -34,7 +34,7 @@ for part in train valid; do
 done
 
 step "train"
-"$program" pretrain configs/quickstart.toml
+"$program" pretrain configs/quickstart.toml --training.eval_interval=150 --logging.sample_prompt=ROMEO: --logging.sample_tokens=60
 
 step "measure held-out perplexity"
 "$program" evaluate --load="$run/checkpoints" --text="$run/data/valid.txt"
