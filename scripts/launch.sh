@@ -6,7 +6,8 @@
 #
 #   -n N                     number of ranks (default 1; with --hostfile all slots, with --srun all tasks of the job)
 #   --hostfile FILE          hosts, one "name slots=N" per line. Before each start, hosts that do not answer over ssh are
-#                            excluded; spare hosts or fewer data-parallel ranks take over their work
+#                            excluded; spare hosts or fewer data-parallel ranks take over their work. Spare hosts also
+#                            replace those that training.straggler_policy found to be slow
 #   --srun                   start with Slurm's srun instead of mpirun
 #   --min_ranks N            wait for hosts instead of continuing with fewer ranks than N (default 1)
 #   --max_wait S             longest such wait in seconds, which does not count as a restart; also applies while ranks of a
@@ -142,6 +143,7 @@ choose_ranks() {
   if [ $launcher = srun ]; then hosts_now=${SLURM_JOB_NODELIST:-unknown}; fi
   if [ -n "$hostfile" ]; then
     find_hosts
+    exclude_slow_hosts "$ranks"
     [ ${#down[@]} -eq 0 ] || choice="excluded: $(printf '%s, ' "${down[@]}")"
     available=$(slots_of "${up[@]}") hosts_now=$(IFS=, && echo "${up[*]:--}")
     write_hostfile "${up[@]}" >"$scratch/hostfile"

@@ -12,7 +12,7 @@ launch=$root/scripts/launch.sh
 # N of $STUB/ends: an exit code, "mute" to exit with 0 before the end of the run, or "improper" to exit like mpirun after
 # that. Before it, "save I" leaves a checkpoint, "local I" reports one in a different folder, "old_clock" dates it back
 # two hours, and "locked" reports that the folder is in use. "hang" hangs, "oom" takes 300 MB, "signal" waits for one
-# and saves, and "stubborn" ignores signals. It saves in $SAVE.
+# and saves, and "stubborn" ignores signals. "slow HOST" saves and reports a slow rank on this host. It saves in $SAVE.
 cat >"$scratch/program" <<'END'
 #!/usr/bin/env bash
 if [ "$1" = config ]; then
@@ -43,6 +43,7 @@ for ((k = 0; k < ${#words[@]}; k++)); do
     locked) echo "the checkpoint folder $SAVE is in use by host a, process 7" ;;
     hang) trap '' USR1 && sleep 60 & wait ;;
     stubborn) trap 'echo asked' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
+    slow) k=$((k + 1)) && mkdir -p -- "$SAVE/iter_0000008" && echo "warning: rank 3 on host ${words[k]} is slow (training.straggler_policy): saving and stopping" ;;
     oom) exec bash -c 'x=$(tail -c 300M /dev/zero | tr "\0" x)' ;;
     signal) trap 'mkdir -p "$SAVE/iter_0000099"; exit 85' USR1 && touch "$STUB/ready" && while true; do sleep 0.1; done ;;
     mute) exit 0 ;; # like a rank that exits before the end of the run, which Slurm's srun does not detect
@@ -84,6 +85,8 @@ if grep -qx "$1" "$STUB/down" 2>/dev/null && [ "$(wc -l <"$STUB/probed")" -le "$
   echo "ssh: connect to host $1: No route to host" >&2
   exit 255
 fi
+name=name_of_$1
+uname() { echo "$name"; }
 shift
 eval "$*" # like the remote shell
 END
@@ -220,6 +223,13 @@ test_hosts() {
   elastic spare "a" "4"
   expect uses_spare_hosts 0 1 0 --hostfile "$scratch/uses_spare_hosts/hosts" -n 4
   grep -q 'b slots=2;c slots=2;' "$STUB/mpirun" || report_failure "not on b and c"
+  elastic slow "" "4"
+  expect replaces_a_slow_host 0 2 $'slow name_of_b 75\n0' --hostfile "$scratch/replaces_a_slow_host/hosts" -n 4
+  expect_message "excluded: b (slow)"
+  [ "$(tail -n 1 "$STUB/mpirun")" = "a slots=2;c slots=2;" ] || report_failure "not on a and c"
+  elastic slow_without_spare "" "6"
+  expect keeps_a_slow_host_without_spares 0 2 $'slow name_of_b 75\n0' --hostfile "$scratch/keeps_a_slow_host_without_spares/hosts"
+  [ "$(tail -n 1 "$STUB/mpirun")" = "a slots=2;b slots=2;c slots=2;" ] || report_failure "not on all hosts"
   elastic replan "b" "6 3"
   expect replans_without_a_host 0 1 0 --hostfile "$scratch/replans_without_a_host/hosts" --replan=a100_80gb
   expect_message "continuing with 3 of 6 ranks"

@@ -62,6 +62,8 @@ void find_in_training(const Config& config, std::vector<UnusedKey>& keys) {
                 "only read when nan_policy or spike_policy is \"skip\"; remove it");
   collector.add(!config.can_roll_back() && t.max_rollbacks != defaults.max_rollbacks, "max_rollbacks",
                 "training.nan_policy", "only read when nan_policy or spike_policy is \"rollback\"; remove it");
+  collector.add(t.straggler_policy == StragglerPolicy::Stop && config.logging.straggler_factor == 0, "straggler_policy",
+                "logging.straggler_factor", "no straggler is detected because it is 0; set it, or remove this key");
 }
 
 void find_in_parallel(const Config& config, std::vector<UnusedKey>& keys) {

@@ -193,7 +193,8 @@ std::optional<Straggler> find_slow_rank(const std::vector<RankStats>& ranks, con
       max_ratio = times_as_long;
       slowest = {.what = str("rank ", members[i]),
                  .text = str("rank ", members[i], " computes ", fixed(times[i], 1), " ms in an iteration, ",
-                             fixed(times_as_long, 1), " times as long as ranks with the same work, which wait for it")};
+                             fixed(times_as_long, 1), " times as long as ranks with the same work, which wait for it"),
+                 .rank = members[i]};
     }
   }
   return slowest;

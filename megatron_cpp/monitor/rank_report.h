@@ -110,6 +110,7 @@ std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& l
 struct Straggler {
   std::string what;  ///< "rank 3", "the group dp (ranks 1 3)"; stable across calls
   std::string text;  ///< description in a sentence
+  int rank = -1;     ///< the slow rank, -1 for a group
 };
 
 /// Returns the slowest rank among those that compute at least `factor` times as long as the median of the other ranks

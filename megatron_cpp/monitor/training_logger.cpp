@@ -5,6 +5,7 @@
 
 #include "base/machine.h"
 #include "base/strings.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/monitor/alert_sink.h"
 #include "megatron_cpp/monitor/console_sink.h"
 #include "megatron_cpp/monitor/jsonl_sink.h"
@@ -143,6 +144,8 @@ void TrainingLogger::log_line(const OffloadedBytesByClass& offloaded) {
   IterationStats line = window_.means();
   line.lm_loss = window_.mean_loss();
   line.ranks = log_ranks(offloaded);
+  // Only rank 0 compares the ranks, but all must stop in the same iteration.
+  if (config_.training.straggler_policy == StragglerPolicy::Stop) broadcast_value(slow_rank_, session_.parallel.world);
   if (config_.logging.timing_log_level > 0)
     line.timers =
         gather_timers(std::exchange(timers_, {}), static_cast<double>(window_.iterations()), session_.parallel.world);
@@ -165,15 +168,21 @@ std::vector<RankStats> TrainingLogger::log_ranks(const OffloadedBytesByClass& of
   check_prediction(ranks, groups);
   for (const auto& sink : sinks_) sink->write_ranks({.iteration = window_.last().iteration, .ranks = ranks});
   if (!has_peers) return {};
-  if (factor > 0)
-    for (const auto& text : {slow_ranks_.add(find_slow_rank(ranks, parallel.topology, factor)),
-                             slow_groups_.add(find_slow_group(groups, window_.seconds().clock, factor))})
-      if (text)
-        log_event({.kind = RunEvent::Kind::Straggler,
-                   .iteration = window_.last().iteration,
-                   .text = *text,
-                   .console = RunEvent::Console::Warning});
+  if (factor > 0) {
+    report_straggler(find_slow_rank(ranks, parallel.topology, factor), slow_ranks_);
+    report_straggler(find_slow_group(groups, window_.seconds().clock, factor), slow_groups_);
+  }
   return ranks;
+}
+
+void TrainingLogger::report_straggler(const std::optional<Straggler>& straggler, StragglerReporter& reporter) {
+  const std::optional<std::string> text = reporter.add(straggler);
+  if (!text) return;
+  if (straggler->rank >= 0) slow_rank_ = straggler->rank;
+  log_event({.kind = RunEvent::Kind::Straggler,
+             .iteration = window_.last().iteration,
+             .text = *text,
+             .console = RunEvent::Console::Warning});
 }
 
 RankStats TrainingLogger::local_stats(const OffloadedBytesByClass& offloaded) const {

@@ -112,11 +112,16 @@ class TrainingLogger {
   void log_task(const TaskStats& stats);
   void log_sample(const TextSample& sample);
   void log_event(const RunEvent& event);
+  /// Returns the last rank that was reported as slower than ranks with the same work, -1 if there is none. The same on
+  /// all ranks with training.straggler_policy = "stop"; otherwise only rank 0 knows it.
+  i32 slow_rank() const { return slow_rank_; }
 
  private:
   /// Gathers the statistics of all ranks since the last line, logs them, and warns about stragglers and deviations from
   /// the prediction. Returns the statistics; the result is empty if there is only one rank.
   std::vector<RankStats> log_ranks(const OffloadedBytesByClass& offloaded);
+  /// Logs the straggler if `reporter` does not filter it.
+  void report_straggler(const std::optional<Straggler>& straggler, StragglerReporter& reporter);
   RankStats local_stats(const OffloadedBytesByClass& offloaded) const;
   void check_prediction(const std::vector<RankStats>& ranks, const std::vector<GroupSecondsByName>& groups);
   /// Warns about steps that are faster than the peak. If the peak was measured, raises it to `reached` and stores it.
@@ -135,6 +140,7 @@ class TrainingLogger {
   bool is_warm_ = false;                  // the first line, which includes the start-up, has been logged
   GroupSecondsByName group_seconds_;      // at the last line
   StragglerReporter slow_ranks_, slow_groups_;
+  i32 slow_rank_ = -1;
   std::optional<PredictionCheck> prediction_;
   IdleExpertDetector idle_experts_;
 };

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "base/machine.h"
 #include "base/number_format.h"
+#include "comm/object_collectives.h"
 #include "megatron_cpp/resume/loading.h"
 #include "megatron_cpp/step/state_checks.h"
 #include "megatron_cpp/step/step_policy.h"
@@ -59,6 +61,7 @@ ExitCode Trainer::train() {
     if (signal() != 0) run_.log.info("the evaluation is canceled; start the same command again to repeat it");
   }
   if (signal() != 0) return ExitCode::Preempted;
+  if (stops_for_slow_rank_ && progress_.iteration < end) return ExitCode::PeerLost;
   log_end(is_done);
   return ExitCode::Done;
 }
@@ -249,7 +252,20 @@ bool Trainer::should_exit() {
     log_stop("training.exit_duration_in_mins has elapsed", RunEvent::Console::Info);
     return true;
   }
+  if (training.straggler_policy == StragglerPolicy::Stop && run_.logger.slow_rank() >= 0) {
+    stop_for_slow_rank(run_.logger.slow_rank());
+    return true;
+  }
   return is_due(training.exit_interval);
+}
+
+void Trainer::stop_for_slow_rank(int rank) {
+  stops_for_slow_rank_ = true;
+  const std::vector<std::string> hosts = all_gather_strings(host_name(), run_.world());
+  // launch.sh searches for the host.
+  log_stop(
+      str("rank ", rank, " on host ", hosts[static_cast<std::size_t>(rank)], " is slow (training.straggler_policy)"),
+      RunEvent::Console::Warning);
 }
 
 void Trainer::log_stop(const std::string& reason, RunEvent::Console console) {

@@ -45,7 +45,7 @@ class Trainer {
   Trainer(const RunContext& run, TrainerParts parts);
 
   /// Trains with saves, evaluations and logging. First runs evaluations that the previous run missed because it stopped
-  /// before them. Returns Done, or Preempted after a signal.
+  /// before them. Returns Done, Preempted after a signal, or PeerLost if training.straggler_policy stopped the run.
   ExitCode train();
   /// Returns true if the next stage may follow: the last iteration of the stage is finished, and exit_interval or
   /// exit_duration_in_mins did not stop the run there.
@@ -119,6 +119,8 @@ class Trainer {
   void save(SaveReason reason);
   void check_before_save();
   bool should_exit();
+  /// Logs that the run stops because of this rank, with its host. Collective.
+  void stop_for_slow_rank(int rank);
   /// Logs the reason why the run stops early.
   void log_stop(const std::string& reason, RunEvent::Console console);
   void log_event(RunEvent::Kind kind, const std::string& text, RunEvent::Console console = RunEvent::Console::Info);
@@ -143,7 +145,8 @@ class Trainer {
   std::optional<LayerNormHistory> layer_norms_;  // with training.attribute_spikes
   std::optional<PendingStep> pending_;
   bool is_aborted_ = false;
-  bool should_stop_ = false;         // exit_interval or exit_duration_in_mins
+  bool should_stop_ = false;  // exit_interval, exit_duration_in_mins or straggler_policy
+  bool stops_for_slow_rank_ = false;
   double step_minutes_ = kLongStep;  // duration of the last finished step in minutes, as agreed by all ranks
 };
 

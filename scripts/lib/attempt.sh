@@ -67,9 +67,9 @@ watch_job() {
 
 # run_attempt: runs on `ranks_now` ranks. Sets `code`, which is 75 for a run that hangs, and from the output
 # `output_iteration` (last logged iteration, or -), `output_checkpoint` (checkpoint it resumed from, or -), and
-# `output_saved` (highest saved iteration, or 0).
+# `output_saved` (highest saved iteration, or 0). Adds the host of a rank that was too slow to `slow_hosts`.
 run_attempt() {
-  local words=(-n "$ranks_now") viewer hangs
+  local words=(-n "$ranks_now") viewer hangs slow_host
   output=$scratch/output
   : >"$output"
   if [ -n "$hostfile" ]; then words+=(--hostfile "$scratch/hostfile"); fi
@@ -95,5 +95,7 @@ run_attempt() {
   output_iteration=$(sed -n 's/.*\] iteration *\([0-9]*\)\/.*/\1/p' "$output" | tail -n 1)
   output_checkpoint=$(sed -n 's/.*resuming from \([^,]*\).*/\1/p' "$output" | tail -n 1)
   output_saved=$(sed -n 's/.*saved .*\/iter_0*\([0-9]\{1,\}\) in .*/\1/p' "$output" | sort -n | tail -n 1)
+  slow_host=$(sed -n 's/.*rank [0-9]* on host \([^ ]*\) is slow (training.straggler_policy).*/\1/p' "$output" | tail -n 1)
+  if [ -n "$slow_host" ]; then slow_hosts["$slow_host"]=1; fi
   output_saved=${output_saved:-0} output_iteration=${output_iteration:--} output_checkpoint=${output_checkpoint:--}
 }

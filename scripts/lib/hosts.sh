@@ -44,14 +44,15 @@ check_ssh() { # fails early, because otherwise no host would answer
   done
 }
 
-# probe_host <host>: checks that the host answers and has the program. Prints the reason if not.
+# probe_host <host>: checks that the host answers and has the program. Prints the name that the host has for itself, or
+# the reason.
 probe_host() {
   local words output code=0
-  if is_this_host "$1"; then return 0; fi
+  if is_this_host "$1"; then uname -n && return 0; fi
   read -r -a words <<<"$(ssh_command)"
-  output=$(timeout --kill-after=1 "$probe_seconds" "${words[@]}" "$1" "test -x ${program@Q}" </dev/null 2>&1) || code=$?
+  output=$(timeout --kill-after=1 "$probe_seconds" "${words[@]}" "$1" "test -x ${program@Q} && uname -n" </dev/null 2>&1) || code=$?
   case $code in
-    0) return 0 ;;
+    0) tail -n 1 <<<"$output" | tr -d '\r' && return 0 ;;
     1) echo "$program does not exist there" ;;
     124 | 137) echo "no answer within $probe_seconds s" ;;
     *) echo "$(tr -d '\r' <<<"$output" | tail -n 1), exit code $code" ;;
@@ -60,8 +61,9 @@ probe_host() {
 }
 
 # find_hosts: probes all hosts concurrently. Sets `up` to those that answer, in order, and `down` to the others, each
-# with the reason.
+# with the reason. Sets `host_names` to the name that each host has for itself.
 up=() down=()
+declare -A host_names=()
 find_hosts() {
   local host code pids=() k=0
   for host in "${hosts[@]}"; do
@@ -71,9 +73,31 @@ find_hosts() {
   up=() down=()
   for host in "${hosts[@]}"; do
     wait_for "${pids[k]}"
-    if [ "$code" -eq 0 ]; then up+=("$host"); else down+=("$host ($(cat "$scratch/probe.$k"))"); fi
+    if [ "$code" -eq 0 ]; then
+      up+=("$host")
+      host_names[$host]=$(cat "$scratch/probe.$k")
+    else
+      down+=("$host ($(cat "$scratch/probe.$k"))")
+    fi
     k=$((k + 1))
   done
+}
+
+# exclude_slow_hosts <ranks>: moves the hosts in `slow_hosts` from `up` to `down`, as long as the others have slots for
+# this number of ranks.
+declare -A slow_hosts=()
+exclude_slow_hosts() {
+  local host kept=() left
+  left=$(slots_of "${up[@]}")
+  for host in "${up[@]}"; do
+    if [ -n "${slow_hosts[${host_names[$host]}]:-}" ] && [ $((left - slots[$host])) -ge "$1" ]; then
+      left=$((left - slots[$host]))
+      down+=("$host (slow)")
+    else
+      kept+=("$host")
+    fi
+  done
+  up=("${kept[@]}")
 }
 
 # slots_of <host ...>: prints the total number of slots of the hosts.

@@ -23,6 +23,7 @@ enum class PassRecipeName { Same, Bf16, Tensorwise, Blockwise, Mxfp8, Nvfp4 };
 enum class RecomputeMethod { Uniform, Block, Sqrt };
 enum class NanPolicy { Skip, Stop, Rollback };
 enum class SpikePolicy { Off, Warn, Skip, Rollback };
+enum class StragglerPolicy { Warn, Stop };
 
 template <>
 struct EnumNames<Precision> {
@@ -51,6 +52,11 @@ struct EnumNames<NanPolicy> {
 template <>
 struct EnumNames<SpikePolicy> {
   static constexpr std::array<std::string_view, 4> value{"off", "warn", "skip", "rollback"};
+};
+
+template <>
+struct EnumNames<StragglerPolicy> {
+  static constexpr std::array<std::string_view, 2> value{"warn", "stop"};
 };
 
 constexpr DType dtype_of(Precision precision) {
@@ -126,6 +132,7 @@ struct TrainingConfig {
   i64 rerun_interval = 0;
   i64 max_consecutive_skips = 10;
   i64 max_rollbacks = 3;
+  StragglerPolicy straggler_policy = StragglerPolicy::Warn;
   std::vector<i64> iterations_to_skip;
   i64 check_weight_hash_across_dp_replicas_interval = 0;
   i64 exit_interval = 0;
@@ -232,6 +239,10 @@ struct TrainingConfig {
           "maximum number of consecutive skipped steps; if exceeded, training stops with exit code 17", at_least(0));
     visit("max_rollbacks", self.max_rollbacks,
           "maximum number of rollbacks of a run; if exceeded, training stops with exit code 17", at_least(0));
+    visit("straggler_policy", self.straggler_policy,
+          "what follows a warning that a rank computes slower than ranks with the same work "
+          "(logging.straggler_factor); warn: continue; stop: save and exit with code 75, so that scripts/launch.sh "
+          "continues on a spare host");
     visit("iterations_to_skip", self.iterations_to_skip,
           "iterations whose samples are read but not trained on, for example those before a loss spike", at_least(1));
     visit("check_weight_hash_across_dp_replicas_interval", self.check_weight_hash_across_dp_replicas_interval,

@@ -166,6 +166,22 @@ TEST_F(TraceEndToEndTest, NamesSlowRank) {
   EXPECT_GE(ranks["exposed_communication"][0], 0.5);
 }
 
+TEST_F(TraceEndToEndTest, SavesAndStopsForSlowRank) {
+  const Strings slow = {"--fault_injection.kind=slow",      "--fault_injection.rank=1",
+                        "--fault_injection.iterations=0",   "--fault_injection.seconds=0.3",
+                        "--logging.log_interval=3",         "--training.eval_interval=0",
+                        "--training.straggler_policy=stop", "--checkpoint.save_interval=0"};
+  const Outcome outcome = run_on(2, pretrain("run", slow));
+  EXPECT_EQ(outcome.code, 75) << outcome.err;
+  EXPECT_CONTAINS(outcome.err, "rank 1 on host ");
+  EXPECT_CONTAINS(outcome.err, " is slow (training.straggler_policy): saving and stopping");
+  EXPECT_CONTAINS(outcome.out, "saved ");
+  EXPECT_EQ(outcome.out.find("ended at iteration"), std::string::npos) << outcome.out;
+  const Outcome resumed = run_on(2, pretrain("run", {"--training.eval_interval=0"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_CONTAINS(resumed.out, "resuming from ");
+}
+
 TEST_F(TraceEndToEndTest, LogsTimers) {
   const std::string two = run_ok(pretrain("two", {"--logging.timing_log_level=2"}));
   for (const char* name : {"forward-backward", "optimizer", "batch-generator", "forward-compute", "backward-compute"})
