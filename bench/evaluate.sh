@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # Measures `evaluate` with several windows per forward pass: a long text, many short texts, and continuations of a task,
-# with different batch sizes. Runs alternate, and scores must be identical for all batch sizes.
+# with different batch sizes. With --python, also the long text with transformers and the same weights. Runs alternate,
+# and scores must be identical for all batch sizes.
 #
-#   bench/evaluate.sh [--rounds=N] [--batches="1 8 32"] [--program=PATH] [--configuration=FILE] [option of megatron_cpp evaluate ...]
+#   bench/evaluate.sh [--rounds=N] [--batches="1 8 32"] [--python=PATH] [--program=PATH] [--configuration=FILE]
+#     [option of megatron_cpp evaluate ...]
+#
+#   --python=PATH  a Python with torch and transformers
 #
 # Prints JSON lines with seconds, without those of start-up and loading, on standard output, and medians with the
 # speedup over the first batch size on standard error.
@@ -11,11 +15,12 @@ cd "$(dirname "$0")/.."
 
 rounds=3
 batches="1 8 32"
+python=
 program=
 configuration=bench/gpt2_14m.toml
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-read_options rounds batches program configuration -- "$@"
+read_options rounds batches python program configuration -- "$@"
 build_program
 # shellcheck source=bench/lib/environment.sh
 source bench/lib/environment.sh
@@ -47,6 +52,17 @@ seconds() {
   awk "BEGIN { print $end - $begin }"
 }
 
+if [ -n "$python" ]; then
+  "$program" checkpoint export-hf "$work/run" "$work/exported" >/dev/null
+  "$program" tokenizer encode --model="$work/tokenizer.model" --input="$work/long.txt" >"$work/tokens.txt"
+  window=$("$program" config "$configuration" | sed -n 's/^seq_length = //p')
+fi
+# seconds_of_transformers <batch size>: prints the seconds for the long text.
+seconds_of_transformers() {
+  "$python" bench/torch_evaluate.py "$work/exported" "$work/tokens.txt" --window="$window" --stride="$window" --batch_size="$1" \
+    2>/dev/null | sed -n 's/.*"seconds": \([^,]*\),.*/\1/p'
+}
+
 # shellcheck disable=SC2119
 environment_json
 results=$work/results
@@ -65,6 +81,8 @@ for ((round = 0; round < rounds; ++round)); do
       echo "{\"evaluate\": \"$what\", \"micro_batch_size\": $batch, \"seconds\": $(awk "BEGIN { print $taken - $start }")}" |
         tee -a "$results"
     done
+    [ -z "$python" ] || echo "{\"evaluate\": \"long_transformers\", \"micro_batch_size\": $batch, \"seconds\": $(seconds_of_transformers "$batch")}" |
+      tee -a "$results"
   done
 done
 
@@ -73,7 +91,7 @@ tr -d '{}":,' <"$results" | awk '{ print $2, $4, $6 }' | sort -k1,1 -k2,2n -k3,3
     if (!n) return
     middle = median_of(taken, n)
     if (!(what in one)) one[what] = middle
-    printf "%-6s batch size %3d %8.2f s, speedup %.2f\n", what, batch, middle, one[what] / middle
+    printf "%-17s batch size %3d %8.2f s, speedup %.2f\n", what, batch, middle, one[what] / middle
   }
   $1 != what || $2 != batch { flush(); what = $1; batch = $2; n = 0 }
   { taken[++n] = $3 }
