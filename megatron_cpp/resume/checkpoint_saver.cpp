@@ -147,7 +147,7 @@ void CheckpointSaver::start(const TrainingProgress& progress, bool is_local, Sav
 /// Completes the save in flight, or advances it to its next stage.
 void CheckpointSaver::advance() {
   const double start = steady_seconds();
-  // Before the save removes the checkpoint that is complete while the copies of the previous one are not.
+  // The save may remove an older checkpoint, which is needed until the copies of the previous one are complete.
   if (in_flight_.is_local && replicas_) replicas_->finish();
   const bool has_ended = in_flight_.save->advance();
   in_flight_.stall += steady_seconds() - start;

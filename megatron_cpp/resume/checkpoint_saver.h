@@ -64,7 +64,7 @@ class CheckpointSaver {
     double stall = 0;   ///< seconds that the training waited
     i64 iteration = 0;  ///< iteration being saved
     bool is_local = false;
-    SaveObserver observer = {};
+    SaveObserver observer = {};  ///< passed on to the replication
   };
 
   void prepare();

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kSharedOrderName = "shared_order";
 
-/// Returns the folder of a rank's node.
+/// Returns the folder of a rank's node, which is simulated if checkpoint.local_ranks_per_node is set.
 Path node_folder(const CheckpointConfig& config, int rank) {
   const i64 size = config.local_ranks_per_node;
   return size > 0 ? Path(config.local_save) / str("node_", rank / size) : Path(config.local_save);
@@ -199,9 +199,10 @@ LocalPartsStatus combine_reports(const std::vector<std::string>& messages, const
 }  // namespace
 
 SaveTarget local_target(const CheckpointConfig& config, const Communicator& world) {
-  return {.folder = node_folder(config, world.rank()) / part_folder_name(world.rank(), world.size(), false),
-          .retention = {.keep_latest_k = config.local_keep_latest_k, .owner_name = kRunIdName},
-          .coverage = Coverage::Part};
+  return {
+      .folder = node_folder(config, world.rank()) / part_folder_name(world.rank(), world.size(), /*is_replica=*/false),
+      .retention = {.keep_latest_k = config.local_keep_latest_k, .owner_name = kRunIdName},
+      .coverage = Coverage::Part};
 }
 
 void mark_local(RunState& run, const CheckpointConfig& config, Communicator& world) {

@@ -24,12 +24,12 @@ void mark_local(RunState& run, const CheckpointConfig& config, Communicator& wor
 /// Returns the local tier as seen by this rank. Collective.
 LocalStore local_store(const CheckpointConfig& config, const Session& session);
 
-/// Throws BadInput, on all ranks, if one of the folders, which may differ between ranks, holds checkpoints of a
-/// different run: saves of this run would replace or remove them. Collective.
+/// Throws BadInput, on all ranks, if one of the folders holds checkpoints of a different run: saves of this run would
+/// replace or remove them. Ranks may pass different folders. Collective.
 void check_local_owner(const CheckpointConfig& config, const std::vector<Path>& folders, Communicator& world);
 
-/// Throws BadInput, on all ranks, if two nodes see the same folder, in which copies would be lost together with the
-/// parts. Not checked for simulated nodes. Collective.
+/// Throws BadInput, on all ranks, if two nodes see the same folder: copies would be lost together with the parts.
+/// Writes a temporary file per node to the folders. Does nothing for simulated nodes. Collective.
 void check_separate_folders(const CheckpointConfig& config, const LocalStore& store, Communicator& world);
 
 /// Returns this rank's parts of the local tier for all iterations for which every rank has a part, newest first. Logs

@@ -13,7 +13,7 @@
 namespace mcpp {
 namespace {
 
-/// Returns a group of all ranks for the transfers, whose messages thus do not mix with others.
+/// Returns a group of all ranks that only the transfers use, so that their messages do not match other receives.
 std::unique_ptr<Communicator> make_group(const RunContext& run) {
   std::unique_ptr<Communicator> group = run.world().split(0, run.world().rank());
   if (!run.session.recorder) return group;
@@ -23,8 +23,8 @@ std::unique_ptr<Communicator> make_group(const RunContext& run) {
                       {*run.session.recorder, "local replicas", std::move(ranks)});
 }
 
-/// Returns the number of copies that the nodes of the run allow.
-i64 possible_replicas(const RunContext& run, const LocalStore& store) {
+/// Returns checkpoint.local_replicas, or the number of other nodes if there are fewer, which logs a warning.
+i64 available_replicas(const RunContext& run, const LocalStore& store) {
   const i64 wanted = run.config.checkpoint.local_replicas, others = count_nodes(store.nodes) - 1;
   if (wanted > others) {
     run.log.warn(str("checkpoint.local_replicas = ", wanted, ": needs ", wanted + 1, " nodes, but the run has ",
@@ -40,7 +40,7 @@ i64 possible_replicas(const RunContext& run, const LocalStore& store) {
 LocalReplicas::LocalReplicas(const RunContext& run)
     : run_(run), store_(local_store(run.config.checkpoint, run.session)), group_(make_group(run)) {
   Communicator& world = run.world();
-  peers_ = replica_peers(store_.nodes, world.rank(), possible_replicas(run, store_));
+  peers_ = replica_peers(store_.nodes, world.rank(), available_replicas(run, store_));
   check_separate_folders(run.config.checkpoint, store_, world);
   for (const int source : peers_.sources)
     folders_.push_back(store_.folder / part_folder_name(source, world.size(), /*is_replica=*/true));
@@ -66,25 +66,31 @@ void LocalReplicas::advance() {
   run_.session.enter(Activity::Saving, iteration_);  // a transfer may take longer than a step
   if (!replication_->advance()) return;
   replication_.reset();
-  if (std::exchange(is_first_, false)) report_first(steady_seconds() - start_);
+  if (!std::exchange(is_first_, false)) return;
+  log_placement(steady_seconds() - start_);
+  remove_moved_parts();
 }
 
-/// Logs the placement of the copies, and removes what ranks left on nodes that they no longer run on: the new
-/// checkpoint and its copies replace it.
-void LocalReplicas::report_first(double seconds) {
+/// Logs which ranks keep the copies, and the duration of the first replication.
+void LocalReplicas::log_placement(double seconds) const {
   std::vector<std::string> holders;
   for (const int holder : peers_.holders) holders.push_back(std::to_string(holder));
   if (!holders.empty())
     run_.log.info(str("local checkpoints are copied to other nodes, those of rank 0 to rank ", join(holders, " and "),
                       "; the first took ", human_seconds(seconds)));
+}
+
+/// Removes the parts and copies that ranks left on nodes on which they no longer run. The new checkpoint and its copies
+/// replace them.
+void LocalReplicas::remove_moved_parts() const {
   const int node = store_.nodes[static_cast<std::size_t>(run_.world().rank())];
   if (node != run_.world().rank()) return;
   std::vector<std::string> kept;
   for (int rank = 0; rank < run_.world().size(); ++rank) {
     if (store_.nodes[static_cast<std::size_t>(rank)] != node) continue;
-    kept.push_back(part_folder_name(rank, run_.world().size(), false));
+    kept.push_back(part_folder_name(rank, run_.world().size(), /*is_replica=*/false));
     for (const int source : replica_peers(store_.nodes, rank, std::ssize(peers_.holders)).sources)
-      kept.push_back(part_folder_name(source, run_.world().size(), true));
+      kept.push_back(part_folder_name(source, run_.world().size(), /*is_replica=*/true));
   }
   remove_unused_parts(store_, kept, run_.log);
 }

@@ -27,11 +27,13 @@ class LocalReplicas {
   void poll();
   /// Waits for the replication in flight, if there is one.
   void finish();
+  /// Returns true if a replication is in flight.
   bool is_in_flight() const { return replication_ != nullptr; }
 
  private:
   void advance();
-  void report_first(double seconds);
+  void log_placement(double seconds) const;
+  void remove_moved_parts() const;
 
   RunContext run_;
   LocalStore store_;
@@ -40,8 +42,8 @@ class LocalReplicas {
   std::vector<std::unique_ptr<FolderLock>> locks_;
   std::unique_ptr<Communicator> group_;
   CpuDevice host_;
-  double start_ = 0;
-  i64 iteration_ = 0;  // of the replication in flight
+  double start_ = 0;   // steady_seconds() at the start of the replication in flight
+  i64 iteration_ = 0;  // iteration that is replicated
   bool is_first_ = true;
   std::unique_ptr<PartReplication> replication_;  // uses all of the above
 };

@@ -37,6 +37,7 @@ struct SaveKey {
   auto operator<=>(const SaveKey&) const = default;
 };
 
+/// Folder of the parts or copies of one rank.
 struct PartFolder {
   Path path;
   int rank, ranks;
@@ -58,8 +59,8 @@ std::vector<PartFolder> list_part_folders(const Path& folder) {
   return folders;
 }
 
-/// Returns the id of the save of a part of this run; "" if it belongs to a different run, or is damaged, which logs a
-/// warning.
+/// Returns the id of the save of a part; "" if the part belongs to a different run or its manifest is damaged, which
+/// logs a warning.
 std::string save_id_of(const Path& part, const std::string& run_id, const Log& log) {
   try {
     const std::map<std::string, std::string> extra = read_manifest(part).state.extra;
@@ -71,7 +72,8 @@ std::string save_id_of(const Path& part, const std::string& run_id, const Log& l
   }
 }
 
-/// Lists the parts of this run in the part folders that fall to this rank: the ranks of a node divide them.
+/// Lists the parts of this run in the part folders of the node, which its ranks divide among themselves. Returns a line
+/// "<iteration> <rank> <1 if it is a replica> <save id>" for each part.
 std::string list_copies(const LocalStore& store, const Communicator& world, const Log& log) {
   const auto me = static_cast<std::size_t>(world.rank());
   std::size_t index = 0, count = 0;
@@ -95,7 +97,7 @@ std::string list_copies(const LocalStore& store, const Communicator& world, cons
   return lines;
 }
 
-/// Returns the copies of all saves on all nodes, newest first. Collective.
+/// Gathers the lists of list_copies(). Returns the copies of all saves, newest first. Collective.
 std::map<SaveKey, Copies, std::greater<>> gather_copies(const LocalStore& store, Communicator& world, const Log& log) {
   std::map<SaveKey, Copies, std::greater<>> saves;
   const std::vector<std::string> lists = run_on_all_ranks(world, [&] { return list_copies(store, world, log); });
@@ -110,11 +112,27 @@ std::map<SaveKey, Copies, std::greater<>> gather_copies(const LocalStore& store,
   return saves;
 }
 
+/// Returns the temporary directory in which this process writes a part before it is visible.
+Path temporary_directory(const Path& part) {
+  return part.string() + std::string(kTempInfix) + process_tag();
+}
+
+/// Copies the directory `source` to `part`. Throws BadInput if that fails, for example because the disk is full.
+void copy_part(const Path& source, const Path& part) {
+  const Path directory = temporary_directory(part);
+  mcpp::create_directories(part.parent_path());
+  std::error_code error;
+  fs::remove_all(directory, error);
+  fs::copy(source, directory, fs::copy_options::recursive, error);
+  check_input(!error, "cannot copy ", source.string(), " to ", directory.string(), ": ", error.message());
+  publish_part(directory, part);
+}
+
 std::string checkpoint_text(i64 iteration) {
   return str("the local checkpoint of iteration ", iteration);
 }
 
-/// Restoration of one save. All ranks hold the same plan.
+/// Restoration of one save. The state is identical on all ranks.
 class SaveRestoration {
  public:
   SaveRestoration(const LocalStore& store, i64 iteration, Copies copies, Communicator& world, const Log& log)
@@ -149,6 +167,7 @@ class SaveRestoration {
   }
   /// Returns the copy that is tried next for a rank.
   const PartCopy& candidate(int rank) const { return copies_.at(rank)[next_[static_cast<std::size_t>(rank)]]; }
+  /// Returns true if the part of a rank is not available on its node yet.
   bool needs_part(int rank) const { return !is_available_[static_cast<std::size_t>(rank)]; }
   /// Returns the first rank without another copy to try, or -1.
   int find_lost() const {
@@ -169,8 +188,9 @@ class SaveRestoration {
   /// Receives this rank's part from another node while sending those that other ranks receive from this rank. Returns
   /// the received part, not verified yet, or null.
   std::unique_ptr<PartReceive> exchange();
-  /// Makes this rank's part available from the candidate. Returns what is wrong with it, or "".
-  std::string take(PartReceive* received);
+  /// Makes this rank's part available from the candidate: from `received`, or null for one on its node. Returns the
+  /// problems of the candidate, or "".
+  std::string restore_own_part(PartReceive* received) const;
 
   const LocalStore& store_;
   const i64 iteration_;
@@ -194,7 +214,7 @@ std::unique_ptr<PartReceive> SaveRestoration::exchange() {
   }
   std::unique_ptr<PartReceive> receive;
   if (needs_part(me) && !is_on_node_of(candidate(me), me)) {
-    const Path directory = path_of(me, false).string() + std::string(kTempInfix) + process_tag();
+    const Path directory = temporary_directory(path_of(me, /*is_replica=*/false));
     receive = std::make_unique<PartReceive>(directory, world_, candidate(me).finder);
   }
   run_on_all_ranks(world_, [&] {
@@ -207,7 +227,7 @@ std::unique_ptr<PartReceive> SaveRestoration::exchange() {
   return receive;
 }
 
-std::string SaveRestoration::take(PartReceive* received) {
+std::string SaveRestoration::restore_own_part(PartReceive* received) const {
   const int me = world_.rank();
   if (!needs_part(me)) return "";
   const Path part = path_of(me, /*is_replica=*/false);
@@ -219,20 +239,13 @@ std::string SaveRestoration::take(PartReceive* received) {
   const bool is_replica = candidate(me).is_replica;
   const Path source = path_of(me, is_replica);
   const std::string problem = join(find_problems(source), "\n");
-  if (!problem.empty() || !is_replica) return problem;
-  const Path copy = part.string() + std::string(kTempInfix) + process_tag();
-  mcpp::create_directories(part.parent_path());
-  std::error_code error;
-  fs::remove_all(copy, error);
-  fs::copy(source, copy, fs::copy_options::recursive, error);
-  check_input(!error, "cannot copy ", source.string(), " to ", copy.string(), ": ", error.message());
-  publish_part(copy, part);
-  return "";
+  if (problem.empty() && is_replica) copy_part(source, part);
+  return problem;
 }
 
 void SaveRestoration::try_next_copies() {
   const std::unique_ptr<PartReceive> received = exchange();
-  const std::vector<std::string> problems = run_on_all_ranks(world_, [&] { return take(received.get()); });
+  const std::vector<std::string> problems = run_on_all_ranks(world_, [&] { return restore_own_part(received.get()); });
   for (int rank = 0; rank < world_.size(); ++rank) {
     const auto index = static_cast<std::size_t>(rank);
     if (!needs_part(rank)) continue;
@@ -248,7 +261,7 @@ void SaveRestoration::try_next_copies() {
   }
 }
 
-/// Returns the ranks without any copy of their part, as text; "" if there are none.
+/// Returns the ranks without any part or copy as text like "1, 5"; "" if there are none.
 std::string missing_ranks(const Copies& copies, int ranks) {
   std::vector<std::string> missing;
   for (int rank = 0; rank < ranks; ++rank)

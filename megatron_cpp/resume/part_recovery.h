@@ -10,7 +10,7 @@
 
 namespace mcpp {
 
-/// Names of counters in RunState::extra of a part.
+/// Names of values in RunState::extra of a part.
 inline constexpr const char* kRunIdName = "run_id";    ///< identity of the run
 inline constexpr const char* kSaveIdName = "save_id";  ///< identical in all parts of a save
 
@@ -21,15 +21,18 @@ struct LocalStore {
   std::vector<int> nodes;  ///< node of each rank (nodes_of_ranks())
 };
 
-/// Makes the parts of the newest local checkpoint that is complete and intact, counting all copies, available on the
-/// nodes of their ranks. Verifies all bytes of the parts that are used. If a copy is missing or damaged, a warning
-/// names it, and the next one is used: first those on the same node, then those of other nodes, which send them.
-/// Checkpoints up to iteration `newer_than` are not considered. Returns true if there is a newer checkpoint with all
-/// parts. Collective.
+/// Makes the parts of the newest local checkpoint available on the nodes of their ranks. A checkpoint is used if each
+/// rank has an intact part or copy on any node.
+///  - Verifies all bytes of the parts that are used.
+///  - Tries the copies on the rank's own node first, then those of other nodes, which send them. A warning names each
+///    damaged copy.
+///  - Ignores checkpoints up to iteration `newer_than`.
+/// Returns true if a checkpoint was restored or was already complete. Collective.
 bool restore_parts(const LocalStore& store, i64 newer_than, Communicator& world, const Log& log);
 
-/// Removes parts and copies of the run from the folder of the node, except from the folders named in `kept`: ranks may
-/// have run on other nodes before. Parts of other runs are not removed. Failures log a warning. Not collective.
+/// Removes parts and copies of this run from the folder of the node, except from the folders named in `kept`. Ranks
+/// leave such parts behind when they move to other nodes. Parts of other runs remain. Logs a warning if a part cannot
+/// be removed. Not collective.
 void remove_unused_parts(const LocalStore& store, const std::vector<std::string>& kept, const Log& log);
 
 }  // namespace mcpp

@@ -16,14 +16,14 @@ PartReplication::PartReplication(const Path& part, ReplicaTarget target, Communi
     const std::string name = part.filename().string() + std::string(kTempInfix) + process_tag();
     incoming_.push_back({std::make_unique<PartReceive>(folder / name, group_, source), source});
   }
-  work_ = std::async(std::launch::async, [this] { read(); });
+  work_ = std::async(std::launch::async, [this] { prepare(); });
 }
 
 bool PartReplication::is_idle() const {
   return !work_.valid() || work_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
-void PartReplication::read() {
+void PartReplication::prepare() {
   reach(SavePoint::BeforeReplicas, target_.observer);
   if (!sends_.empty()) files_->read(part_);
   for (const Incoming& copy : incoming_) {

@@ -22,10 +22,12 @@ struct ReplicaTarget {
   SaveObserver observer = {};
 };
 
-/// Replication of one local checkpoint, in phases. Read: a thread reads this rank's part into host memory, and
-/// allocates memory for the copies that the rank keeps. Transfer: ranks send their parts to the ranks that keep copies.
-/// Publish: a thread writes the received copies, verifies their checksums and makes them visible. A copy that arrives
-/// damaged is dropped with a warning; the previous one remains. Ranks synchronize between the phases in advance().
+/// Replication of one local checkpoint in three phases, between which ranks synchronize in advance():
+///  - Prepare: a thread reads this rank's part into host memory, and allocates memory for the copies that it receives.
+///  - Transfer: ranks send their parts to the ranks that keep copies.
+///  - Publish: a thread writes the received copies, verifies their checksums and makes them visible. A copy that
+///  arrives
+///    damaged is dropped with a warning; the previous one remains.
 class PartReplication {
  public:
   /// Starts to replicate `part`, the complete part of this rank, as `target.folder`/replica_<rank>/<name of part> on
@@ -41,21 +43,22 @@ class PartReplication {
   bool advance();
 
  private:
-  enum class Phase : u8 { Read, Transfer, Publish };
+  enum class Phase : u8 { Prepare, Transfer, Publish };
+  /// Copy that this rank receives.
   struct Incoming {
     std::unique_ptr<PartReceive> receive;
-    int source;
+    int source;  ///< rank whose part it is
   };
 
-  void read();
+  void prepare();
   void publish();
 
   Path part_;
   ReplicaTarget target_;
   Communicator& group_;
   const Log& log_;
-  Phase phase_ = Phase::Read;
-  std::shared_ptr<PartFiles> files_;  // of part_; null once sent
+  Phase phase_ = Phase::Prepare;
+  std::shared_ptr<PartFiles> files_;  // files of part_; null once sent
   std::vector<std::unique_ptr<PartSend>> sends_;
   std::vector<Incoming> incoming_;
   std::future<void> work_;  // result of the thread; last member: uses all of the above, and its destructor waits

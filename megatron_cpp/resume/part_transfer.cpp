@@ -24,7 +24,7 @@ void check_space(const Path& directory, const PartHeader& header) {
             free = free_bytes(nearest_existing(directory));
   check_input(needed <= free, "not enough space for a copy of a local checkpoint in ", directory.parent_path().string(),
               ": needs ", human_bytes(static_cast<double>(needed)), ", free ", human_bytes(static_cast<double>(free)),
-              "; free some, or lower checkpoint.local_keep_latest_k or checkpoint.local_replicas");
+              "; free some space, or lower checkpoint.local_keep_latest_k or checkpoint.local_replicas");
 }
 
 }  // namespace
@@ -34,7 +34,8 @@ std::string PartHeader::name(std::size_t file) const {
   if (file == 1) return std::string(kManifestChecksumName);
   const std::string name(shards_name.data(), ::strnlen(shards_name.data(), shards_name.size()));
   check_input(!name.empty() && name.size() < shards_name.size() && Path(name).filename() == name && name[0] != '.',
-              "a part of a local checkpoint has a file with an invalid name");
+              "a part of a local checkpoint has a file with the invalid name '", name,
+              "'; expected the name of a file in its folder");
   return name;
 }
 

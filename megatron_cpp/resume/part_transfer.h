@@ -11,21 +11,21 @@
 
 namespace mcpp {
 
-/// Names and sizes of the files of a part. Sent before them.
+/// Names and sizes of the files of a part. It is sent as bytes before the files, so it must be trivially copyable.
 struct PartHeader {
   static constexpr std::size_t kFiles = 3;  ///< manifest, its checksum, and the file with the shards
-  std::array<i64, kFiles> bytes{};          ///< by file; 0: the part has no such file
-  std::array<char, 64> shards_name{};
-  i64 is_readable = 0;
+  std::array<i64, kFiles> bytes{};          ///< size of each file; 0: the part has no such file
+  std::array<char, 64> shards_name{};       ///< name of the file with the shards, padded with zeros
+  i64 is_readable = 0;                      ///< 0: the sender cannot read the part, and sends no files
 
-  /// Returns the name of a file. Throws BadInput if the header does not have a valid one.
+  /// Returns the name of a file. Throws BadInput if the header has a name that is not that of a file in a directory.
   std::string name(std::size_t file) const;
 };
 
 /// Files of a part in host memory.
 class PartFiles {
  public:
-  /// Uses the header of a received part.
+  /// Prepares for the files of a part that is received with this header.
   explicit PartFiles(PartHeader header) : header_(header) {}
   /// Reads the header of a part. If the part is damaged or does not exist, the header states that it is not readable.
   explicit PartFiles(const Path& part);
@@ -56,6 +56,7 @@ class PartSend {
   PartSend(std::shared_ptr<PartFiles> files, Communicator& group, int destination);
   /// Starts to send the buffers, which must not be changed until wait() returns.
   void start();
+  /// Waits until the buffers may be changed.
   void wait();
 
  private:
@@ -70,6 +71,7 @@ class PartReceive {
  public:
   /// Waits for the header. Creates nothing.
   PartReceive(Path directory, Communicator& group, int source);
+  /// Removes the directory, unless publish() has made it visible.
   ~PartReceive();
   PartReceive(const PartReceive&) = delete;
   PartReceive& operator=(const PartReceive&) = delete;
@@ -80,6 +82,7 @@ class PartReceive {
   void reserve();
   /// Starts to receive the buffers.
   void start();
+  /// Waits until all buffers are received.
   void wait();
   /// Writes the directory, durably, and verifies all checksums. Returns the problems, "" if the part is intact. May run
   /// in any thread.
@@ -95,8 +98,8 @@ class PartReceive {
   std::vector<Work> works_;
 };
 
-/// Makes `directory` visible as `part`, which it replaces, and makes `latest` of its folder name it unless that names a
-/// newer one.
+/// Renames `directory` to `part`, which it replaces, and updates `latest` of its folder unless that names a newer one.
+/// Durable when it returns. Throws BadInput if the directory cannot be renamed.
 void publish_part(const Path& directory, const Path& part);
 
 /// Returns the name of the folder of a rank's part, "rank_00003-of-00016", or of its copy on another node,
