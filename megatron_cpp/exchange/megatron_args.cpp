@@ -96,9 +96,8 @@ class MegatronArguments {
   /// Returns the configuration as TOML.
   std::string toml() {
     for (const std::string_view name : kUnsupported)
-      check_input(
-          !is_on(find(name)), source_, ": args.", name,
-          " is set, which this import does not convert; pass --config, the configuration of the run that continues");
+      check_input(!is_on(find(name)), source_, ": args.", name,
+                  " is set, which this import does not convert; pass the configuration of the run with --config");
     check_input(text_of(find("optimizer")).empty() || text_of(find("optimizer")) == "adam", source_,
                 ": args.optimizer is ", text_of(find("optimizer")), "; only adam can be imported");
     for (const std::string_view key : kSameNames) {

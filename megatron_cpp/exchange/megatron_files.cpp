@@ -11,10 +11,10 @@ namespace {
 constexpr std::string_view kLayers = "decoder.layers.", kStates = "optimizer.state.", kChained = "chained_";
 constexpr i64 kMaxStackedLayers = 100'000;
 
-/// Returns the name with separate names of norms that are fused with a projection, and with ".weight" or ".bias" at the
-/// end of other names.
-std::string separate_norms(std::string name) {
-  constexpr std::pair<std::string_view, std::string_view> kNorms[]{
+/// Returns the name with a separate name for a norm that is fused with the next projection, and with ".weight" or
+/// ".bias" at the end.
+std::string canonical_name(std::string name) {
+  constexpr std::pair<std::string_view, std::string_view> kRenames[]{
       {"self_attention.linear_qkv.layer_norm_", "input_layernorm."},
       {"self_attention.linear_q_up_proj.layer_norm_", "self_attention.q_layernorm."},
       {"self_attention.linear_kv_up_proj.layer_norm_", "self_attention.kv_layernorm."},
@@ -24,8 +24,8 @@ std::string separate_norms(std::string name) {
       {"linear_fc1.weight_v", "linear_fc1.up.weight"},
       {"linear_fc1.bias_w", "linear_fc1.gate.bias"},
       {"linear_fc1.bias_v", "linear_fc1.up.bias"}};
-  for (const auto& [fused, separate] : kNorms)
-    if (const std::size_t at = name.find(fused); at != std::string::npos) name.replace(at, fused.size(), separate);
+  for (const auto& [stored, canonical] : kRenames)
+    if (const std::size_t at = name.find(stored); at != std::string::npos) name.replace(at, stored.size(), canonical);
   return name;
 }
 
@@ -64,7 +64,7 @@ void MegatronFiles::add(const FileTensor& tensor) {
   std::string name = tensor.name;
   const std::string state = take_state(name);
   const auto insert = [&](const std::string& plain, const Shape& shape, i64 layer) {
-    const std::string full = named(separate_norms(plain), state);
+    const std::string full = named(canonical_name(plain), state);
     check_input(origins_.emplace(full, Origin{tensor.name, layer}).second, source(), ": two tensors are ", full);
     tensors_.push_back({full, tensor.type, shape});
   };
@@ -168,7 +168,7 @@ void MegatronRanks::add_stage(std::size_t stage, i64 first_layer) {
     }
     // With tied embeddings, the last pipeline rank has a copy of the embeddings.
     const bool is_copy = stage > 0 && name == "output_layer.weight" && origins_.contains("output_layer.weight");
-    if (!is_copy) add(stage, tensor, separate_norms(name));
+    if (!is_copy) add(stage, tensor, canonical_name(name));
   }
 }
 

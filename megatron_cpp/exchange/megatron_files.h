@@ -14,11 +14,10 @@ namespace mcpp {
 ///  - Tensors that stack the layers, "decoder.layers.mlp.linear_fc1.weight" [layers, ...], become one tensor per layer,
 ///    "decoder.layers.0.mlp.linear_fc1.weight".
 ///  - Norms that are fused with the next projection, such as "mlp.linear_fc1.layer_norm_weight", get separate names.
-///  - Gates and up projections that are separate, "mlp.linear_fc1.weight_w" and "weight_v" (singleton_local_shards),
-///  are
-///    named "mlp.linear_fc1.gate.weight" and "mlp.linear_fc1.up.weight".
-///  - States of the optimizer, "optimizer.state.exp_avg.<tensor>", also below "chained_1.", are named as in
-///    PyTorch, "optimizer.state.<tensor>.exp_avg". fp32 weights are the state "master".
+///  - Separate gates and up projections (singleton_local_shards), "mlp.linear_fc1.weight_w" and "weight_v", are named
+///    "mlp.linear_fc1.gate.weight" and "mlp.linear_fc1.up.weight".
+///  - States of the optimizer, "optimizer.state.exp_avg.<tensor>", also below "chained_1.", are named as in PyTorch,
+///    "optimizer.state.<tensor>.exp_avg". fp32 weights are the state "master".
 class MegatronFiles final : public TensorFiles {
  public:
   explicit MegatronFiles(std::unique_ptr<TensorFiles> files);

@@ -43,9 +43,11 @@ WeightNames torchtitan_names() {
       }};
 }
 
+namespace {
+
 /// Adds the projections of MLPs and experts. Megatron Core's singleton_local_shards separates experts, and gates from
 /// up projections.
-static void add_feed_forward(WeightNames& names, const ModelConfig& model, const TensorFiles& files) {
+void add_feed_forward(WeightNames& names, const ModelConfig& model, const TensorFiles& files) {
   const auto has = [&](std::string_view part) {
     return std::ranges::any_of(files.tensors(),
                                [&](const FileTensor& tensor) { return tensor.name.find(part) != std::string::npos; });
@@ -75,11 +77,13 @@ static void add_feed_forward(WeightNames& names, const ModelConfig& model, const
     add("mlp.experts.linear_fc2", WeightConversion::ExpertRows, {"mlp.experts.experts.linear_fc2"});
 }
 
+}  // namespace
+
 WeightNames megatron_names(const ModelConfig& model, const TensorFiles& files) {
   WeightNames names{.base = "",
                     .layers = "decoder.layers.",
                     .output = "output_layer",
-                    .prediction = PredictionForm::Own,
+                    .prediction = PredictionForm::Megatron,
                     .counterparts = {}};
   const auto add = [&](std::string_view ours, WeightConversion conversion, std::string_view theirs) {
     names.counterparts.push_back({ours, conversion, {theirs}});

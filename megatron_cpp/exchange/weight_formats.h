@@ -16,8 +16,8 @@ WeightFormat detect_format(const TensorFiles& files);
 
 /// Returns the names of torchtitan's Llama. RoPE rotates adjacent channels of its queries and keys.
 WeightNames torchtitan_names();
-/// Returns the names of Megatron Core as MegatronFiles presents them: experts are one tensor per layer, or separate,
-/// and so are gates and up projections, if the files have such tensors.
+/// Returns the names of Megatron Core as MegatronFiles presents them. `files` determine whether experts, and gates and
+/// up projections, are fused or separate tensors.
 WeightNames megatron_names(const ModelConfig& model, const TensorFiles& files);
 
 }  // namespace mcpp

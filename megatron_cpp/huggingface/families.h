@@ -96,7 +96,7 @@ enum class PredictionForm : u8 {
   After,     ///< numbered after the last layer, each with a copy of the word embeddings and of the output matrix
   Module,    ///< one layer, below "mtp."
   Branches,  ///< below "mtp.", where the branches of all layers are numbered
-  Own        ///< the names of Megatron Core, which are ours
+  Megatron   ///< below "mtp.", one layer per prediction, with the names of Megatron Core
 };
 
 /// Differences of a model type from llama. Members named after a key are its default.

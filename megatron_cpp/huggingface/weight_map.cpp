@@ -65,7 +65,7 @@ std::string prefix_of(const NameParts& name, const ModelConfig& model, const Wei
   if (names.prediction == PredictionForm::After)
     return str(names.base, names.layers, model.num_layers + name.layer, ".");
   if (names.prediction == PredictionForm::Branches) return str("mtp.layers.", branch_of(name, model), ".");
-  if (names.prediction == PredictionForm::Own)
+  if (names.prediction == PredictionForm::Megatron)
     return str("mtp.layers.", name.layer, name.place == NamePlace::Prediction ? "." : ".transformer_layer.");
   return name.place == NamePlace::Prediction ? "mtp." : str("mtp.layers.", name.layer, ".");
 }
