@@ -211,7 +211,8 @@ class LayoutChecker {
   void check_expert_overlap() {
     if (!layout_.overlap_moe_expert_parallel_comm) return;
     conflicts_.add_if(layout_.ep * expert_tp_ == 1,
-                      str(kOverlapsExperts, " has no effect if a rank has all experts: no tokens are exchanged; use ",
+                      str(kOverlapsExperts,
+                          " has no effect if a rank has all experts: no tokens are exchanged; use "
                           "expert_model_parallel_size above 1, or remove it"));
     conflicts_.add_if(
         !can_combine_passes(layout_.schedule),
@@ -219,8 +220,9 @@ class LayoutChecker {
             " does not have; use pipeline_schedule ", kinds_with_combined_passes()));
     conflicts_.add_if(
         layout_.zero_stage == 3,
-        str(kOverlapsExperts, " alternates between two passes, but zero_stage = 3 gathers the weights of ",
-            "one pass at a time; use zero_stage 0, 1 or 2"));
+        str(kOverlapsExperts,
+            " alternates between two passes, but zero_stage = 3 gathers the weights of one pass at a time; use "
+            "zero_stage 0, 1 or 2"));
   }
 
   void check_batch() {

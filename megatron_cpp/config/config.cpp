@@ -115,11 +115,15 @@ void offload_conflicts(const Config& config, std::vector<std::string>& errors) {
   if (o.offload_params != OffloadTier::Device && config.parallel.zero_stage != 3) {
     errors.push_back("optimizer.offload_params: requires parallel.zero_stage 3, which shards the weights");
   }
-  if (config.parallel.overlap_moe_expert_parallel_comm && config.training.offload_activations != OffloadTier::Device)
+}
+
+void expert_overlap_conflicts(const Config& config, std::vector<std::string>& errors) {
+  if (!config.parallel.overlap_moe_expert_parallel_comm) return;
+  if (config.training.offload_activations != OffloadTier::Device)
     errors.push_back(
         "parallel.overlap_moe_expert_parallel_comm: alternates between two passes, but training.offload_activations "
         "moves the activations of one pass at a time; remove one of them");
-  if (config.parallel.overlap_moe_expert_parallel_comm && config.device.device == DeviceType::Cuda)
+  if (config.device.device == DeviceType::Cuda)
     errors.push_back(
         "parallel.overlap_moe_expert_parallel_comm: supports CPUs only; remove it, or use device.device \"cpu\"");
 }
@@ -144,8 +148,8 @@ void distribution_conflicts(const Config& config, std::vector<std::string>& erro
                          " is not divisible by parallel.tensor_model_parallel_size ", p.tp));
 }
 
-/// Sizes of GEMMs in low precision on GPUs must be multiples of those of all recipes. Emulated recipes have the same
-/// requirements, so that a configuration works on every GPU.
+/// Sizes of low-precision GEMMs on GPUs must be multiples of gpu_size_multiple() of every recipe. This includes recipes
+/// that a GPU emulates, so that a configuration works on every GPU.
 void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) {
   i64 multiple = 1;
   for (const GemmRecipe recipe : config.training.recipes()) multiple = std::max(multiple, gpu_size_multiple(recipe));
@@ -284,6 +288,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   gelu_epilogue_conflicts(config, errors);
   qk_clip_conflicts(config, errors);
   offload_conflicts(config, errors);
+  expert_overlap_conflicts(config, errors);
   distribution_conflicts(config, errors);
   mup_conflicts(config, errors);
   rollback_conflicts(config, errors);

@@ -136,7 +136,7 @@ std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator>
   return make_metered(std::move(gpus), std::make_shared<CommMeter>(), {*recorder, "world of GPUs", std::move(ranks)});
 }
 
-/// Recipes with blocks are emulated on GPUs without fp8.
+/// Throws BadInput if the tensorwise recipe is used on a GPU without fp8. Block-scaled recipes are emulated there.
 void check_fp8(const TrainingConfig& config, const Device& device) {
   if (!config.recipes().contains(GemmRecipe::Tensorwise)) return;
   const std::string problem = ops::fp8_unsupported_reason(device);
@@ -247,7 +247,7 @@ void log_emulated_recipes(const TrainingConfig& config, const Device& device, co
     const std::string reason = ops::recipe_emulation_reason(device, recipe);
     if (!reason.empty())
       log.info(str(enum_name(recipe),
-                   " is emulated, which is slower than bf16: operands are rounded and multiplied in ", "bf16, because ",
+                   " is emulated, which is slower than bf16: operands are rounded and multiplied in bf16, because ",
                    reason));
   }
 }

@@ -214,13 +214,14 @@ class Checker {
   Problems problems_;
 };
 
-/// Returns the bytes that a scale takes, per element.
+/// Returns the bytes of scales per element of a matrix.
 double scale_bytes_per_element(GemmRecipe recipe) {
   if (!has_blocks(recipe)) return 0;
   return (recipe == GemmRecipe::Blockwise ? 4.0 : 1.0) / real(block_size(recipe));
 }
 
-/// Returns the workspace of c [m, n] = a [m, k] b [k, n] in a recipe on a GPU that emulates recipes with blocks.
+/// Returns the bytes of workspace of c [m, n] = a [m, k] b [k, n] on a GPU that emulates block-scaled recipes.
+/// `is_transformed` states that the random Hadamard transform is applied to the operands.
 double workspace_bytes(GemmRecipe recipe, double m, double n, double k, bool is_transformed) {
   if (recipe == GemmRecipe::Bf16) return 0;
   const double operands = m * k + n * k, code_bytes = recipe == GemmRecipe::Nvfp4 ? 0.5 : 1;

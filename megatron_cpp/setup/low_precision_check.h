@@ -14,9 +14,9 @@ std::vector<std::string> low_precision_problems(const Config& config, int world_
 /// Throws BadInput with all of low_precision_problems().
 void check_low_precision(const Config& config, int world_size);
 
-/// Returns the workspace of the largest GEMM in low precision on a GPU: codes and scales of both operands, their
-/// transforms, and what emulation adds, which is needed on GPUs that lack the mode of a recipe. Memory estimates
-/// exclude workspaces. Returns 0 for CPUs.
+/// Returns the workspace in bytes of the largest low-precision GEMM of a rank on a GPU: codes and scales of both
+/// operands, their Hadamard transforms, and decoded operands for GPUs that emulate the recipe. Memory estimates exclude
+/// it. Returns 0 for CPUs.
 double low_precision_workspace_bytes(const Config& config, int world_size);
 
 /// Returns a line per table of training.low_precision with its linear layers and recipes; empty without tables.

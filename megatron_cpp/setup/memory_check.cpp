@@ -108,8 +108,8 @@ double local_memory_bytes(const Config& config, const Communicator& ranks) {
   return static_cast<double>(buffers + kept) * local_part_bytes(config, ranks);
 }
 
-/// Returns the size of the files in a folder.
-i64 bytes_in(const Path& folder) {
+/// Returns the size of the files in a folder and its subfolders; 0 if the folder does not exist.
+i64 folder_bytes(const Path& folder) {
   i64 sum = 0;
   std::error_code error;  // files may disappear: other ranks remove what ended processes left
   for (std::filesystem::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
@@ -176,12 +176,12 @@ void check_local_space(const Config& config, Communicator& ranks) {
   const MemoryLimit limit{
       .id = file_system_id(existing),
       .name = is_in_memory ? "the free space of this file system in memory" : "the free space of its disk",
-      .bytes = free_bytes(existing) + bytes_in(checkpoint.local_save)};
+      .bytes = free_bytes(existing) + folder_bytes(checkpoint.local_save)};
   const double planned = static_cast<double>(max_local_parts(checkpoint)) * local_part_bytes(config, ranks);
   for (const auto& [id, demand] : collect_demands(planned, {limit}, ranks)) {
     check_input(kGuaranteedFraction * demand.bytes <= demand.limit, kKey, ": ", checkpoint.local_save,
                 ": not enough space for local checkpoints: ", demand_text(demand), "; ",
-                is_in_memory ? "make it larger (mount -o remount,size=...)" : "free some",
+                is_in_memory ? "make it larger (mount -o remount,size=...)" : "free some space",
                 ", lower checkpoint.local_keep_latest_k or local_replicas, or use a different folder");
   }
   if (config.device.device != DeviceType::Cpu)  // on CPUs a part of check_training_memory()

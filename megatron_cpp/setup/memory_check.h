@@ -25,8 +25,9 @@ void check_training_memory(const Config& config, const World& world);
 void check_training_disk(const Config& config, Communicator& ranks);
 
 /// Throws BadInput on all ranks if the estimated local checkpoints of a run (checkpoint.local_save) exceed the free
-/// space of the disk or memory that the ranks of a node share, and OutOfMemory if a GPU run's host lacks the memory
-/// that they need. Local checkpoints that exist count as free. Creates nothing. Collective.
+/// space of the disk or memory that the ranks of a node share. The space of existing local checkpoints counts as free.
+/// Throws OutOfMemory if the run uses GPUs and the host lacks memory for them; check_training_memory() checks this for
+/// CPUs. Creates nothing. Collective.
 void check_local_space(const Config& config, Communicator& ranks);
 
 /// Returns a warning if even a single rank of the configuration does not fit on this host, otherwise "".

@@ -16,8 +16,8 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
 /// Returns the bytes of a rank's part of a local checkpoint (checkpoint.local_save), for each pipeline position.
 std::vector<double> local_part_bytes_by_stage(const Config& config, int world_size);
 
-/// Returns the max number of parts and copies that a rank keeps in checkpoint.local_save, including one of each that is
-/// being written. If all are kept, counts only one of each besides.
+/// Returns the max number of parts and copies that a rank keeps in checkpoint.local_save, including those that are
+/// being written. If local_keep_latest_k is 0 (keep all), counts one checkpoint and the next one.
 i64 max_local_parts(const CheckpointConfig& config);
 
 /// Returns the workspace of CPU attention over all threads of a rank, which memory estimates exclude. Returns 0 for
