@@ -29,7 +29,7 @@ struct LayerRange {
 };
 
 /// Returns the ranges of the segment whose gradient this rank counts, relative to its begin. Padding is zero, so ranges
-/// of a layer that are separated by padding are merged; ranges of all layers unless `by_layer`.
+/// that are separated by padding are merged; with `by_layer`, only those of one layer.
 std::vector<LayerRange> counted_ranges(const ParamAndGradBuffer& buffer, i64 begin, i64 end, const NormScope& scope,
                                        bool by_layer) {
   std::vector<LayerRange> ranges;
@@ -86,7 +86,7 @@ Optimizer::Optimizer(std::span<ParamAndGradBuffer* const> buffers, const Optimiz
     MCPP_CHECK(buffer->dtype() == dtype_, "buffers of one optimizer must have one type");
     for (const ShardSegment& shard : buffer->shard()) add_segments(*buffer, shard);
   }
-  count_in_norm(buffers, /*by_layer=*/false);
+  collect_norm_grads(buffers, /*by_layer=*/false);
   states_->reserve();
   needs_staging_ = !is_resident() || std::ranges::any_of(segments_, [](const UpdateSegment& segment) {
     return std::ranges::any_of(segment.forms, [](StorageForm form) { return form != StorageForm::Plain; });
@@ -159,8 +159,8 @@ void Optimizer::add_segment(const ParamAndGradBuffer& buffer, const ShardSegment
   segments_.push_back(std::move(segment));
 }
 
-/// Sets the gradient ranges that this rank counts in the norm.
-void Optimizer::count_in_norm(std::span<ParamAndGradBuffer* const> buffers, bool by_layer) {
+/// Collects the gradient ranges that this rank counts in the norm, and allocates their sums of squares.
+void Optimizer::collect_norm_grads(std::span<ParamAndGradBuffer* const> buffers, bool by_layer) {
   norm_grads_.clear();
   for (const auto& [grid, groups] : scope_.groups) norm_grads_[grid];
   for (const ParamAndGradBuffer* buffer : buffers) {

@@ -66,15 +66,18 @@ class Optimizer {
   void update(double lr, double weight_decay, const Tensor& factor, const RowScales& scales = {});
   void count_step() { ++steps_; }
 
-  /// Makes compute_update_scale() sum the gradients by layer, for layer_squares(). `buffers`: those of the constructor.
-  /// Must be called before a step, on all ranks or on none.
-  void record_layer_squares(std::span<ParamAndGradBuffer* const> buffers) { count_in_norm(buffers, /*by_layer=*/true); }
+  /// Makes compute_update_scale() sum the squares of gradients by layer, for layer_squares(). `buffers` must be those
+  /// of the constructor. Call it between steps, on all ranks or on none.
+  void record_layer_squares(std::span<ParamAndGradBuffer* const> buffers) {
+    collect_norm_grads(buffers, /*by_layer=*/true);
+  }
   /// Layer of which this rank counts gradients in the norm.
   struct NormLayer {
     GridKind grid;
     std::string name;  ///< layer_of() its parameters
   };
-  std::vector<NormLayer> norm_layers() const;  ///< after record_layer_squares()
+  /// Returns these layers. Requires record_layer_squares().
+  std::vector<NormLayer> norm_layers() const;
   /// Returns the sums of squares of these gradients at the last compute_update_scale(), fp64 [norm_layers()]. Summed
   /// over the layers of one replica of the gradients, they are the square of the norm, without grad_scale.
   const Tensor& layer_squares() const { return layer_squares_; }
@@ -117,7 +120,7 @@ class Optimizer {
   void add_segments(const ParamAndGradBuffer& buffer, const ShardSegment& shard);
   void add_segment(const ParamAndGradBuffer& buffer, const ShardSegment& shard, OptimizerKind kind,
                    std::vector<UpdateRun> runs);
-  void count_in_norm(std::span<ParamAndGradBuffer* const> buffers, bool by_layer);
+  void collect_norm_grads(std::span<ParamAndGradBuffer* const> buffers, bool by_layer);
   const UpdateRule& rule_of(OptimizerKind kind);
   /// Waits until no communication of the last publish() uses the weights, so that a pass may change them.
   void wait_for_gathers() const;
@@ -143,8 +146,8 @@ class Optimizer {
   StagedUpdate staged_update_;
   bool needs_staging_ = false;  // a state is encoded, or on a different device than its weights or gradient
   std::vector<std::unique_ptr<MatrixGatherer>> matrices_;  // by grid; empty unless the configured rule needs them
-  /// Gradients of this rank that count in the norm, by layer, or those of all layers as "" unless layer squares are
-  /// recorded; has an entry for every grid of the scope.
+  /// Gradients of this rank that count in the norm, by layer; under "" for all layers unless record_layer_squares() was
+  /// called. Has an entry for every grid of the scope.
   std::map<GridKind, std::map<std::string, std::vector<Tensor>>> norm_grads_;
   mutable Tensor layer_squares_;  // in the order of norm_grads_
   i64 steps_ = 0;

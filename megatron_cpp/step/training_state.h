@@ -101,7 +101,8 @@ class TrainingState {
   void record_attention_logits(bool is_recording) { records_logits_ = is_recording; }
   /// Sets whether steps record the losses of their samples, from the next backward() on.
   void record_sample_losses(bool is_recording);
-  /// Makes updates record the sums of squares of gradients by layer (Optimizer::layer_squares()). Call on all ranks.
+  /// Makes updates record the sums of squares of gradients by layer (Optimizer::layer_squares()). Call it on all ranks,
+  /// before the first update.
   void record_layer_squares() { optimizer_.record_layer_squares(buffers()); }
   /// Returns the recorded losses of the last update() that this rank computed, by sample: sums over the targets. Ranks
   /// with the same targets as another return none. Waits for the device.

@@ -8,10 +8,10 @@
 
 namespace mcpp {
 
-/// Trains with the configurations of training_configs(), starting in the stage of the newest intact checkpoint;
-/// `first` is the stage of the newest one, intact or not. Each later stage resumes from the checkpoint at the end of
-/// the stage before it, with its own configuration. `on_training` is called before the first iteration. Returns when
-/// the last stage has ended, or when a stage stops early. Collective over `world`.
+/// Trains with the configurations of training_configs(), starting in the stage of the newest intact checkpoint. Each
+/// later stage resumes from the checkpoint at the end of the previous stage, with its own configuration. `first` is the
+/// stage of the newest checkpoint, which may be damaged. `on_training` is called before the first iteration. Returns
+/// when the last stage has ended, or when a stage stops early. Collective over `world`.
 ExitCode train_stages(const std::vector<PlannedRun>& stages, std::size_t first, const World& world,
                       const SignalWatch& signals, const Log& log, const std::function<void()>& on_training);
 
