@@ -32,7 +32,7 @@ std::size_t page_bytes() {
   return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-// Announcements of switches to the sanitizers, which otherwise report accesses to the other stack.
+// Notifies sanitizers of switches. Otherwise they report accesses to the other stack.
 
 void begin_switch([[maybe_unused]] void** fake_stack, [[maybe_unused]] const void* bottom,
                   [[maybe_unused]] std::size_t size, [[maybe_unused]] void* thread) {

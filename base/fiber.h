@@ -32,7 +32,7 @@ class Fiber {
   struct Canceled {};
 
  private:
-  /// Memory of a stack, below which an access faults.
+  /// Memory of a stack with a guard page below it, so that an overflow faults.
   class Stack {
    public:
     Stack();
@@ -45,7 +45,7 @@ class Fiber {
    private:
     void* memory_;
   };
-  /// One side of a switch, as sanitizers know it.
+  /// Context of the caller or the function while it is suspended, and what sanitizers need for the switch.
   struct Side {
     ucontext_t context = {};
     void* fake_stack = nullptr;

@@ -7,7 +7,7 @@
 namespace mcpp {
 
 double MeanEstimate::half_interval() const {
-  return count > 1 ? student_t_quantile(count - 1) * standard_error : std::numeric_limits<double>::infinity();
+  return count > 1 ? student_t_quantile_975(count - 1) * standard_error : std::numeric_limits<double>::infinity();
 }
 
 MeanEstimate estimate_mean(std::span<const double> values) {
@@ -20,7 +20,7 @@ MeanEstimate estimate_mean(std::span<const double> values) {
   return {.count = std::ssize(values), .mean = mean, .standard_error = error};
 }
 
-double student_t_quantile(i64 degrees_of_freedom) {
+double student_t_quantile_975(i64 degrees_of_freedom) {
   constexpr std::array kFirst{12.7062, 4.30265, 3.18245, 2.77645, 2.57058};
   if (degrees_of_freedom <= std::ssize(kFirst)) return kFirst.at(static_cast<std::size_t>(degrees_of_freedom - 1));
   // Expansion in powers of 1 / degrees of freedom around the normal distribution (Abramowitz and Stegun, 26.7.5).

@@ -31,6 +31,6 @@ MeanEstimate estimate_mean(std::span<const double> values);
 
 /// Returns the 97.5 % quantile of Student's t distribution with at least 1 degree of freedom, with a relative error of
 /// at most 1e-3.
-double student_t_quantile(i64 degrees_of_freedom);
+double student_t_quantile_975(i64 degrees_of_freedom);
 
 }  // namespace mcpp

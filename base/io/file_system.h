@@ -19,11 +19,11 @@ class FileSystem {
 
 /// Returns the free bytes for this user in the file system of `path`.
 i64 free_bytes(const Path& path);
-/// Returns the path, made absolute, or the nearest of its parents that exists.
+/// Returns the absolute path, or the nearest of its parents that exists.
 Path nearest_existing(const Path& path);
-/// Returns an id of the file system of `path`, unique among those of all hosts.
+/// Returns an id of the file system of `path`, which must exist. Ids differ between hosts.
 std::string file_system_id(const Path& path);
-/// Returns true if the file system of `path` is in memory (tmpfs), as /dev/shm is.
+/// Returns true if the file system of `path`, which must exist, is in memory, such as the tmpfs /dev/shm.
 bool is_memory_backed(const Path& path);
 /// Returns the file size limit (ulimit -f). A write beyond the limit would kill the process with a signal.
 i64 max_file_bytes();

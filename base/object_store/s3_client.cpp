@@ -135,7 +135,8 @@ HttpResponse S3Client::send_or_missing(const Request& request, const S3Path& pat
   return response;
 }
 
-/// Responses to HEAD have no body, so that those for a missing object and a missing bucket are the same.
+/// Throws BadInput if the bucket does not exist. Responses to HEAD have no body, so find() cannot distinguish a missing
+/// bucket from a missing object.
 void S3Client::check_bucket_exists(const S3Path& path) {
   const HttpResponse response = send(request("HEAD", {path.bucket, ""}), path);
   check_input(response.status != 404, path.string(), ": the object store ", server_name(), " has no bucket '",

@@ -13,10 +13,10 @@ namespace {
 
 constexpr i64 kMinPartBytes = i64{5} << 20, kMaxParts = 10'000;  // limits of S3
 
-/// Parts of a transfer, which several threads take one after another.
-class Parts {
+/// Queue of the parts of a transfer, which several threads process. Thread-safe.
+class PartQueue {
  public:
-  explicit Parts(i64 count) : count_(count) {}
+  explicit PartQueue(i64 count) : count_(count) {}
 
   /// Returns the next part; std::nullopt if none is left or one has failed.
   std::optional<i64> take() {
@@ -25,6 +25,7 @@ class Parts {
     ++running_;
     return next_++;
   }
+  /// Completes a part that take() returned. After an error, take() returns no further parts.
   void finish(const std::exception_ptr& error) {
     const std::lock_guard lock(mutex_);
     if (error) next_ = count_;
@@ -47,7 +48,7 @@ class Parts {
 
 }  // namespace
 
-/// Connection that one thread uses; waits until one is free.
+/// Exclusive use of a connection. The constructor waits until one is free.
 class S3Transfer::Lease {
  public:
   explicit Lease(S3Transfer& transfer) : transfer_(transfer) {
@@ -82,7 +83,7 @@ S3Transfer::S3Transfer(const S3Settings& settings, i64 part_bytes, int connectio
 /// Calls f for each part, on the calling thread and on free threads; rethrows the first error after all calls have
 /// ended.
 void S3Transfer::run_parts(i64 count, const std::function<void(Connection&, i64 part)>& f) {
-  const auto parts = std::make_shared<Parts>(count);
+  const auto parts = std::make_shared<PartQueue>(count);
   const auto run = [this, parts, &f] {  // a thread that finds no part left does not use f, which may be gone
     const Lease connection(*this);
     while (const std::optional<i64> part = parts->take()) {

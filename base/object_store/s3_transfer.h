@@ -54,8 +54,8 @@ class S3Transfer {
   std::vector<Connection> connections_;
   std::mutex mutex_;
   std::condition_variable returned_;
-  std::vector<Connection*> free_;
-  ThreadPool threads_;  // last member: uses the connections
+  std::vector<Connection*> free_;  // connections that no thread uses; guarded by mutex_
+  ThreadPool threads_;             // last member: uses the connections
 };
 
 }  // namespace mcpp

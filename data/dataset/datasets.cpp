@@ -96,7 +96,8 @@ class Builder {
                                             cache_folder(blend.list.prefixes[0]), log_, ranks_);
   }
 
-  /// Logs to which training datasets data.fim_rate does not apply; throws BadInput if to none of them.
+  /// Logs a warning with the training datasets to which data.fim_rate does not apply. Throws BadInput if it applies to
+  /// none.
   void check_fim() const {
     if (masked_prefixes_.empty()) return;
     const std::string names = join(masked_prefixes_, ", ");

@@ -35,7 +35,7 @@ TEST(FiberTest, RunsInPiecesOnThreadOfCaller) {
   EXPECT_THAT(order, ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
-TEST(FiberTest, PassesExceptionToCallerOfResume) {
+TEST(FiberTest, RethrowsExceptionFromResume) {
   Fiber* self = nullptr;
   Fiber fiber([&] {
     self->suspend();

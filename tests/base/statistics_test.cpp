@@ -21,14 +21,14 @@ TEST(StatisticsTest, KeepsSmallDeviationsFromLargeMeans) {
   EXPECT_DOUBLE_EQ(estimate.standard_error, std::sqrt(1.0 / 3));
 }
 
-TEST(StatisticsTest, HasNoErrorOfSingleValue) {
+TEST(StatisticsTest, HasInfiniteErrorForSingleValue) {
   const MeanEstimate estimate = estimate_mean(std::vector<double>{0.25});
   EXPECT_EQ(estimate.mean, 0.25);
   EXPECT_TRUE(std::isinf(estimate.standard_error));
   EXPECT_TRUE(std::isinf(estimate.half_interval()));
 }
 
-TEST(StatisticsTest, HasZeroErrorOfEqualValues) {
+TEST(StatisticsTest, HasZeroErrorForEqualValues) {
   const MeanEstimate estimate = estimate_mean(std::vector<double>{0, 0, 0});
   EXPECT_EQ(estimate.mean, 0);
   EXPECT_EQ(estimate.standard_error, 0);
@@ -39,7 +39,8 @@ TEST(StatisticsTest, ApproximatesQuantilesOfStudentsDistribution) {
   const std::pair<i64, double> table[]{{1, 12.706}, {2, 4.303},  {3, 3.182},  {4, 2.776},   {5, 2.571},
                                        {6, 2.447},  {7, 2.365},  {8, 2.306},  {10, 2.228},  {15, 2.131},
                                        {20, 2.086}, {30, 2.042}, {60, 2.000}, {120, 1.980}, {1000, 1.962}};
-  for (const auto& [degrees, quantile] : table) EXPECT_NEAR(student_t_quantile(degrees) / quantile, 1, 1e-3) << degrees;
+  for (const auto& [degrees, quantile] : table)
+    EXPECT_NEAR(student_t_quantile_975(degrees) / quantile, 1, 1e-3) << degrees;
 }
 
 }  // namespace

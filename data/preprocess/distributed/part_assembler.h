@@ -16,7 +16,6 @@ namespace mcpp {
 /// Assembler for one key of all parts. Writes the tokens that are not in the joined file yet and builds the index.
 class KeyAssembler {
  public:
-  /// Keeps a reference to `folder`.
   KeyAssembler(const PartsFolder& folder, std::size_t key);
 
   /// Adds the part of the next unit.
