@@ -4,9 +4,9 @@
 
 namespace mcpp {
 
-/// Returns the peak bytes of a forward pass of chunk `forward` and a backward pass of chunk `backward` of the rank
-/// given by `share`, in addition to the activations that are saved before the pair. `delays_wgrad`: the backward pass
-/// delays its weight gradients. Runs both passes on the meta device.
+/// Returns the peak bytes of activations while a forward pass of chunk `forward` and a backward pass of chunk
+/// `backward` of the rank given by `share` run together. Excludes the activations that were saved before.
+/// `delays_wgrad` states that the backward pass delays its weight gradients. Runs both passes on the meta device.
 i64 pass_pair_bytes(const ModelConfig& config, const ActivationSetup& setup, const RankMemorySpec& share, int forward,
                     int backward, bool delays_wgrad);
 

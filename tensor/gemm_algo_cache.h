@@ -39,9 +39,10 @@ struct GemmKey {
   auto operator<=>(const GemmKey&) const = default;
 };
 
-/// Formats a key as "bf16 fp32 NT 4096 768 3072 add 16": input type (or tf32, or the fp8 format of a, after the name of
-/// its blocks if it has any, or nvfp4), output type, transposes of a and b, m, n, k, add or set, alignment; then
-/// "gelu", "bias+gelu" or "dgelu" if it has an epilogue.
+/// Formats a key as "bf16 fp32 NT 4096 768 3072 add 16": input type, output type, transposes of a and b, m, n, k, add
+/// or set, alignment; then "gelu", "bias+gelu" or "dgelu" if it has an epilogue. Instead of the input type, TF32 GEMMs
+/// have "tf32", fp8 GEMMs the format of a, after "blockwise", "blockwise_vectors" or "mxfp8" if it is block-scaled, and
+/// NVFP4 GEMMs "nvfp4".
 std::string to_text(const GemmKey& key);
 
 /// Algorithm in the library's own description, and the workspace it needs in bytes.

@@ -99,9 +99,9 @@ Schedule zb_h1(int ranks, int microbatches);
 /// 1F1B (Qi et al., "Pipeline Parallelism with Controllable Memory", 2024).
 Schedule zb_v(int ranks, int microbatches);
 /// Places two chunks per rank in a V and alternates forwards of one chunk with backwards of the other, so that the
-/// communication of each can overlap with the computation of the other (DeepSeek, "DualPipeV", 2025, the half of
-/// "DualPipe" of the DeepSeek-V3 report that one rank of each pair would run). Needs memory for up to ranks + 1/2
-/// microbatches.
+/// communication of each can overlap with the computation of the other. Needs memory for up to ranks + 1/2
+/// microbatches. It is DualPipe (DeepSeek-V3 report, 2024) on half of the ranks, without the second copy of the weights
+/// (DeepSeek-AI, "DualPipeV", 2025).
 Schedule dualpipe_v(int ranks, int microbatches);
 
 /// Returns the forwards of a schedule that is not lowered, in order.
@@ -113,11 +113,11 @@ Schedule forward_schedule(const Schedule& schedule);
 /// an input gradient of a different microbatch. If three such actions are adjacent, the first two are a pair. Both
 /// passes start when the inputs of both have arrived, and their results are sent after both.
 bool is_pass_pair(const Schedule& schedule, int rank, std::size_t i);
-/// Returns the same schedule with pairs. Ranks of 1F1B and interleaved schedules run more forward passes in the
-/// warm-up, as in Megatron Core: otherwise a rank would wait for the pair of the next rank, and that for the pair of
-/// this rank. A rank with too few microbatches for it runs all forwards first and has no pairs. Other schedules keep
-/// their order and have pairs if there are at least as many microbatches as ranks. `schedule` must not be lowered and
-/// must have no pairs.
+/// Returns the schedule with pairs. `schedule` must not be lowered and must have no pairs.
+///  - Ranks of 1F1B and interleaved schedules run more forward passes in the warm-up, as in Megatron Core: otherwise a
+///    rank would wait for the pair of the next rank, which would wait for the pair of this rank. A rank with too few
+///    microbatches for this runs all forwards first and has no pairs.
+///  - Other schedules keep their order and have pairs if there are at least as many microbatches as ranks.
 Schedule combine_passes(const Schedule& schedule);
 /// Returns the fraction of forward passes that are in pairs, over all ranks.
 double combined_fraction(const Schedule& schedule);

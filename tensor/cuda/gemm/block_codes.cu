@@ -38,15 +38,14 @@ __device__ void load_tile(const Source& source, i64 first_row, i64 first_column,
 }
 
 /// Random words of stochastic rounding (struct StochasticRounding).
-class RandomWords {
- public:
+struct RandomWords {
   u64 key;
   PositionRanges positions;
   const i64* samples;
   const ColumnRun* runs;
   i64 batch, run_count;
 
-  /// Returns the word of an element of x, of four that are drawn together.
+  /// Returns the word of an element of x. Four words are drawn together; `drawn` caches those of `drawn_block`.
   __device__ __forceinline__ u32 at(i64 row, i64 column, i64& drawn_block, Philox4& drawn) const {
     i64 run = 0;
     while (run + 1 < run_count && column >= runs[run + 1].first) ++run;
@@ -302,10 +301,10 @@ BlockCodes::BlockCodes(const Tensor& x, BlockScales scales, Fp8Format format, bo
     : shape_{scales, x.dim(transposed ? 1 : 0), x.dim(transposed ? 0 : 1)},
       format_(format),
       codes_(shape_.rows * shape_.code_bytes_of_row(), cuda(x), MemoryClass::Workspace),
-      scales_(shape_.scale_count() * (has_fp32_scales(scales) ? 4 : 1), cuda(x), MemoryClass::Workspace) {
+      scales_(shape_.scale_bytes(), cuda(x), MemoryClass::Workspace) {
   if (!shape_.has_padded_scales()) return;
-  const i64 bytes = shape_.scale_count() * (has_fp32_scales(scales) ? 4 : 1);
-  check_cuda(cudaMemsetAsync(scales_.data(), 0, static_cast<std::size_t>(bytes), device().stream()), "cudaMemsetAsync");
+  const auto bytes = static_cast<std::size_t>(shape_.scale_bytes());
+  check_cuda(cudaMemsetAsync(scales_.data(), 0, bytes, device().stream()), "cudaMemsetAsync");
 }
 
 BlockCodes::BlockCodes(const Tensor& x, const Fp8Scale& scale, bool transposed)

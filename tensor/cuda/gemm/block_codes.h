@@ -1,4 +1,4 @@
-// Conversion of matrices to fp8 and NVFP4 with scales of blocks, for cuBLASLt's block-scaled GEMMs. Layouts of scales:
+// Conversion of matrices to block-scaled fp8 and NVFP4, for cuBLASLt's block-scaled GEMMs. Layouts of scales:
 // NVIDIA, "cuBLAS" (CUDA 13), sections "16/32-Element 1D Block Scaling" and "128-Element 1D and 128x128 2D Block
 // Scaling".
 #pragma once
@@ -37,6 +37,8 @@ struct EncodedShape {
     const i64 tiles = ceil_div(rows, 128);
     return (scales == BlockScales::Square128 ? tiles : tiles * 128) * padded_blocks();
   }
+  /// Returns the bytes of these scales.
+  constexpr i64 scale_bytes() const { return scale_count() * (has_fp32_scales(scales) ? 4 : 1); }
   constexpr bool has_padded_scales() const {
     return scales != BlockScales::Vector128 &&
            (padded_blocks() != blocks() || (scales != BlockScales::Square128 && rows % 128 != 0));
@@ -51,11 +53,12 @@ struct EncodedShape {
   }
 };
 
-/// Matrix on a GPU that is encoded in blocks, in workspace memory.
+/// Matrix on a GPU that is encoded in blocks, in workspace memory. Kernels run on the stream of the device, without
+/// waiting for it.
 class BlockCodes {
  public:
-  /// Encodes x, a bf16 matrix, or its transpose. The blocks of `scale` must be those of a recipe, and those of one
-  /// vector must lie along the columns of the result.
+  /// Encodes x, a bf16 matrix, or its transpose. The blocks of `scale` must be those of a recipe. Blocks that are
+  /// vectors must be parts of rows of the encoded matrix.
   BlockCodes(const Tensor& x, const Fp8Scale& scale, bool transposed);
   BlockCodes(const Tensor& x, const Nvfp4Scale& scale, bool transposed);
 

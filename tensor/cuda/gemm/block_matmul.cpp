@@ -7,7 +7,7 @@ namespace {
 
 using CudaKernels = Kernels<DeviceType::Cuda>;
 
-/// Returns the reason why the library has no mode for a recipe with blocks on this GPU, or "".
+/// Returns the reason why the library has no mode for a block-scaled recipe on this GPU, or "".
 std::string missing_mode(const CudaDevice& device, GemmRecipe recipe) {
   const cudaDeviceProp& gpu = device.properties();
   const bool is_hopper = gpu.major == 9 && gpu.minor == 0;

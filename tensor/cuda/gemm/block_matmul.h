@@ -1,4 +1,4 @@
-// GEMMs of operands with scales of blocks: with cuBLASLt's block-scaled modes on GPUs that have them, otherwise
+// Block-scaled GEMMs: with cuBLASLt's block-scaled modes on GPUs that have them, otherwise
 // emulated as on CPUs, in bf16 after rounding.
 #pragma once
 #include "tensor/cuda/gemm/block_codes.h"
@@ -7,7 +7,7 @@
 
 namespace mcpp {
 
-/// Computes matmul() of a and b, rounded to fp8 in blocks.
+/// Computes matmul() of the bf16 matrices a and b, rounded to fp8 in blocks. c is bf16 or fp32.
 void multiply_fp8_blocks(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
                          const ops::MatmulOptions& options);
 
@@ -19,7 +19,7 @@ void add_scaled_product(const Tensor& product, const Tensor& factors, Tensor& c)
 /// Bytes to which cuBLASLt requires outputs of low-precision GEMMs to be aligned.
 inline constexpr i64 kLowPrecisionAlignment = 16;
 
-/// Calls f(c) with a c that is aligned to kLowPrecisionAlignment: the given one, or memory that is copied to it.
+/// Calls f(c) with an output that is aligned to kLowPrecisionAlignment: c itself, or workspace that is copied to c.
 template <class F>
 void with_aligned_output(Tensor& c, const ops::MatmulOptions& options, F&& f) {
   if (gemm_alignment(c.raw()) >= kLowPrecisionAlignment) return f(c);
