@@ -5,8 +5,8 @@
 #     [--svg=FILE] [option of megatron_cpp pretrain ...]
 #
 # Trains the model of bench/coordinate_check.toml on the text of the quick start, with learning rates that are powers of
-# the square root of 2 and a linear decay to 0. For each width it begins with the best rate of the width before and goes
-# on until both neighbors of the best rate have a higher loss on the held-out text. The best rate in between is the
+# the square root of 2 and a linear decay to 0. For each width it begins with the best rate of the previous width and
+# continues until both neighbors of the best rate have a higher loss on the held-out text. The reported best rate is the
 # minimum of the parabola through these three losses, which are means over the seeds.
 #
 #   --results=FILE  file of earlier lines of standard output: runs in it are not repeated, new ones are appended
