@@ -50,7 +50,7 @@ struct QualityOptions {
   }
 };
 
-/// Returns the variants of `config` in the file of the options.
+/// Reads the variants of `config` from the file --variants.
 std::vector<Variant> load_variants(const Config& config, const QualityOptions& options) {
   const ConfigText text = read_config_text(options.variants);
   return parse_variants(config, text.toml, text.name);
@@ -62,7 +62,8 @@ void check_options(const QualityOptions& options, const Config& config) {
   const i64 seed = config.training.seed;
   if (options.seeds < 2) problems.push_back("--seeds=1: one seed has no standard error; use at least 2");
   if (seed + options.seeds - 1 > 4294967295)
-    problems.push_back(str("--seeds=", options.seeds, ": training.seed ", seed, " is too large for so many seeds"));
+    problems.push_back(str("--seeds=", options.seeds, ": the last seed, training.seed + ", options.seeds - 1, " = ",
+                           seed + options.seeds - 1, ", exceeds 4294967295; lower one of them"));
   if (!config.stages.empty()) problems.push_back("bench quality: does not support stages; remove the [[stage]] tables");
   if (options.branch_iteration > 0 && !config.checkpoint.load.empty())
     problems.push_back("--branch_iteration: cannot be combined with checkpoint.load; remove one of them");
@@ -75,9 +76,10 @@ void check_options(const QualityOptions& options, const Config& config) {
 /// Throws BadInput with every reason why a training with this configuration has no result to compare.
 void check_has_result(const Config& config) {
   std::vector<std::string> problems;
-  if (!config.data.has_data()) problems.push_back("data.data_path: is missing; bench quality trains on text");
+  if (!config.data.has_data())
+    problems.push_back("data.data_path: is missing; bench quality needs text to train on, so set it");
   if (config.training.eval_iters == 0)
-    problems.push_back("training.eval_iters: is 0, so that no held-out loss is measured; set it");
+    problems.push_back("training.eval_iters: is 0, so that no held-out loss is measured; set it to at least 1");
   if (config.data.multiple_validation_sets)
     problems.push_back("data.multiple_validation_sets: bench quality compares a single loss; remove it");
   if (config.can_roll_back())
@@ -108,12 +110,14 @@ class QualityBench {
   QualityComparison comparison() const;
 
  private:
+  /// Returns the path of a temporary file or folder next to the results.
   Path side_file(const std::string& suffix) const { return options_.results + suffix; }
   Path branch_folder(i64 seed) const { return side_file(str(".branch_", seed)); }
   /// Returns the configuration of one run.
   Config run_config(const Variant& variant, i64 seed) const;
   /// Returns the configuration of the common first part of all runs with a seed.
   Config branch_config(i64 seed) const;
+  /// Returns a run without results.
   QualityRun planned_run(const Variant& variant, i64 seed) const;
   bool is_finished(const Variant& variant, i64 seed) const;
   void check_variant(Variant& variant, const Log& log);
@@ -123,7 +127,7 @@ class QualityBench {
   /// Trains until the branch iteration, unless this was done before.
   bool run_branch(i64 seed);
   bool run_variant(const Variant& variant, i64 seed);
-  /// Trains. Stores the reason in `failure` if the training fails. Returns false if a signal stopped it.
+  /// Trains, and stores the reason in `failure` if the training fails. Returns false if a signal stopped it.
   bool train(const Config& config, std::string& failure) const;
   std::string progress_line(const QualityRun& run) const;
 
@@ -309,8 +313,7 @@ std::string QualityBench::progress_line(const QualityRun& run) const {
   if (!run.failure.empty()) return text + "failed: " + run.failure;
   text += "loss " + fixed(run.loss(), 4);
   if (base != nullptr && run.variant != all.baseline().name) {
-    const double difference = 100 * (run.loss() / base->loss() - 1);
-    text += str(" (", difference < 0 ? "" : "+", fixed(difference, 3), " %)");
+    text += str(" (", signed_percent(percent_difference(run.loss(), base->loss())), ")");
   }
   return str(text, ", ", human_seconds(run.seconds));
 }

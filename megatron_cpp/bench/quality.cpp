@@ -12,11 +12,7 @@
 namespace mcpp {
 namespace {
 
-std::string percent(double value, int digits = 3) {
-  return str(value < 0 ? "" : "+", fixed(value, digits), " %");
-}
-
-/// Seeds of the failed runs of a variant.
+/// Returns the seeds of the failed runs of a variant.
 std::vector<i64> failed_seeds(const QualityComparison& comparison, const std::string& variant) {
   std::vector<i64> seeds;
   for (const QualityRun& run : comparison.runs)
@@ -24,8 +20,10 @@ std::vector<i64> failed_seeds(const QualityComparison& comparison, const std::st
   return seeds;
 }
 
-/// Compares the confidence interval of a difference in percent with the largest accepted difference.
-std::string judge(const MeanEstimate& difference, std::optional<double> max_difference, const std::string& baseline) {
+/// Returns the verdict on a difference in percent: compares its confidence interval with the largest accepted
+/// difference.
+std::string verdict_on(const MeanEstimate& difference, std::optional<double> max_difference,
+                       const std::string& baseline) {
   if (difference.count < 2) return "undecided: needs two seeds";
   if (difference.mean == 0 && difference.standard_error == 0) return "identical to " + baseline;
   const double low = difference.mean - difference.half_interval(), high = difference.mean + difference.half_interval();
@@ -46,7 +44,7 @@ std::string verdict(const QualityComparison& comparison, const ComparedVariant& 
   if (variant.name == comparison.baseline().name) return "baseline";
   const std::vector<double> differences = comparison.differences(variant.name);
   if (differences.empty()) return "no finished pair of runs";
-  return judge(estimate_mean(differences), variant.max_difference, comparison.baseline().name);
+  return verdict_on(estimate_mean(differences), variant.max_difference, comparison.baseline().name);
 }
 
 std::vector<std::string> table_row(const QualityComparison& comparison, const ComparedVariant& variant) {
@@ -58,10 +56,11 @@ std::vector<std::string> table_row(const QualityComparison& comparison, const Co
   const std::vector<double> differences = comparison.differences(variant.name);
   if (variant.name != comparison.baseline().name && !differences.empty()) {
     const MeanEstimate d = estimate_mean(differences);
-    row.push_back(percent(d.mean));
+    row.push_back(signed_percent(d.mean));
     row.push_back(d.count < 2 ? "" : fixed(d.standard_error, 3) + " %");
     row.push_back(d.count < 2 ? ""
-                              : str(percent(d.mean - d.half_interval()), " to ", percent(d.mean + d.half_interval())));
+                              : str(signed_percent(d.mean - d.half_interval()), " to ",
+                                    signed_percent(d.mean + d.half_interval())));
   } else {
     row.insert(row.end(), 3, "");
   }
@@ -70,6 +69,14 @@ std::vector<std::string> table_row(const QualityComparison& comparison, const Co
 }
 
 }  // namespace
+
+double percent_difference(double loss, double base) {
+  return 100 * (loss / base - 1);
+}
+
+std::string signed_percent(double value) {
+  return str(value < 0 ? "" : "+", fixed(value, 3), " %");
+}
 
 const QualityRun* QualityComparison::find(const std::string& variant, i64 seed) const {
   const auto found = std::ranges::find_if(
@@ -88,7 +95,7 @@ std::vector<double> QualityComparison::differences(const std::string& variant, s
     const QualityRun* base = run.variant == variant && run.failure.empty() ? find(baseline().name, run.seed) : nullptr;
     if (base == nullptr) continue;
     const std::optional<double> loss = loss_of(run), base_loss = loss_of(*base);
-    if (loss && base_loss) differences.push_back(100 * (*loss / *base_loss - 1));
+    if (loss && base_loss) differences.push_back(percent_difference(*loss, *base_loss));
   }
   return differences;
 }
@@ -121,9 +128,10 @@ constexpr std::array<const char*, 8> kColors{"#1d4ed8", "#c2410c", "#15803d", "#
 /// Mean difference of a variant after some iterations.
 struct ChartPoint {
   i64 iteration = 0;
-  double mean = 0, error = 0;  ///< error: two standard errors
+  double mean = 0, error = 0;  ///< in percent; `error` is two standard errors
 };
 
+/// Line of a variant in the chart.
 struct ChartLine {
   std::string name;
   std::string color;
@@ -149,9 +157,9 @@ std::vector<ChartPoint> chart_points(const QualityComparison& comparison, const 
 
 /// Returns the smallest of 1, 2 and 5 times a power of ten that divides `range` into at most `count` steps.
 double nice_step(double range, int count) {
-  const double least = range / count, power = std::pow(10, std::floor(std::log10(least)));
+  const double min_step = range / count, power = std::pow(10, std::floor(std::log10(min_step)));
   for (const double factor : {1.0, 2.0, 5.0})
-    if (factor * power >= least * (1 - 1e-9)) return factor * power;
+    if (factor * power >= min_step * (1 - 1e-9)) return factor * power;
   return 10 * power;
 }
 

@@ -1,4 +1,4 @@
-// File with the results of a comparison, one JSON object per line, so that a stopped comparison continues where it was.
+// File with the results of a comparison, one JSON object per line, so that a stopped comparison can continue.
 #pragma once
 #include <map>
 #include <string>
@@ -10,21 +10,22 @@
 
 namespace mcpp {
 
-/// Returns the keys of a run that decide its result and differ from their defaults, with their values in TOML: all but
-/// the seed, outputs and speed.
+/// Returns the keys that determine the result of a run and differ from their defaults, with their values in TOML. Omits
+/// the seed and keys that only affect outputs or speed.
 std::map<std::string, std::string> run_settings(const Config& config);
 
+/// Finished runs of a comparison and the file that has them.
 class QualityResults {
  public:
-  /// Reads the runs of `file`, if it exists. Throws BadInput naming the line if it has anything else than results.
+  /// Reads the runs of `file`, if it exists. Throws BadInput that names the line if the file has anything but results.
   explicit QualityResults(Path file);
 
   const std::vector<QualityRun>& runs() const { return runs_; }
-  /// Returns true if the run is finished. Throws BadInput naming the keys that differ if it had different settings.
+  /// Returns true if the run is finished. Throws BadInput that names the keys if its settings differ from `planned`.
   bool contains(const QualityRun& planned) const;
   /// Adds a line about the host and the start of the comparison.
   void add_start();
-  /// Adds a finished run. When it returns, the run is on the disk.
+  /// Adds a finished run. Durable when it returns.
   void add(QualityRun run);
 
  private:
@@ -35,7 +36,8 @@ class QualityResults {
   std::vector<QualityRun> runs_;
 };
 
-/// Returns the losses of held-out text in the metrics of a run (logging.metrics_path), in the order of the iterations.
+/// Reads the losses on held-out text from the metrics of a run (logging.metrics_path), in the order of the iterations.
+/// Losses that are not finite are NaN.
 std::vector<HeldOutLoss> read_held_out_losses(const Path& metrics);
 
 }  // namespace mcpp

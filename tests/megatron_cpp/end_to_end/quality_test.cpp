@@ -107,7 +107,7 @@ TEST_F(QualityEndToEndTest, ComparesPairsOfRuns) {
   EXPECT_EQ(files(), (Strings{"chart.svg", "results.jsonl", "variants.toml"}));
 }
 
-TEST_F(QualityEndToEndTest, EqualsPretraining) {
+TEST_F(QualityEndToEndTest, MatchesPretraining) {
   run_ok(quality());
   train("run", {"--training.seed=1235", "--training.precision=bf16"});
   const auto validation = records("run", "validation");

@@ -33,7 +33,7 @@ QualityComparison compared(const std::vector<double>& percent, std::optional<dou
   return comparison;
 }
 
-TEST(QualityComparisonTest, ComparesRunsWithTheSameSeed) {
+TEST(QualityComparisonTest, ComparesRunsWithSameSeed) {
   const QualityComparison comparison = compared({1, 2, 3});
   const std::vector<double> differences = comparison.differences("other");
   ASSERT_EQ(differences.size(), 3U);
@@ -107,7 +107,7 @@ class QualityResultsTest : public testing::Test {
   const Path file_ = folder_.path() / "results.jsonl";
 };
 
-TEST_F(QualityResultsTest, ReadsWhatItWrote) {
+TEST_F(QualityResultsTest, ReadsWrittenRuns) {
   QualityResults results(file_);
   results.add_start();
   results.add(run());
