@@ -82,7 +82,7 @@ bool is_fp8(i64 type) {
   return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
 }
 
-bool is_narrow(i64 type) {
+bool is_low_precision(i64 type) {
   return is_fp8(type) || type == CUDA_R_4F_E2M1;
 }
 
@@ -124,8 +124,8 @@ const char* scale_mode_refusal(const Problem& p) {
   return capability == 90 ? nullptr : "scales of 128 elements need compute capability 9.0";
 }
 
-const char* narrow_refusal(const Problem& p) {
-  if (is_fp8(p.a.type) != is_fp8(p.b.type) || !is_narrow(p.a.type) || !is_narrow(p.b.type))
+const char* low_precision_refusal(const Problem& p) {
+  if (is_fp8(p.a.type) != is_fp8(p.b.type) || !is_low_precision(p.a.type) || !is_low_precision(p.b.type))
     return "only one factor is in fp8 or fp4";
   if (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2) return "E5M2 times E5M2";
   if (p.d.transpose_a != CUBLAS_OP_T || p.d.transpose_b != CUBLAS_OP_N)
@@ -142,7 +142,7 @@ const char* narrow_refusal(const Problem& p) {
 
 const char* type_refusal(const Problem& p) {
   if (p.c.type != p.out.type) return "C and D have different types";
-  if (is_narrow(p.a.type) || is_narrow(p.b.type)) return narrow_refusal(p);
+  if (is_low_precision(p.a.type) || is_low_precision(p.b.type)) return low_precision_refusal(p);
   if (p.d.a_scale_mode != 0 || p.d.b_scale_mode != 0 || p.d.a_scales || p.d.b_scales) return "scales for these types";
   const bool is_fp64 = p.a.type == CUDA_R_64F;
   if (p.a.type != p.b.type) return "A and B have different types";
@@ -391,7 +391,7 @@ cublasStatus_t set_attribute(Preference& p, cublasLtMatmulPreferenceAttributes_t
 const char* preference_refusal(const Problem& p, const Preference& preference) {
   if (const char* why = refusal(p)) return why;
   const bool is_aligned = std::ranges::all_of(preference.alignments, [](std::uint32_t bytes) { return bytes >= 16; });
-  if (is_narrow(p.a.type) && !is_aligned) return "fp8 and fp4 need operands aligned to 16 bytes";
+  if (is_low_precision(p.a.type) && !is_aligned) return "fp8 and fp4 need operands aligned to 16 bytes";
   if (p.d.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !is_aligned) return "an epilogue needs operands aligned to 16 bytes";
   return nullptr;
 }

@@ -290,9 +290,9 @@ def expert_model(variant):
     else:
         config = MLATransformerConfig(
             **common, kv_channels=8, multi_latent_attention=True, qk_layernorm=True, q_lora_rank=12, kv_lora_rank=8,
-            qk_head_dim=4, qk_pos_emb_head_dim=4, v_head_dim=8, rope_type="rope", rotary_base=10000, moe_layer_freq=[0, 1], mtp_num_layers=1,
-            mtp_loss_scaling_factor=0.1, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True,
-            moe_router_topk_scaling_factor=2.5)
+            qk_head_dim=4, qk_pos_emb_head_dim=4, v_head_dim=8, rope_type="rope", rotary_base=10000,
+            moe_layer_freq=[0, 1], mtp_num_layers=1, mtp_loss_scaling_factor=0.1, moe_router_score_function="sigmoid",
+            moe_router_enable_expert_bias=True, moe_router_topk_scaling_factor=2.5)
     block = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
     prediction = None if variant == "stacked" else get_gpt_mtp_block_spec(config, block, use_transformer_engine=False)
     return GPTModel(config, block, vocab_size=VOCAB, max_sequence_length=SEQUENCE, position_embedding_type="rope",

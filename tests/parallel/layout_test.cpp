@@ -157,7 +157,7 @@ TEST(LayoutTest, RejectsInvalidSequenceAndExpertSizes) {
                                              "context_parallel_size 1 or 3 it is valid"));
 }
 
-TEST(LayoutTest, RejectsOverlapOfExpertsWhereItCannotApply) {
+TEST(LayoutTest, RejectsExpertOverlapWhenNotApplicable) {
   Rules rules = valid_rules();
   rules.layout = {.ep = 2, .overlap_moe_expert_parallel_comm = true};
   rules.world_size = 2;

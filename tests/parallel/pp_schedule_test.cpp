@@ -159,7 +159,7 @@ TEST(ScheduleTest, ZbVHasNoIdleTime) {
 }
 
 // Published: memory for 2p + 1 chunks. Without overlap, the idle time is half of the published one for F, B and W of
-// equal duration, because a backward does not end later for the forward beside it.
+// equal duration, because a backward pass is not slowed down by an overlapped forward pass.
 TEST(ScheduleTest, DualPipeVHasPublishedMemoryAndHalfOfPublishedBubble) {
   for (int p = 1; p <= 16; ++p)
     for (const int m : {2 * p, 2 * p + 1, 5 * p}) {

@@ -121,7 +121,7 @@ TEST_F(CublasLtLowPrecisionTest, ModesNeedTheirComputeCapability) {
   }
 }
 
-TEST_F(CublasLtLowPrecisionTest, RejectsWhatDocumentationExcludes) {
+TEST_F(CublasLtLowPrecisionTest, RejectsUndocumentedCombinations) {
   EXPECT_THAT(refusal(90, {.a_mode = kSquare128, .b_mode = kSquare128}), HasSubstr("128 x 128 elements for A and B"));
   EXPECT_THAT(refusal(100, {.a_mode = kVector32, .b_mode = kScalar}), HasSubstr("a combination of scale modes"));
   EXPECT_THAT(refusal(100, {.a_mode = kVector16, .b_mode = kVector16}), HasSubstr("fp4 needs scales of 16"));

@@ -93,6 +93,10 @@ class EndToEnd : public testing::Test {
     if (name == "fp16") words.push_back("--optimizer.initial_loss_scale=65536");
     return words;
   }
+  static Strings joined(Strings words, const Strings& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
   static Strings plus(Strings words, const std::string& one_more) {
     words.push_back(one_more);
     return words;

@@ -7,10 +7,6 @@ namespace {
 
 class ExpertsEndToEndTest : public EndToEnd {
  protected:
-  static Strings joined(Strings words, const Strings& more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  }
   static Strings gated() {
     return {"--model.add_bias_linear=false",        "--model.normalization=RMSNorm", "--model.activation_func=swiglu",
             "--model.position_embedding_type=rope", "--model.hidden_dropout=0",      "--model.attention_dropout=0"};

@@ -9,10 +9,6 @@ class InferenceLayoutsTest : public EndToEnd {
   static Strings layout(int tp, int pp) {
     return {str("--parallel.tensor_model_parallel_size=", tp), str("--parallel.pipeline_model_parallel_size=", pp)};
   }
-  static Strings joined(Strings words, const Strings& more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  }
   Strings evaluate(const Strings& more = {}) const {
     return joined({"evaluate", str("--load=", at("run")), str("--text=", (root() / "held_out.txt").string()),
                    "--stride=8", "--json"},

@@ -24,7 +24,8 @@ class LocalReplicasTest : public EndToEndOnRanks {
   }
   static Path node(int index) { return in_memory() / str("node_", index); }
 
-  /// Two nodes of two ranks, with a checkpoint of every iteration in memory and one on the disk every 6 iterations.
+  /// Returns the options of two nodes of two ranks, with a checkpoint of every iteration in memory and one on the disk
+  /// every 6 iterations.
   static Strings replicated(const Strings& more = {}) {
     Strings words{"--training.micro_batch_size=1",
                   "--checkpoint.save_interval=6",
@@ -32,16 +33,11 @@ class LocalReplicasTest : public EndToEndOnRanks {
                   "--checkpoint.local_save_interval=1",
                   "--checkpoint.local_replicas=1",
                   "--checkpoint.local_ranks_per_node=2"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return joined(words, more);
   }
   static Strings killed(int rank, i64 iteration, const std::string& point) {
     return {"--fault_injection.kind=kill", str("--fault_injection.rank=", rank),
             str("--fault_injection.iteration=", iteration), "--fault_injection.point=" + point};
-  }
-  static Strings both(Strings a, const Strings& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
   }
   /// Runs until the fault kills a rank.
   void interrupt(const std::string& save, const Strings& args) {
@@ -57,14 +53,14 @@ class LocalReplicasTest : public EndToEndOnRanks {
     EXPECT_EQ(losses("whole", 12), losses(save, 12));
     return outcome.out + outcome.err;
   }
-  void train_whole(const Strings& more) { train_on(kRanks, "whole", both({"--training.micro_batch_size=1"}, more)); }
+  void train_whole(const Strings& more) { train_on(kRanks, "whole", joined({"--training.micro_batch_size=1"}, more)); }
 };
 
 TEST_F(LocalReplicasTest, LosesAtMostOneStepWhenNodeIsLost) {
   const Strings zero{"--parallel.zero_stage=1"};
   train_whole(zero);
   for (const auto& [save, lost, rank] : {std::tuple("first", 0, 0), {"second", 1, 3}}) {
-    interrupt(save, replicated(both(zero, killed(rank, 9, "step"))));
+    interrupt(save, replicated(joined(zero, killed(rank, 9, "step"))));
     fs::remove_all(node(lost));
     const std::string log = complete(save, replicated(zero));
     EXPECT_CONTAINS(log, "the local checkpoint of iteration 8: restored from copies: the parts of ranks " +
@@ -81,7 +77,7 @@ TEST_F(LocalReplicasTest, IsBitwiseIdenticalWhenKilledAtEachPointOfAsyncSave) {
   for (const std::string point : {"before_files", "after_files", "before_manifest", "before_rename", "before_latest",
                                   "before_prune", "before_replicas", "before_replica_rename"}) {
     const int lost = rank / 2;
-    interrupt(point, replicated(both(layout, killed(rank, 8, point))));
+    interrupt(point, replicated(joined(layout, killed(rank, 8, point))));
     if (rank % 2 == 0) fs::remove_all(node(lost));
     const std::string log = complete(point, replicated(layout));
     EXPECT_TRUE(log.find("iter_0000008") != log.npos || log.find("iter_0000007") != log.npos ||
@@ -93,7 +89,7 @@ TEST_F(LocalReplicasTest, IsBitwiseIdenticalWhenKilledAtEachPointOfAsyncSave) {
   }
 }
 
-TEST_F(LocalReplicasTest, FallsBackToDiskWhenBothNodesAreLost) {
+TEST_F(LocalReplicasTest, FallsBackToDiskWhenBothCopiesAreLost) {
   train_whole({});
   interrupt("run", replicated(killed(2, 10, "step")));
   fs::remove_all(node(0) / "rank_00001-of-00004");
@@ -128,9 +124,9 @@ TEST_F(LocalReplicasTest, NamesDamagedCopiesAndUsesOthers) {
 
 TEST_F(LocalReplicasTest, UsesDiskAfterChangeOfLayout) {
   const Strings zero{"--parallel.zero_stage=1"};
-  interrupt("run", replicated(both(zero, killed(0, 9, "step"))));
+  interrupt("run", replicated(joined(zero, killed(0, 9, "step"))));
   const Outcome outcome =
-      run_on(kRanks, pretrain("run", replicated(both(zero, {"--parallel.pipeline_model_parallel_size=2"}))));
+      run_on(kRanks, pretrain("run", replicated(joined(zero, {"--parallel.pipeline_model_parallel_size=2"}))));
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_CONTAINS(outcome.out, "is from a different layout");
   EXPECT_CONTAINS(outcome.out, "resuming from " + at("run/iter_0000006"));
@@ -138,7 +134,7 @@ TEST_F(LocalReplicasTest, UsesDiskAfterChangeOfLayout) {
 
 TEST_F(LocalReplicasTest, ChecksSpaceAndNodesBeforeFirstStep) {
   const auto fails = [&](const Strings& more, const std::string& message) {
-    const Outcome outcome = run_on(2, pretrain("run", both({"--training.train_iters=4"}, replicated(more))));
+    const Outcome outcome = run_on(2, pretrain("run", joined({"--training.train_iters=4"}, replicated(more))));
     EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
     EXPECT_CONTAINS(outcome.err, message);
   };
@@ -147,7 +143,7 @@ TEST_F(LocalReplicasTest, ChecksSpaceAndNodesBeforeFirstStep) {
   if (in_memory().parent_path() == "/dev/shm")
     fails({"--checkpoint.local_keep_latest_k=0"}, "is in memory, which checkpoint.local_keep_latest_k = 0");
   // One node: the run continues, without copies.
-  const Outcome one = run_on(2, pretrain("run", both({"--training.train_iters=4"}, replicated())));
+  const Outcome one = run_on(2, pretrain("run", joined({"--training.train_iters=4"}, replicated())));
   EXPECT_EQ(one.code, 0) << one.out << one.err;
   EXPECT_CONTAINS(one.err,
                   "checkpoint.local_replicas = 1: needs 2 nodes, but the run has 1; copies on 0 other nodes are kept");

@@ -93,10 +93,6 @@ TEST_F(MtpEndToEndTest, ExportsModelWithoutMtpIfNoModelTypeHasIt) {
 
 class PublishedMtpTest : public MtpEndToEndTest, public testing::WithParamInterface<const char*> {
  protected:
-  static Strings joined(Strings words, const Strings& more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  }
   /// Returns the keys of a small model of the type.
   static Strings model() {
     const std::string_view type = GetParam();

@@ -10,10 +10,6 @@ namespace {
 
 class OffloadEndToEndTest : public EndToEnd {
  protected:
-  static Strings joined(Strings a, const Strings& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-  }
   /// Arguments for bf16 with segments that do not end at parameter boundaries.
   Strings on_file(const Strings& more = {}) const {
     return joined({"--training.precision=bf16", "--optimizer.offload=file",

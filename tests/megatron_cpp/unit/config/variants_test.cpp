@@ -30,7 +30,7 @@ std::string error(const std::string& toml) {
 
 constexpr const char* kBaseline = "[[variant]]\nname = \"bf16\"\n";
 
-TEST(VariantsTest, ChangesOnlyItsKeys) {
+TEST(VariantsTest, ChangesOnlyKeysOfVariant) {
   const std::vector<Variant> variants = parse_variants(base(), std::string(kBaseline) + R"(
 [[variant]]
 name = "mxfp8"
@@ -61,7 +61,7 @@ recipe = "nvfp4"
   EXPECT_EQ(variants[2].config.training.fp8, Fp8::None);
 }
 
-TEST(VariantsTest, ReportsEveryProblemWithItsLocation) {
+TEST(VariantsTest, ReportsEveryProblemWithLocation) {
   const std::string text = error(R"([[variant]]
 name = "bf16"
 [[variant]]
@@ -103,7 +103,7 @@ TEST(VariantsTest, RejectsFilesWithoutComparison) {
               HasSubstr("variant.max_difference: must be at least 0"));
 }
 
-TEST(VariantsTest, ReportsRulesBetweenKeys) {
+TEST(VariantsTest, ReportsViolatedRulesBetweenKeys) {
   EXPECT_THAT(
       error(str(kBaseline, "[[variant]]\nname = \"b\"\n[variant.training]\nprecision = \"fp32\"\nfp8 = \"e4m3\"\n")),
       HasSubstr("v.toml:"));
