@@ -79,7 +79,7 @@ Fiber::Stack::Stack()
     : memory_(::mmap(nullptr, kStackBytes + page_bytes(), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
   MCPP_CHECK(memory_ != MAP_FAILED, "no address space is left for a stack of ", kStackBytes, " bytes");
-  ::mprotect(memory_, page_bytes(), PROT_NONE);
+  MCPP_CHECK(::mprotect(memory_, page_bytes(), PROT_NONE) == 0, "the end of a stack cannot be protected");
 }
 
 Fiber::Stack::~Stack() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/integer_math.h"
@@ -225,9 +226,10 @@ PeakActivations peak_activations(LayerSizes& sizes, const RankMemorySpec& share,
   std::vector<StageActivations> chunks;
   for (int chunk = 0; chunk < share.schedule.chunks_per_rank; ++chunk)
     chunks.push_back(stage_activations(sizes, share.contents(chunk)));
-  std::map<std::pair<int, int>, i64> pairs;  // by chunk of the forward pass and of the backward pass
+  // The key has the chunks of the forward and backward pass and delays_wgrad.
+  std::map<std::tuple<int, int, bool>, i64> pairs;
   const auto pair_bytes = [&](const PeakCandidate& moment) {
-    const auto [it, is_new] = pairs.try_emplace({moment.forward_chunk, moment.chunk});
+    const auto [it, is_new] = pairs.try_emplace({moment.forward_chunk, moment.chunk, moment.delays_wgrad});
     if (is_new)
       it->second = pass_pair_bytes(sizes.config(), sizes.setup(), share, moment.forward_chunk, moment.chunk,
                                    moment.delays_wgrad);

@@ -163,6 +163,7 @@ const RunLayout kOverlappedLayouts[]{
     {"pp2_ep2", {.pp = 2, .dp = 2, .ep = 2}},
     {"pp2_interleaved_ep2", {.pp = 2, .dp = 2, .ep = 2, .schedule = kInterleaved, .chunks = 2}},
     {"pp2_zb_v_ep2", {.pp = 2, .dp = 2, .ep = 2, .schedule = kZbV, .chunks = 2}},
+    {"pp2_dualpipe_v_ep2", {.pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::DualPipeV, .chunks = 2}},
     {"tp2_sp_ep2_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .ep = 2, .zero_stage = 1}},
     {"gather_ep4", {.dp = 4, .ep = 4, .dispatcher = kGather}},
     {"gather_tp2_pp2_ep2", {.tp = 2, .pp = 2, .dp = 1, .ep = 2, .etp = 1, .dispatcher = kGather}},
