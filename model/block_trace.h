@@ -3,6 +3,7 @@
 #pragma once
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,23 +44,28 @@ class BlockTraces {
   /// Keeps a reference to `config`.
   explicit BlockTraces(const ModelConfig& config) : config_(config) {}
 
-  /// Returns the trace of a block, or of the result of mixer_of() or feed_forward_of(). Setups that differ only in full
-  /// recomputation or offloading share a trace.
-  const BlockTrace& get(const ActivationSetup& setup, const BlockSpec& block);
+  /// Returns the trace of a block, or of the result of mixer_of() or feed_forward_of(), with the recipes of layer
+  /// `layer`. Setups that differ only in full recomputation or offloading share a trace.
+  const BlockTrace& get(const ActivationSetup& setup, const BlockSpec& block, i64 layer = 0);
   /// Returns the trace of what follows the layers of a stage: the final norm, multi-token prediction, the output matrix
   /// and the loss, or a part of these.
   const BlockTrace& output(const ActivationSetup& setup, const StageContents& stage);
 
  private:
   const ModelConfig& config_;
-  std::map<std::pair<ActivationSetup, BlockSpec>, BlockTrace> traces_;
+  std::map<std::tuple<ActivationSetup, BlockSpec, i64>, BlockTrace> traces_;
   std::map<std::pair<ActivationSetup, StageContents>, BlockTrace> outputs_;
 };
 
+/// Returns for each layer a number that is equal for two layers of the same kind only if each linear layer of one has
+/// the same recipe as in the other.
+std::vector<i64> recipe_variants(const ModelConfig& config, const Fp8Layers& fp8);
+
 /// Measurements of one model on the meta device. A measurement is made when it is first used. Not thread-safe.
 struct ModelMeasurements {
-  /// Keeps a reference to `config`.
-  explicit ModelMeasurements(const ModelConfig& config) : blocks(config), sizes(config), traces(config) {}
+  /// Keeps a reference to `config`. Layers with different recipes in `fp8` are of different kinds.
+  explicit ModelMeasurements(const ModelConfig& config, const Fp8Layers& fp8 = {})
+      : blocks(config, recipe_variants(config, fp8)), sizes(config), traces(config) {}
 
   BlockKinds blocks;
   LayerSizesCache sizes;

@@ -17,7 +17,9 @@ namespace mcpp {
 class LayoutMemory {
  public:
   explicit LayoutMemory(const Workload& work)
-      : work_(work), measurements_(std::make_shared<ModelMeasurements>(work.model)), chunk_params_(work.model) {}
+      : work_(work),
+        measurements_(std::make_shared<ModelMeasurements>(work.model, work.fp8)),
+        chunk_params_(work.model) {}
 
   /// Returns the estimate for the pipeline rank that needs the most device memory: either the first rank, which has the
   /// most microbatches in flight, or the rank with the output layer.

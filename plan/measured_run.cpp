@@ -148,12 +148,11 @@ RunSpeed infer_speed(const StepTime& predicted, const MeasuredRun& measured) {
 
 Hardware scale_hardware(Hardware h, const RunSpeed& speed) {
   DeviceRates& d = h.device;
-  for (double* rate : {&d.bf16_attained, &d.fp8_attained, &d.fp32_attained, &d.attention_attained, &d.memory_attained})
-    *rate *= speed.compute;
+  for (const auto& [peak, attained] : gemm_rates(d)) *attained *= speed.compute;
+  for (double* rate : {&d.attention_attained, &d.memory_attained}) *rate *= speed.compute;
   d.kernel_gap /= speed.compute;
-  d.bf16_peak = std::max({d.bf16_peak, d.bf16_attained, d.attention_attained});
-  d.fp8_peak = std::max(d.fp8_peak, d.fp8_attained);
-  d.fp32_peak = std::max(d.fp32_peak, d.fp32_attained);
+  for (const auto& [peak, attained] : gemm_rates(d)) *peak = std::max(*peak, *attained);
+  d.bf16_peak = std::max(d.bf16_peak, d.attention_attained);
   d.memory_bandwidth = std::max(d.memory_bandwidth, d.memory_attained);
   speed_up(h.measured_bf16, speed.compute);
   speed_up(h.measured_fp32, speed.compute);

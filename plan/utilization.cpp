@@ -29,7 +29,7 @@ double model_tflops(const PredictionInput& input, double step_seconds) {
 }
 
 double model_flops_utilization(const PredictionInput& input, double step_seconds) {
-  return 1e12 * model_tflops(input, step_seconds) / input.hardware.peak_flops(input.work.gemms);
+  return 1e12 * model_tflops(input, step_seconds) / input.hardware.peak_flops(input.work.gemms());
 }
 
 double hardware_flops_utilization(const PredictionInput& input, double step_seconds) {

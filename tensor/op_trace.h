@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tensor/gemm_recipe.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {
@@ -52,7 +53,7 @@ enum class OpKind : u8 {
   Activation,
   Loss,      ///< cross entropy over logits
   Bias,      ///< addition of a bias; backward: its gradient
-  Quantize,  ///< scaling and rounding of operands to fp8
+  Quantize,  ///< largest magnitude of an operand of a low-precision GEMM, or rounding without a GEMM
   Memory,    ///< everything else
 };
 
@@ -67,7 +68,7 @@ struct OpRecord {
   double bytes = 0;                 ///< bytes read and written, for AttentionMerge and Memory
   double flops = 0;                 ///< for Matmul, Attention, and other ops that use matrix units
   MatmulShape matmul = {};
-  bool is_fp8 = false;  ///< Matmul with operands in fp8
+  GemmRecipe recipe = GemmRecipe::Bf16;  ///< Matmul: rounding of the operands
   AttentionShape attention = {};
   const void* weight_data = nullptr;  ///< Matmul: second operand, or result if is_weight_gradient
   std::string weight = {};  ///< Matmul: name of the parameter with this data, set by BlockTraces; may be empty

@@ -20,9 +20,11 @@ std::vector<Field> hardware_fields(Hardware& hardware) {
 /// Returns true for keys that have a default suitable for every device, or that only a calibration measures.
 bool is_optional(const std::string& key) {
   if (key.starts_with("measured_")) return true;
-  static const std::set<std::string> kOptional{"device.fp8_peak",      "device.fp8_attained", "device.tile_rows",
-                                               "device.tile_columns",  "host.nvme_bandwidth", "host.cores",
-                                               "host.memory_bandwidth"};
+  static const std::set<std::string> kOptional{
+      "device.fp8_peak",      "device.fp8_attained",   "device.blockwise_peak", "device.blockwise_attained",
+      "device.mxfp8_peak",    "device.mxfp8_attained", "device.nvfp4_peak",     "device.nvfp4_attained",
+      "device.tile_rows",     "device.tile_columns",   "host.nvme_bandwidth",   "host.cores",
+      "host.memory_bandwidth"};
   return kOptional.contains(key);
 }
 

@@ -17,11 +17,6 @@
 namespace mcpp {
 namespace {
 
-GemmType gemm_type(const TrainingConfig& training) {
-  if (training.fp8 != Fp8::None) return GemmType::Fp8;
-  return training.precision == Precision::Fp32 ? GemmType::Fp32 : GemmType::Bf16;
-}
-
 /// Returns the mean document length of the training datasets, according to their .json files.
 double document_tokens(const DataConfig& data) {
   const bool has_own = !data.train_data_path.empty();
@@ -33,10 +28,35 @@ double document_tokens(const DataConfig& data) {
 
 }  // namespace
 
-void check_fp8_rate(const Hardware& hardware, const Workload& work) {
-  check_input(work.gemms != GemmType::Fp8 || hardware.device.fp8_attained > 0, "training.fp8: ", hardware.device.name,
-              " has no fp8 (device.fp8_attained of its file is 0), and emulation on a CPU is not ",
-              "predicted; remove it");
+void check_low_precision_rates(const Hardware& hardware, const Workload& work) {
+  const std::vector<GemmRecipe> recipes = work.recipes();
+  if (recipes.empty()) return;
+  const bool is_in_tables = !work.fp8.modules.empty();
+  const std::string keys = is_in_tables ? "training.fp8, training.low_precision: " : "training.fp8: ";
+  check_input(!hardware.measured(GemmType::Bf16), keys, "the time of low precision on ", hardware.device.name,
+              " is not predicted, because CPUs emulate it; remove it to plan in bf16");
+  const bool has_tensorwise = std::ranges::count(recipes, GemmRecipe::Tensorwise) > 0;
+  check_input(
+      !has_tensorwise || hardware.has_gemms(GemmType::Fp8), keys, hardware.device.name,
+      " has no fp8 GEMMs for the recipe \"tensorwise\" (device.fp8_peak of its file is 0); use \"blockwise\" or "
+      "\"mxfp8\", which are emulated in bf16, or remove it");
+}
+
+std::string low_precision_text(const Hardware& hardware, const Workload& work) {
+  std::string text;
+  for (const GemmRecipe recipe : work.recipes()) {
+    const GemmType type = gemm_type_of(recipe);
+    const char* name = enum_name(type).data();
+    if (!hardware.has_gemms(type))
+      text += str(enum_name(recipe), ": ", hardware.device.name, " has no such GEMMs (device.", name,
+                  "_peak), so operands are rounded and multiplied in bf16\n");
+    else if (!hardware.has_attained_rate(type))
+      text += str(enum_name(recipe), ": not measured on ", hardware.device.name, " (device.", name,
+                  "_attained); predicted at ", fixed(hardware.gemm_flops(type) / 1e12, 0), " TFLOP/s, ",
+                  fixed(100 * hardware.gemm_flops(type) / hardware.peak_flops(type), 0),
+                  " % of the peak, the fraction of ", type == GemmType::Fp8 ? "bf16" : "fp8", "\n");
+  }
+  return text;
 }
 
 Workload make_workload(const Config& config) {
@@ -49,7 +69,7 @@ Workload make_workload(const Config& config) {
   base.formats.main_grads_dtype = config.optimizer.main_grads_dtype;
   return {.model = config.model,
           .dtype = dtype_of(config.training.precision),
-          .gemms = gemm_type(config.training),
+          .fp8 = fp8_layers(config),
           .global_batch_size = config.batch_sizes().back().batch_size,
           .states = states_per_weight(config),
           .segment_elements = config.optimizer.offload_segment_size,
@@ -147,7 +167,7 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
       load_hardware(request.hardware, find_installed_file(request.hardware_folder)).for_ranks(world_size);
   const KernelTraits program;
   const Workload work = make_workload(config);
-  check_fp8_rate(hardware, work);
+  check_low_precision_rates(hardware, work);
   const SearchLimits limits{.world_size = world_size, .memory_bytes = (1 - kMemoryReserve) * hardware.memory_bytes()};
   const SearchResult result = search_layouts(hardware, program, work, limits);
   if (request.plan) {

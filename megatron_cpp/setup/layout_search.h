@@ -13,8 +13,11 @@ namespace mcpp {
 /// Returns the model, precision, largest global batch and optimizer of a configuration and, if attention is limited to
 /// documents, the mean document length according to the datasets' metadata. Throws BadInput if the metadata is damaged.
 Workload make_workload(const Config& config);
-/// Throws BadInput if the workload uses fp8 GEMMs on a device that does not support them.
-void check_fp8_rate(const Hardware& hardware, const Workload& work);
+/// Throws BadInput if the workload has recipes of low-precision GEMMs that cannot be predicted: all on a CPU, and
+/// `tensorwise` on a device without fp8, where a run does not start.
+void check_low_precision_rates(const Hardware& hardware, const Workload& work);
+/// Returns the recipes of a workload that the device emulates in bf16 or whose rate is not measured, one line each.
+std::string low_precision_text(const Hardware& hardware, const Workload& work);
 /// Default fraction of device memory that is reserved for libraries, the driver and fragmentation.
 inline constexpr double kMemoryReserve = 0.08;
 

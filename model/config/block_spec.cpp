@@ -220,11 +220,18 @@ std::vector<BlockSpec> block_specs(const ModelConfig& config) {
   return block_specs(config, 0, config.num_layers);
 }
 
-BlockKinds::BlockKinds(const ModelConfig& config) {
+BlockKinds::BlockKinds(const ModelConfig& config, const std::vector<i64>& variants) {
+  const auto variant = [&](std::size_t layer) { return layer < variants.size() ? variants[layer] : 0; };
   for (const BlockSpec& block : block_specs(config, 0, config.num_blocks())) {
-    const auto it = std::ranges::find(kinds, block);
-    kind_of_layer.push_back(static_cast<std::size_t>(it - kinds.begin()));
-    if (it == kinds.end()) kinds.push_back(block);
+    const std::size_t layer = kind_of_layer.size();
+    std::size_t kind = 0;
+    while (kind < kinds.size() &&
+           (kinds[kind] != block || variant(static_cast<std::size_t>(first_layers[kind])) != variant(layer)))
+      ++kind;
+    kind_of_layer.push_back(kind);
+    if (kind < kinds.size()) continue;
+    kinds.push_back(block);
+    first_layers.push_back(static_cast<i64>(layer));
   }
 }
 

@@ -119,10 +119,13 @@ std::vector<BlockSpec> block_specs(const ModelConfig& config);
 
 /// Distinct blocks of a model, including those of multi-token prediction, and the index of each layer's block.
 struct BlockKinds {
-  std::vector<BlockSpec> kinds;  ///< in the order of their first layers
+  std::vector<BlockSpec> kinds;   ///< in the order of their first layers
+  std::vector<i64> first_layers;  ///< first layer of each kind
   std::vector<std::size_t> kind_of_layer;
 
-  explicit BlockKinds(const ModelConfig& config);
+  /// If `variants` has an element per layer, layers with different values are of different kinds even if their blocks
+  /// are equal.
+  explicit BlockKinds(const ModelConfig& config, const std::vector<i64>& variants = {});
   const BlockSpec& of_layer(i64 layer) const { return kinds[kind_of_layer.at(static_cast<std::size_t>(layer))]; }
   /// Returns, for each kind, the number of layers in [first, end) that have it.
   std::vector<i64> count(i64 first, i64 end) const;

@@ -58,7 +58,7 @@ KernelTimes measured_kernel_times(const Hardware& hardware, const MeasuredRates&
 }  // namespace
 
 KernelTimes kernel_times(const Hardware& hardware, const KernelTraits& program, const Workload& work) {
-  const MeasuredRates* measured = hardware.measured(work.gemms);
+  const MeasuredRates* measured = hardware.measured(work.gemms());
   return measured ? measured_kernel_times(hardware, *measured, work) : estimate_kernel_times(hardware, program, work);
 }
 
@@ -101,10 +101,9 @@ double gemm_seconds(const Hardware& hardware, GemmType type, const MatmulShape& 
     if (split > 1 && s.k / split < static_cast<i64>(kRamp)) break;
     for (const Tile& tile : tiles) best = std::min(best, tiled_seconds(hardware, type, s, tile, split));
   }
-  const double operand = type == GemmType::Fp32 ? 4 : type == GemmType::Fp8 ? 1 : 2;
   const double elements = static_cast<double>(s.batch) * static_cast<double>(s.k) * static_cast<double>(s.m + s.n);
   const double bytes =
-      operand * elements + output_bytes * static_cast<double>(s.batch * s.m) * static_cast<double>(s.n);
+      operand_bytes(type) * elements + output_bytes * static_cast<double>(s.batch * s.m) * static_cast<double>(s.n);
   return std::max(best, hardware.traffic_seconds(bytes)) + hardware.gap_seconds();
 }
 

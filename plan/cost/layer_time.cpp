@@ -18,10 +18,11 @@ constexpr double kSmallHeadEfficiency = 0.72, kWideKeyEfficiency = 0.78;
 /// Attention's backward pass relative to its forward pass: operations, and speed.
 constexpr double kBackwardWork = 2.5, kBackwardSpeed = 0.97;
 
-/// Returns the precision of a recorded GEMM.
-GemmType gemm_type(const Workload& work, const OpRecord& op) {
-  if (op.is_fp8) return work.gemms;
-  return op.dtype == work.dtype ? work.non_fp8_gemms() : GemmType::Fp32;
+/// Returns the precision of a recorded GEMM. A recipe that the device does not have is emulated in bf16.
+GemmType gemm_type(const PredictionInput& input, const OpRecord& op) {
+  const GemmType type = gemm_type_of(op.recipe);
+  if (type != GemmType::Bf16) return input.hardware.has_gemms(type) ? type : GemmType::Bf16;
+  return op.dtype == input.work.dtype ? input.work.gemms() : GemmType::Fp32;
 }
 
 }  // namespace
@@ -102,9 +103,6 @@ class TraceTime {
     add(op, time_.forward, GemmPass::Forward);
     PassTime& backward = time_.backward_input;
     if (op.kind == OpKind::Residual) backward.elementwise += rank_.seconds(kernels_.residual.backward * op.elements, 0);
-    // Gradients of fp8 GEMMs round their operands again.
-    if (op.kind == OpKind::Quantize)
-      backward.elementwise += rank_.traffic_seconds(program_.requantize * op.elements, 0);
     if (op.kind != OpKind::Attention) return;
     if (work_.records_logits) time_.forward.attention += logits_seconds(op.attention);
     const double heads = op.attention.elements() * op.attention.share;
@@ -120,7 +118,7 @@ class TraceTime {
 
   void add_backward(const OpRecord& op) {
     if (op.kind == OpKind::Quantize) {
-      time_.backward_input.elementwise += rank_.traffic_seconds(program_.quantize.backward * op.elements, 0);
+      time_.backward_input.elementwise += rank_.traffic_seconds(program_.amax.backward * op.elements, 0);
       return;
     }
     add(op, op.is_weight_gradient ? time_.backward_weight : time_.backward_input,
@@ -136,6 +134,7 @@ class TraceTime {
     switch (op.kind) {
       case OpKind::Matmul:
         pass.gemms += matmul_seconds(op, gemm_pass);
+        pass.elementwise += encode_seconds(op, gemm_pass);
         break;
       case OpKind::Attention:
         pass.attention += program_.stores_scores ? stored_scores_seconds(op) : flash_attention_seconds(op);
@@ -157,7 +156,7 @@ class TraceTime {
       case OpKind::Bias:
         return per_element(kernels_.bias);
       case OpKind::Quantize:
-        pass.elementwise += rank_.traffic_seconds(program_.quantize.forward * op.elements, 0);
+        pass.elementwise += rank_.traffic_seconds(program_.amax.forward * op.elements, 0);
         break;
       case OpKind::Dropout:  // part of the rate of residual additions
       case OpKind::Loss:     // add_loss()
@@ -166,21 +165,34 @@ class TraceTime {
   }
 
   double memory_seconds(const OpRecord& op) const {
-    const double flops_seconds = op.flops > 0 ? op.flops / hw_.gemm_flops(work_.non_fp8_gemms()) : 0;
+    const double flops_seconds = op.flops > 0 ? op.flops / hw_.gemm_flops(work_.gemms()) : 0;
     return rank_.seconds(std::max(hw_.traffic_seconds(op.bytes), flops_seconds), 1);
   }
 
   double matmul_seconds(const OpRecord& op, GemmPass pass) const {
-    const GemmType type = gemm_type(work_, op);
-    if (type == GemmType::Fp32 && work_.gemms != GemmType::Fp32)  // routers: few columns, bound by memory
+    const GemmType type = gemm_type(rank_.input(), op);
+    if (type == GemmType::Fp32 && work_.gemms() != GemmType::Fp32)  // routers: few columns, bound by memory
       return rank_.seconds(std::max(op.flops / hw_.gemm_flops(type), hw_.traffic_seconds(op.bytes)), 1);
     const double output_bytes = op.is_weight_gradient ? program_.gradient_bytes : rank_.element_bytes();
     return rank_.gemm_seconds(type, op.matmul, output_bytes, pass);
   }
 
+  /// Returns the time to round the operands of a low-precision GEMM: an input and a weight in forward, a gradient and
+  /// one of these in backward. Each is read in bf16 and written as codes and, in emulation, decoded to bf16.
+  double encode_seconds(const OpRecord& op, GemmPass pass) const {
+    if (op.recipe == GemmRecipe::Bf16) return 0;
+    const GemmType type = gemm_type_of(op.recipe);
+    const double bytes = 2 + operand_bytes(type) + (hw_.has_gemms(type) ? 0 : operand_bytes(type) + 2);
+    const MatmulShape& s = op.matmul;
+    const bool is_forward = pass == GemmPass::Forward;
+    const double elements = (is_forward ? program_.encode.forward : program_.encode.backward) * real(s.m * s.k) +
+                            (is_forward ? program_.encode.forward : program_.reencode) * real(s.k * s.n);
+    return rank_.seconds(hw_.traffic_seconds(bytes * elements * real(s.batch)), 0);
+  }
+
   /// Returns attention's operations per second.
   double attention_rate(const AttentionShape& shape, bool is_backward) const {
-    if (const MeasuredRates* measured = hw_.measured(work_.gemms))
+    if (const MeasuredRates* measured = hw_.measured(work_.gemms()))
       return measured->attention_rate(shape.keys, shape.value_dim, is_backward);
     const double relative_rate = work_.dtype == DType::F32 ? hw_.device.fp32_attained / hw_.device.bf16_attained : 1;
     const double rate = 1e12 * hw_.device.attention_attained * program_.attention * relative_rate *
@@ -318,13 +330,13 @@ void overlap_exchanges(const PredictionInput& input, const UnitTime& mixer, doub
 
 }  // namespace
 
-UnitTime layer_time(const PredictionInput& input, const BlockSpec& block) {
+UnitTime layer_time(const PredictionInput& input, const BlockSpec& block, i64 layer) {
   const RankCostModel rank(input);
   const MemoryPasses launches{input.program.kernels.forward / 2, input.program.kernels.backward / 2};
   UnitTime mixer, feed_forward;
-  if (block.has_mixer()) mixer = TraceTime(rank, input.trace(mixer_of(block)), launches).time();
+  if (block.has_mixer()) mixer = TraceTime(rank, input.trace(mixer_of(block), layer), launches).time();
   if (block.has_feed_forward()) {
-    const BlockTrace& trace = input.trace(feed_forward_of(block));
+    const BlockTrace& trace = input.trace(feed_forward_of(block), layer);
     TraceTime measured(rank, trace, launches);
     feed_forward = measured.time();
     if (input.layout.overlap_moe_expert_parallel_comm && block.moe())
@@ -340,14 +352,14 @@ std::vector<WeightMatmul> forward_matmuls(const PredictionInput& input) {
   const auto add = [&](const BlockTrace& trace) {
     for (const OpRecord& op : trace.forward.ops) {
       if (op.weight.empty()) continue;
-      const WeightMatmul matmul{short_weight_name(op.weight), op.matmul, gemm_type(input.work, op)};
+      const WeightMatmul matmul{short_weight_name(op.weight), op.matmul, gemm_type(input, op)};
       if (std::ranges::find(list, matmul) == list.end()) list.push_back(matmul);
     }
   };
-  for (const BlockSpec& block : input.measurements->blocks.kinds) {
-    add(input.trace(mixer_of(block)));
-    add(input.trace(feed_forward_of(block)));
-  }
+  const BlockKinds& blocks = input.measurements->blocks;
+  for (std::size_t kind = 0; kind < blocks.kinds.size(); ++kind)
+    for (const BlockSpec& part : {mixer_of(blocks.kinds[kind]), feed_forward_of(blocks.kinds[kind])})
+      add(input.trace(part, blocks.first_layers[kind]));
   add(input.output_trace());
   return list;
 }

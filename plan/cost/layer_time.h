@@ -11,9 +11,9 @@
 
 namespace mcpp {
 
-/// Returns the time of a block, or of a part of one, including its norms and residual additions. Selective
-/// recomputation is included, full recomputation is not.
-UnitTime layer_time(const PredictionInput& input, const BlockSpec& block);
+/// Returns the time of a block, or of a part of one, including its norms and residual additions, with the recipes of
+/// layer `layer`. Selective recomputation is included, full recomputation is not.
+UnitTime layer_time(const PredictionInput& input, const BlockSpec& block, i64 layer = 0);
 
 /// GEMM of tokens with a weight in the forward pass.
 struct WeightMatmul {

@@ -1,6 +1,7 @@
 // Workload of a run, and the input of predictions.
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "model/block_trace.h"
 #include "parallel/layout.h"
@@ -13,7 +14,7 @@ namespace mcpp {
 struct Workload {
   ModelConfig model;
   DType dtype = DType::BF16;
-  GemmType gemms = GemmType::Bf16;
+  Fp8Layers fp8 = {};  ///< linear layers in low precision
   i64 global_batch_size = 1;
   StatesPerWeight states = {};
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
@@ -29,8 +30,10 @@ struct Workload {
   double document_tokens = 0;
 
   double tokens() const { return static_cast<double>(global_batch_size * model.seq_length); }
-  /// Returns the precision of the GEMMs of the experts and of the output layer, which never use fp8.
-  GemmType non_fp8_gemms() const { return gemms == GemmType::Fp8 ? GemmType::Bf16 : gemms; }
+  /// Returns the precision of GEMMs without a recipe.
+  GemmType gemms() const { return dtype == DType::F32 ? GemmType::Fp32 : GemmType::Bf16; }
+  /// Returns the recipes that round operands in any pass of a linear layer, in the order of GemmRecipe.
+  std::vector<GemmRecipe> recipes() const;
 };
 
 /// Input of the step time prediction.
@@ -40,13 +43,16 @@ struct PredictionInput {
   const Workload& work;
   Layout layout;
   /// Measurements of work.model. Predictions that share this object measure each block only once.
-  std::shared_ptr<ModelMeasurements> measurements = std::make_shared<ModelMeasurements>(work.model);
+  std::shared_ptr<ModelMeasurements> measurements = std::make_shared<ModelMeasurements>(work.model, work.fp8);
 
   ActivationSetup activations() const { return activation_setup(layout, work.dtype); }
   /// Returns the setup of traces, which describe the rank with the busiest experts.
   ActivationSetup trace_setup() const;
-  /// Return the traces of a block, or of a part of one, and of what follows the layers of a stage.
-  const BlockTrace& trace(const BlockSpec& block) const { return measurements->traces.get(trace_setup(), block); }
+  /// Return the traces of a block, or of a part of one, with the recipes of layer `layer`, and of what follows the
+  /// layers of a stage.
+  const BlockTrace& trace(const BlockSpec& block, i64 layer = 0) const {
+    return measurements->traces.get(trace_setup(), block, layer);
+  }
   const BlockTrace& output_trace(const StageContents& stage = {}) const {
     return measurements->traces.output(trace_setup(), stage);
   }

@@ -41,6 +41,29 @@ double rate_at(const std::vector<double>& table, std::span<const Interpolation> 
 
 }  // namespace
 
+GemmType gemm_type_of(GemmRecipe recipe) {
+  constexpr std::array kTypes{GemmType::Bf16, GemmType::Fp8, GemmType::Blockwise, GemmType::Mxfp8, GemmType::Nvfp4};
+  return kTypes.at(static_cast<std::size_t>(recipe));
+}
+
+double operand_bytes(GemmType type) {
+  switch (type) {
+    case GemmType::Bf16:
+      return 2;
+    case GemmType::Fp8:
+      return 1;
+    case GemmType::Blockwise:
+      return 1 + 4.0 / 128;  // a scale in fp32 per 128 elements
+    case GemmType::Mxfp8:
+      return 1 + 1.0 / 32;
+    case GemmType::Nvfp4:
+      return 0.5 + 1.0 / 16;
+    case GemmType::Fp32:
+      return 4;
+  }
+  return 0;
+}
+
 void MeasuredRates::add_conflicts(const std::string& section, std::vector<std::string>& errors) const {
   if (!has()) return;
   const auto increases = [&](const char* key, const std::vector<i64>& values) {
@@ -95,6 +118,9 @@ void check_attained(const DeviceRates& d, std::vector<std::string>& errors) {
   };
   check("bf16_attained", d.bf16_attained, d.bf16_peak, "bf16_peak");
   check("fp8_attained", d.fp8_attained, d.fp8_peak, "fp8_peak");
+  check("blockwise_attained", d.blockwise_attained, d.blockwise_peak, "blockwise_peak");
+  check("mxfp8_attained", d.mxfp8_attained, d.mxfp8_peak, "mxfp8_peak");
+  check("nvfp4_attained", d.nvfp4_attained, d.nvfp4_peak, "nvfp4_peak");
   check("fp32_attained", d.fp32_attained, d.fp32_peak, "fp32_peak");
   check("attention_attained", d.attention_attained, d.bf16_peak, "bf16_peak");
   check("memory_attained", d.memory_attained, d.memory_bandwidth, "memory_bandwidth");
@@ -132,20 +158,14 @@ std::vector<std::string> Hardware::conflicts() const {
 }
 
 const MeasuredRates* Hardware::measured(GemmType type) const {
-  const MeasuredRates& rates = type == GemmType::Fp32 ? measured_fp32 : measured_bf16;
-  return type != GemmType::Fp8 && rates.has() ? &rates : nullptr;
+  if (type == GemmType::Bf16) return measured_bf16.has() ? &measured_bf16 : nullptr;
+  return type == GemmType::Fp32 && measured_fp32.has() ? &measured_fp32 : nullptr;
 }
 
 double Hardware::gemm_flops(GemmType type) const {
-  return 1e12 * (type == GemmType::Bf16  ? device.bf16_attained
-                 : type == GemmType::Fp8 ? device.fp8_attained
-                                         : device.fp32_attained);
-}
-
-double Hardware::peak_flops(GemmType type) const {
-  return 1e12 * (type == GemmType::Bf16  ? device.bf16_peak
-                 : type == GemmType::Fp8 ? device.fp8_peak
-                                         : device.fp32_peak);
+  if (has_attained_rate(type) || type == GemmType::Bf16) return 1e12 * *rates_of(type).attained;
+  const GemmType similar = type == GemmType::Fp8 || !has_gemms(GemmType::Fp8) ? GemmType::Bf16 : GemmType::Fp8;
+  return peak_flops(type) * gemm_flops(similar) / peak_flops(similar);
 }
 
 double Hardware::slowest_device_factor(i64 ranks) const {

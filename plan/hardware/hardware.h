@@ -4,17 +4,19 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/fields.h"
 #include "base/types.h"
+#include "tensor/gemm_recipe.h"
 #include "tensor/op_trace.h"
 
 namespace mcpp {
 
 // Performance model of the training program: the number of times its kernels pass over memory, and the communication
 // that overlaps with compute. Rates of GEMMs and attention are part of the hardware description. The defaults describe
-// this program; tests describe other programs to compare predictions with published results.
+// this program; plan/cost/implementation.h and tests describe other programs.
 
 /// Number of times a tensor is read or written, in elements of the training precision.
 struct MemoryPasses {
@@ -22,6 +24,7 @@ struct MemoryPasses {
 };
 
 struct KernelTraits {
+  std::string_view name = "megatron_cpp";
   MemoryPasses norm{2,
                     4};  ///< passes over the residual stream, per norm; the backward pass adds to an existing gradient
   MemoryPasses residual{3, 1};    ///< passes over the residual stream to add a branch with its bias and dropout
@@ -32,10 +35,14 @@ struct KernelTraits {
   double attention = 1;           ///< speed of attention relative to the rate that the hardware attains
   bool stores_scores = false;     ///< attention stores its scores [s, s] in memory, in the training precision
   MemoryPasses scores{4.5, 5.5};  ///< passes over stored scores, for softmax and dropout
-  /// Memory passes of fp8 GEMMs to compute scales and to round: over inputs and weights in forward, and over output
-  /// gradients in backward.
-  MemoryPasses quantize{2.5, 4};
-  double requantize = 1.5;  ///< additional passes over inputs and weights in backward
+  // Operands of low-precision GEMMs.
+  /// Passes to find the largest magnitude of a tensor: of inputs and weights in forward, and of output gradients in
+  /// backward.
+  MemoryPasses amax{1, 1};
+  /// Bytes moved to encode an operand, relative to reading it in bf16 and writing its codes and scales once: inputs and
+  /// weights in forward, and for each GEMM output gradients in backward.
+  MemoryPasses encode{1, 1};
+  double reencode = 1;  ///< the same for inputs and weights in backward; 0: their codes of the forward pass are kept
   /// Fraction of a layer's GEMMs that backward recomputes even if the layer is partly kept.
   double recomputed_gemms = 0;
   bool overlaps_data_parallel = true;  ///< gradients are reduced and weights gathered concurrently with compute
@@ -134,12 +141,16 @@ struct MeasuredRates {
   double attention_rate(i64 length, i64 width, bool is_backward) const;
 };
 
-/// Operand precision of GEMMs. Sums are in fp32.
-enum class GemmType : u8 { Bf16, Fp8, Fp32 };
+/// Operand precision of GEMMs. Sums are in fp32. Fp8 has one scale per tensor (recipe `tensorwise`).
+enum class GemmType : u8 { Bf16, Fp8, Blockwise, Mxfp8, Nvfp4, Fp32 };
 template <>
 struct EnumNames<GemmType> {
-  static constexpr std::array<std::string_view, 3> value{"bf16", "fp8", "fp32"};
+  static constexpr std::array<std::string_view, 6> value{"bf16", "fp8", "blockwise", "mxfp8", "nvfp4", "fp32"};
 };
+/// Returns the precision of GEMMs with a recipe on devices that support it.
+GemmType gemm_type_of(GemmRecipe recipe);
+/// Returns the bytes of an element of an operand, including its share of the scales.
+double operand_bytes(GemmType type);
 
 // Valid range of every rate, in the units of the files. Values outside of this range are assumed to be typing errors.
 inline constexpr double kMinRate = 1e-6, kMaxRate = 1e9, kMaxUnits = 1e7;
@@ -149,6 +160,9 @@ struct DeviceRates {
   std::string name;
   double bf16_peak = 0, bf16_attained = 0;
   double fp8_peak = 0, fp8_attained = 0;
+  double blockwise_peak = 0, blockwise_attained = 0;
+  double mxfp8_peak = 0, mxfp8_attained = 0;
+  double nvfp4_peak = 0, nvfp4_attained = 0;
   double fp32_peak = 0, fp32_attained = 0;
   double attention_attained = 0;
   i64 cores = 0;
@@ -167,7 +181,24 @@ struct DeviceRates {
           between(kMinRate, kMaxRate));
     visit("fp8_peak", self.fp8_peak, "dense TFLOP/s in fp8 according to the data sheet; 0 = not supported",
           between(0, kMaxRate));
-    visit("fp8_attained", self.fp8_attained, "measured TFLOP/s of large fp8 GEMMs; 0 = not supported",
+    visit("fp8_attained", self.fp8_attained,
+          "measured TFLOP/s of large fp8 GEMMs with one scale per tensor; 0 = not measured: the same fraction of the "
+          "peak as bf16",
+          between(0, kMaxRate));
+    visit("blockwise_peak", self.blockwise_peak,
+          "dense TFLOP/s of fp8 GEMMs with the recipe blockwise; 0 = emulated in bf16", between(0, kMaxRate));
+    visit("blockwise_attained", self.blockwise_attained,
+          "measured TFLOP/s of large blockwise GEMMs; 0 = not measured: the same fraction of the peak as fp8",
+          between(0, kMaxRate));
+    visit("mxfp8_peak", self.mxfp8_peak, "dense TFLOP/s in MXFP8 according to the data sheet; 0 = emulated in bf16",
+          between(0, kMaxRate));
+    visit("mxfp8_attained", self.mxfp8_attained,
+          "measured TFLOP/s of large MXFP8 GEMMs; 0 = not measured: the same fraction of the peak as fp8",
+          between(0, kMaxRate));
+    visit("nvfp4_peak", self.nvfp4_peak, "dense TFLOP/s in NVFP4 according to the data sheet; 0 = emulated in bf16",
+          between(0, kMaxRate));
+    visit("nvfp4_attained", self.nvfp4_attained,
+          "measured TFLOP/s of large NVFP4 GEMMs; 0 = not measured: the same fraction of the peak as fp8",
           between(0, kMaxRate));
     visit("fp32_peak", self.fp32_peak, "dense TFLOP/s in fp32 according to the data sheet",
           between(kMinRate, kMaxRate));
@@ -190,6 +221,23 @@ struct DeviceRates {
           "cores that a collective occupies while it overlaps with compute", between(0, kMaxRate));
   }
 };
+
+/// Peak and attained rate of GEMMs of one precision.
+template <class Number>
+struct GemmRate {
+  Number *peak, *attained;
+};
+/// Returns the GEMM rates of a device in the order of GemmType.
+template <class Rates>
+auto gemm_rates(Rates& d) {
+  using Rate = GemmRate<std::remove_pointer_t<decltype(&d.bf16_peak)>>;
+  return std::array<Rate, 6>{{{&d.bf16_peak, &d.bf16_attained},
+                              {&d.fp8_peak, &d.fp8_attained},
+                              {&d.blockwise_peak, &d.blockwise_attained},
+                              {&d.mxfp8_peak, &d.mxfp8_attained},
+                              {&d.nvfp4_peak, &d.nvfp4_attained},
+                              {&d.fp32_peak, &d.fp32_attained}}};
+}
 
 /// Tiers of links, nearest first. All lists have one element per tier.
 struct LinkTiers {
@@ -249,8 +297,13 @@ struct Hardware {
 
   /// Returns the measured rates for this GEMM precision; nullptr if there are none.
   const MeasuredRates* measured(GemmType type) const;
-  double gemm_flops(GemmType type) const;  ///< attained FLOP/s
-  double peak_flops(GemmType type) const;
+  /// Returns true if the device multiplies operands in this precision. If not, recipes with blocks are emulated in
+  /// bf16.
+  bool has_gemms(GemmType type) const { return *rates_of(type).peak > 0; }
+  /// Returns the attained FLOP/s: measured, or derived from the peak.
+  double gemm_flops(GemmType type) const;
+  bool has_attained_rate(GemmType type) const { return *rates_of(type).attained > 0; }
+  double peak_flops(GemmType type) const { return 1e12 * *rates_of(type).peak; }
   double memory_bytes() const { return 1e9 * device.memory; }
   /// Returns the seconds to move `bytes` to or from device memory.
   double traffic_seconds(double bytes) const { return bytes / (1e9 * device.memory_attained); }
@@ -262,6 +315,9 @@ struct Hardware {
   double concurrent_ranks(i64 ranks) const;
   /// Returns the fraction of its speed that a device loses while it communicates.
   double communication_slowdown() const;
+
+ private:
+  GemmRate<const double> rates_of(GemmType type) const { return gemm_rates(device)[static_cast<std::size_t>(type)]; }
 };
 
 }  // namespace mcpp

@@ -32,8 +32,7 @@ class Roofline {
 
  private:
   void gemm(const std::string& name, const MatmulShape& s, GemmType type) {
-    const double operand = type == GemmType::Fp32 ? 4 : type == GemmType::Fp8 ? 1 : 2;
-    const double bytes = operand * real(s.batch) * (real(s.m) * real(s.k) + real(s.k) * real(s.n)) +
+    const double bytes = operand_bytes(type) * real(s.batch) * (real(s.m) * real(s.k) + real(s.k) * real(s.n)) +
                          element_ * real(s.batch) * real(s.m) * real(s.n);
     rows_.push_back({.name = name,
                      .size = str(s.batch > 1 ? str(s.batch, " of ") : "", s.m, " x ", s.n, " x ", s.k),
@@ -100,8 +99,8 @@ std::vector<RooflineRow> roofline(const PredictionInput& input) {
 }
 
 std::string roofline_text(const PredictionInput& input) {
-  const double peak = input.hardware.peak_flops(input.work.gemms), memory = 1 / input.hardware.traffic_seconds(1);
-  const double ridge = input.hardware.gemm_flops(input.work.gemms) / memory;
+  const double peak = input.hardware.peak_flops(input.work.gemms()), memory = 1 / input.hardware.traffic_seconds(1);
+  const double ridge = input.hardware.gemm_flops(input.work.gemms()) / memory;
   std::string text =
       str("forward operations, below ", fixed(ridge, 0), " FLOP/byte memory-bound\n  ", pad_right("", 20),
           pad_left("", 26), pad_left("us", 10), pad_left("TFLOP/s", 9), pad_left("of peak", 9), pad_left("GB/s", 9),

@@ -95,9 +95,10 @@ namespace {
 /// Returns a lower bound in device hours: all operations of the model at the highest of the device's rates. 0 if each
 /// GEMM size has its own rate.
 double min_device_hours(const Hardware& hardware, const Workload& work, double tokens) {
-  if (hardware.measured(work.gemms)) return 0;
-  const double highest = std::max(
-      {hardware.peak_flops(work.gemms), hardware.gemm_flops(work.gemms), 1e12 * hardware.device.attention_attained});
+  if (hardware.measured(work.gemms())) return 0;
+  double highest = std::max(hardware.gemm_flops(work.gemms()), 1e12 * hardware.device.attention_attained);
+  for (const GemmRecipe recipe : work.recipes()) highest = std::max(highest, hardware.peak_flops(gemm_type_of(recipe)));
+  highest = std::max(highest, hardware.peak_flops(work.gemms()));
   return tokens * flops_per_token(work.model) / highest / 3600;
 }
 

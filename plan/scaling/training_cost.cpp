@@ -21,7 +21,7 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& input) {
         {std::move(change), now / step_time({better, input.program, input.work, input.layout}).seconds - 1});
   };
   with("twice the GEMMs per second", [](Hardware& h) {
-    for (double* rate : {&h.device.bf16_attained, &h.device.fp8_attained, &h.device.fp32_attained}) *rate *= 2;
+    for (const auto& [peak, attained] : gemm_rates(h.device)) *peak *= 2, *attained *= 2;
   });
   with("twice the attention per second", [](Hardware& h) { h.device.attention_attained *= 2; });
   with("twice the memory bandwidth", [](Hardware& h) { h.device.memory_attained *= 2; });

@@ -153,10 +153,10 @@ class Step {
   /// Returns the times of a layer of each kind of block.
   std::vector<LayerTimes> layer_times() const {
     std::vector<LayerTimes> all;
-    const std::vector<BlockSpec>& blocks = traffic_.weights().blocks().kinds;
-    for (std::size_t kind = 0; kind < blocks.size(); ++kind) {
+    const BlockKinds& blocks = traffic_.weights().blocks();
+    for (std::size_t kind = 0; kind < blocks.kinds.size(); ++kind) {
       LayerTimes& times = all.emplace_back();
-      times.saved = layer_time(input_, blocks[kind]);
+      times.saved = layer_time(input_, blocks.kinds[kind], blocks.first_layers[kind]);
       times.recomputed = add_full_recompute(times.saved);
       if (layout_.recompute.shards_saved_inputs)
         times.recomputed.backward_input.tensor_parallel +=

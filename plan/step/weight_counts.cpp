@@ -22,10 +22,10 @@ void add_param(const PredictionInput& input, const ParamTrace& param, WeightCoun
   counts.tensors += is_dense ? 1 : 0;
 }
 
-WeightCounts::BlockCounts count_block(const PredictionInput& input, const BlockSpec& block) {
+WeightCounts::BlockCounts count_block(const PredictionInput& input, const BlockSpec& block, i64 layer) {
   WeightCounts::BlockCounts counts;
   for (const BlockSpec& part : {mixer_of(block), feed_forward_of(block)})
-    for (const ParamTrace& param : input.trace(part).params) add_param(input, param, counts);
+    for (const ParamTrace& param : input.trace(part, layer).params) add_param(input, param, counts);
   return counts;
 }
 
@@ -42,7 +42,8 @@ WeightCounts::WeightCounts(const PredictionInput& input)
     : model_(input.work.model),
       measurements_(input.measurements),
       vocabulary_(real(model_.padded_vocab_size() / input.layout.tp) * real(model_.hidden_size)) {
-  for (const BlockSpec& block : blocks().kinds) counts_.push_back(count_block(input, block));
+  for (std::size_t kind = 0; kind < blocks().kinds.size(); ++kind)
+    counts_.push_back(count_block(input, blocks().kinds[kind], blocks().first_layers[kind]));
   for (const ParamTrace& param : input.output_trace().params)
     if (param.name.starts_with("mtp.")) add_param(input, param, mtp_);
 }

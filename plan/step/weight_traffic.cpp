@@ -84,7 +84,7 @@ std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const StageContents& 
 }
 
 double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& group) const {
-  const MeasuredRates* measured = input_.hardware.measured(input_.work.gemms);
+  const MeasuredRates* measured = input_.hardware.measured(input_.work.gemms());
   return measured && group.ranks > 1 && collectives_.is_within_first_tier(group) ? measured->*rate : 0;
 }
 

@@ -326,8 +326,9 @@ TEST(LayerTimeTest, CountsNormsOfHeads) {
 
 TEST(ForwardMatmulsTest, ExpertsAreNotInFp8) {
   Workload work = test::toy_mixture(8, 4096, 32, 64, 16);
-  work.gemms = GemmType::Fp8;
-  const Hardware hardware = hardware_with(100);
+  work.fp8 = {.first = 0, .end = work.model.num_layers};
+  Hardware hardware = hardware_with(100);
+  hardware.device.fp8_peak = 600;
   const KernelTraits program;
   const std::vector<WeightMatmul> list = forward_matmuls({hardware, program, work, {.dp = 8, .ep = 8}});
   std::vector<std::pair<std::string, GemmType>> types;

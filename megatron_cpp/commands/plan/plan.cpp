@@ -384,7 +384,8 @@ ExitCode plan_command(Arguments args, Log& log) {
   const Hardware& hardware = kind.for_ranks(options.world_size);
   const KernelTraits program;
   Workload work = make_workload(*config);
-  check_fp8_rate(hardware, work);
+  check_low_precision_rates(hardware, work);
+  if (const std::string text = low_precision_text(hardware, work); !text.empty() && !options.json) log.info(text);
   work.expert_imbalance = options.expert_imbalance;
   count_documents(options, *config, work, log);
   const PredictionInput base{hardware, program, work, {}};

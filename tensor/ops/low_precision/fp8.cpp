@@ -1,7 +1,10 @@
 #include "tensor/ops/low_precision/fp8.h"
 
+#include <algorithm>
+
 #include "tensor/on_device.h"
 #include "tensor/ops/checks.h"
+#include "tensor/ops/low_precision/recipe.h"
 #include "tensor/ops/op_records.h"
 
 namespace mcpp::ops {
@@ -20,6 +23,13 @@ void check_scale(const char* op, const Tensor& x, const Fp8Scale& scale) {
   if (!scale.block.is_defined()) return check_amax(op, scale.amax);
   MCPP_CHECK(!scale.amax.defined(), op, ": blocks compute their own amax");
   MCPP_CHECK(scale.block.columns > 0 && x.rank() == 2, op, ": blocks need a matrix, not ", x.shape());
+}
+
+/// Returns the recipe with these blocks.
+GemmRecipe recipe_with(const BlockShape& block) {
+  if (!block.is_defined()) return GemmRecipe::Tensorwise;
+  return std::max(block.rows, block.columns) == block_size(GemmRecipe::Mxfp8) ? GemmRecipe::Mxfp8
+                                                                              : GemmRecipe::Blockwise;
 }
 
 }  // namespace
@@ -49,7 +59,7 @@ void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const
   check_matmul("fp8_matmul", a, b, c, options);
   const auto describe = [&] {
     OpRecord record = matmul_record(a, b, c, options);
-    record.is_fp8 = true;
+    record.recipe = recipe_with(a_scale.block);
     return record;
   };
   on_device(c, describe, [&]<DeviceType D>() { Fp8Kernels<D>::matmul(a, a_scale, b, b_scale, c, options); });

@@ -49,7 +49,7 @@ void nvfp4_matmul(const Tensor& a, const Nvfp4Scale& a_scale, const Tensor& b, c
   check_matmul("nvfp4_matmul", a, b, c, options);
   const auto describe = [&] {
     OpRecord record = matmul_record(a, b, c, options);
-    record.is_fp8 = true;
+    record.recipe = GemmRecipe::Nvfp4;
     return record;
   };
   on_device(c, describe, [&]<DeviceType D>() { Nvfp4Kernels<D>::matmul(a, a_scale, b, b_scale, c, options); });

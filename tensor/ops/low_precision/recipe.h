@@ -4,19 +4,12 @@
 #include <compare>
 #include <string_view>
 
-#include "base/fields.h"
+#include "tensor/gemm_recipe.h"
 #include "tensor/ops/low_precision/fp8.h"
 #include "tensor/ops/low_precision/nvfp4.h"
 
 namespace mcpp {
 
-/// Rounding of the two operands of a GEMM. Bf16: none.
-enum class GemmRecipe : u8 { Bf16, Tensorwise, Blockwise, Mxfp8, Nvfp4 };
-
-template <>
-struct EnumNames<GemmRecipe> {
-  static constexpr std::array<std::string_view, 5> value{"bf16", "tensorwise", "blockwise", "mxfp8", "nvfp4"};
-};
 template <>
 struct EnumNames<Fp8Format> {
   static constexpr std::array<std::string_view, 2> value{"e4m3", "e5m2"};

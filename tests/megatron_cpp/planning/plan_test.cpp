@@ -123,6 +123,42 @@ TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
                  {"--predict and --scale: exclude each other", "--emit: needs the best layout"});
 }
 
+TEST_F(PlanCommandTest, PredictsLowPrecisionRecipes) {
+  const auto seconds = [&](const std::string& hardware, const Strings& more) {
+    Strings args{"--hardware=" + hardware,
+                 "--world_size=64",
+                 "--predict",
+                 "--json",
+                 "--parallel.tensor_model_parallel_size=8",
+                 "--training.recompute_granularity=full"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = run(args);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return parse_json(outcome.out, "plan")["step_s"].get<double>();
+  };
+  const std::string fp8 = "--training.fp8=e4m3";
+  const auto recipe = [](const std::string& name) { return "--training.fp8_recipe=" + name; };
+  const double plain = seconds("b200", {}), tensorwise = seconds("b200", {fp8});
+  EXPECT_LT(tensorwise, plain);
+  EXPECT_LT(seconds("b200", {fp8, recipe("mxfp8")}), tensorwise) << "needs no largest magnitudes";
+  EXPECT_GT(seconds("b200", {fp8, recipe("blockwise")}), plain) << "is emulated";
+  EXPECT_LT(seconds("h100_sxm", {fp8, recipe("blockwise")}), seconds("h100_sxm", {}));
+  EXPECT_GT(seconds("h100_sxm", {fp8, recipe("mxfp8")}), seconds("h100_sxm", {})) << "is emulated";
+  const Strings search{"--hardware=h100_sxm", "--world_size=64", "--tp=8", "--pp=1", fp8};
+  Strings blockwise = search, mxfp8 = search;
+  blockwise.push_back(recipe("blockwise")), mxfp8.push_back(recipe("mxfp8"));
+  EXPECT_THAT(run(blockwise).out,
+              HasSubstr("blockwise: not measured on H100 SXM (device.blockwise_attained); predicted "
+                        "at 1403 TFLOP/s, 71 % of the peak, the fraction of fp8"));
+  EXPECT_THAT(run(mxfp8).out,
+              HasSubstr("mxfp8: H100 SXM has no such GEMMs (device.mxfp8_peak), so operands are rounded "
+                        "and multiplied in bf16"));
+  expect_refused({"--hardware=a100_80gb", "--world_size=64", fp8},
+                 {"training.fp8: A100 SXM 80GB has no fp8 GEMMs for the recipe \"tensorwise\" (device.fp8_peak"});
+  expect_refused({"--hardware=cpu_epyc_2_cores", "--world_size=2", fp8, recipe("mxfp8")},
+                 {"training.fp8: the time of low precision on EPYC core is not predicted"});
+}
+
 TEST_F(PlanCommandTest, DrawsScheduleAndExplainsUpgrades) {
   const std::string file = folder_ / "step.svg";
   const Outcome found = run({"--hardware=h100_sxm", "--world_size=128", "--pp=4", "--explain", "--svg=" + file,

@@ -56,8 +56,9 @@ KernelTraits fused() {
   p.norm = {3, 5};
   p.residual = {0, 0};
   p.kernels = {8, 12};
-  p.quantize = {2, 3};
-  p.requantize = 0;
+  p.amax = {0, 1};
+  p.encode = {4.0 / 3, 2.0 / 3};
+  p.reencode = 0;
   return p;
 }
 /// torchtitan with and without torch.compile: FlashAttention 2, rotation in complex fp32, norms in fp32, every second
@@ -70,8 +71,7 @@ KernelTraits torch_compiled() {
   p.loss = 8;
   p.kernels = {10, 16};
   p.attention = 0.6;
-  p.quantize = {2.5, 4};
-  p.requantize = 0;
+  p.reencode = 0;
   p.recomputed_gemms = 0.5;
   return p;
 }
@@ -84,6 +84,11 @@ KernelTraits torch_eager() {
   p.loss = 15;
   p.kernels = {30, 50};
   return p;
+}
+
+/// Returns the linear layers of all layers with one scale per tensor for Fp8, and none for Bf16.
+Fp8Layers fp8_layers(const ModelConfig& model, GemmType gemms) {
+  return {.first = 0, .end = gemms == GemmType::Fp8 ? model.num_layers : 0};
 }
 
 struct Row {
@@ -271,8 +276,9 @@ TEST(PublishedRunsTest, MatchPublishedLlmqRuns) {
                               {"3B", b3, 1, 16, 32, Fp8, 40.4e3},     {"7B", b7, 1, 16, 32, Fp8, 19.2e3, true}};
   std::vector<Row> rows;
   for (const Published& p : published) {
-    const Workload work{
-        .model = p.model, .gemms = p.gemms, .global_batch_size = p.gpus * p.micro_batch * p.accumulation};
+    const Workload work{.model = p.model,
+                        .fp8 = fp8_layers(p.model, p.gemms),
+                        .global_batch_size = p.gpus * p.micro_batch * p.accumulation};
     const PredictionInput input{hardware,
                                 p.recomputes_ffn ? recomputing : program,
                                 work,
@@ -304,8 +310,8 @@ TEST(PublishedRunsTest, MatchPublishedTorchtitan8BRuns) {
        {Published{"eager", eager, 8, Bf16, 5762}, Published{"compiled", compiled, 8, Bf16, 6667},
         Published{"compiled fp8", compiled, 8, Fp8, 8532}, Published{"eager", eager, 128, Bf16, 5605},
         Published{"compiled", compiled, 128, Bf16, 6514}, Published{"compiled fp8", compiled, 128, Fp8, 8380}}) {
-    const Workload work{
-        .model = llama(32, 4096, 14336, 32, 8, 128256, 8192), .gemms = p.gemms, .global_batch_size = 2 * p.gpus};
+    const ModelConfig model = llama(32, 4096, 14336, 32, 8, 128256, 8192);
+    const Workload work{.model = model, .fp8 = fp8_layers(model, p.gemms), .global_batch_size = 2 * p.gpus};
     const PredictionInput input{hardware,
                                 p.program,
                                 work,

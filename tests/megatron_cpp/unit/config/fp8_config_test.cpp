@@ -140,7 +140,7 @@ TEST(Fp8ConfigTest, IsPredictedWhenHardwareSupportsIt) {
   const auto seconds = [&](const char* hardware) {
     const Hardware h100 = load_hardware(hardware, folder).for_ranks(64);
     const Workload work = make_workload(config);
-    check_fp8_rate(h100, work);
+    check_low_precision_rates(h100, work);
     return predict_configured_step({h100, {}, work, {}}, config, 64).seconds;
   };
   config.parallel.tp = 2;

@@ -218,7 +218,7 @@ TEST(LowPrecisionConfigTest, ChecksEveryLayerThatRounds) {
     for (const BlockSpec& block : BlockKinds(model).kinds) {
       if (block.moe()) continue;  // rejects tensorwise
       for (const OpRecord& op : traces.get(setup, block).forward.ops)
-        if (op.is_fp8) rounded.insert(op.weight);
+        if (op.recipe != GemmRecipe::Bf16) rounded.insert(op.weight);
     }
     for (std::string module : rounded) {
       module.resize(module.rfind(".weight"));
