@@ -97,6 +97,39 @@ std::optional<Layout> minimize_recompute(LayoutMemory& memory, Layout layout, co
   return layout;
 }
 
+std::string slowdown_reason(const Hardware& hardware, const Candidate& slow, const Candidate& fast) {
+  const StepTime &a = slow.time, &b = fast.time;
+  const Collectives collectives(hardware);
+  const RankGroup tp = slow.layout.tp_group();
+  const bool exceeds = tp.ranks > hardware.links.ranks.front();
+  const bool recomputes = slow.layout.recompute.granularity == Recompute::Granularity::Full;
+  const std::pair<double, std::string> parts[]{
+      {a.work.tensor_parallel - b.work.tensor_parallel,
+       exceeds ? str("tensor parallelism exceeds the ", hardware.links.tier.front(), " domain of ",
+                     hardware.links.ranks.front(), " ranks and uses ", collectives.outermost_tier(tp))
+               : "tensor parallelism communicates more"},
+      {a.work.context_parallel - b.work.context_parallel, "context-parallel exchange takes longer"},
+      {a.work.expert_parallel - b.work.expert_parallel,
+       slow.layout.exchange_group().ranks > hardware.links.ranks.front()
+           ? str("tokens leave the ", hardware.links.tier.front(), " domain of ", hardware.links.ranks.front(),
+                 " for their experts")
+           : "token dispatch takes longer"},
+      {a.work.data_parallel - b.work.data_parallel, "each microbatch gathers weights or sums gradients"},
+      {a.data_parallel - b.data_parallel, "less communication of gradients and weights overlaps"},
+      {a.bubble - b.bubble, "the pipeline waits longer"},
+      {a.messages - b.messages, "more messages between stages"},
+      {a.optimizer - b.optimizer, "the update is shared by fewer ranks"},
+      {a.work.offloaded - b.work.offloaded, "offloaded data arrives later than it is needed"},
+      {a.work.elementwise - b.work.elementwise, "elementwise operations take longer"},
+      {a.work.attention - b.work.attention,
+       recomputes ? "more attention is recomputed" : "attention has fewer heads or keys at a time"},
+      {a.work.gemms - b.work.gemms,
+       recomputes ? "more GEMMs are recomputed" : "GEMMs are smaller, or unevenly distributed"}};
+  const auto* peak = std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
+  const double percent = 100 * (a.seconds / b.seconds - 1);
+  return str(fixed(percent, 1), " % slower: ", peak->second);
+}
+
 namespace {
 
 /// Minimum relative gain at which a lossy format is reported.
@@ -140,6 +173,8 @@ class Search {
       add_best(i);
     }
     for (const std::size_t i : best_) result_.best.push_back(candidate(fitting_[i]));
+    for (std::size_t i = 1; i < result_.best.size(); ++i)
+      result_.best[i].reason = disadvantage(result_.best[i], result_.best.front());
     if (!best_.empty()) report_alternatives(order);
     if (!best_.empty() && !is_for_memory()) find_simpler(order);
     return std::move(result_);
@@ -231,6 +266,12 @@ class Search {
     std::map<LayoutTag, std::size_t> promising;
     for (const std::size_t i : order)
       for (const LayoutTag& kind : tags(fitting_[i].layout)) promising.try_emplace(kind, i);
+    // The layout with the lowest bound is not always the best one: prefer a better one that was simulated.
+    for (const std::size_t i : order) {
+      if (!fitting_[i].time) continue;
+      for (const LayoutTag& kind : tags(fitting_[i].layout))
+        if (std::size_t& known = promising.at(kind); cost_of(i) < cost_of(known)) known = i;
+    }
     for (const auto& [kind, found] : promising) smallest_by_tag_.erase(kind);
     for (const LayoutTag& kind : best_tags) promising.erase(kind);
     for (const auto& [kind, i] : by_text(promising)) {
@@ -269,7 +310,7 @@ class Search {
   }
 
   std::string disadvantage(const Candidate& other, const Candidate& best) const {
-    return is_for_memory() ? memory_reason(other, best) : slowdown_reason(other, best);
+    return is_for_memory() ? memory_reason(other, best) : slowdown_reason(hardware_, other, best);
   }
 
   /// Names the class of memory that grows most.
@@ -284,39 +325,6 @@ class Search {
     const double times = other.time.seconds / best.time.seconds;
     return str(fixed(100 * (a.total() / b.total() - 1), 1), " % more memory, most of it ", peak->second, ", in ",
                fixed(times, 2), " times the time");
-  }
-
-  /// Names the part of the step that grows most.
-  std::string slowdown_reason(const Candidate& other, const Candidate& best) const {
-    const StepTime &a = other.time, &b = best.time;
-    const Collectives collectives(hardware_);
-    const RankGroup tp = other.layout.tp_group();
-    const bool exceeds = tp.ranks > hardware_.links.ranks.front();
-    const std::pair<double, std::string> parts[]{
-        {a.work.tensor_parallel - b.work.tensor_parallel,
-         exceeds ? str("tensor parallelism exceeds the ", hardware_.links.tier.front(), " domain of ",
-                       hardware_.links.ranks.front(), " ranks and uses ", collectives.outermost_tier(tp))
-                 : "tensor parallelism communicates more"},
-        {a.work.context_parallel - b.work.context_parallel, "context-parallel exchange takes longer"},
-        {a.work.expert_parallel - b.work.expert_parallel,
-         other.layout.exchange_group().ranks > hardware_.links.ranks.front()
-             ? str("tokens leave the ", hardware_.links.tier.front(), " domain of ", hardware_.links.ranks.front(),
-                   " for their experts")
-             : "token dispatch takes longer"},
-        {a.work.data_parallel - b.work.data_parallel, "each microbatch gathers weights or sums gradients"},
-        {a.data_parallel - b.data_parallel, "less communication of gradients and weights overlaps"},
-        {a.bubble - b.bubble, "the pipeline waits longer"},
-        {a.messages - b.messages, "more messages between stages"},
-        {a.optimizer - b.optimizer, "the update is shared by fewer ranks"},
-        {a.work.offloaded - b.work.offloaded, "offloaded data arrives later than it is needed"},
-        {a.work.elementwise - b.work.elementwise, "elementwise operations take longer"},
-        {a.work.attention - b.work.attention, "more attention is recomputed"},
-        {a.work.gemms - b.work.gemms, other.layout.recompute.granularity == Recompute::Granularity::Full
-                                          ? "more GEMMs are recomputed"
-                                          : "GEMMs are smaller, or unevenly distributed"}};
-    const auto* peak = std::ranges::max_element(parts, {}, [](const auto& part) { return part.first; });
-    const double percent = 100 * (a.seconds / b.seconds - 1);
-    return str(fixed(percent, 1), " % slower: ", peak->second);
   }
 
   const Hardware& hardware_;

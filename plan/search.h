@@ -73,8 +73,11 @@ int complexity(const Layout& layout);
 struct Candidate {
   Layout layout;
   StepTime time;
-  MemoryEstimate memory;  ///< estimate for the rank that needs the most
+  MemoryEstimate memory;    ///< estimate for the rank that needs the most
+  std::string reason = {};  ///< why a layout of SearchResult::best is not the first; empty for the first
 };
+/// Returns how much slower a layout is than a faster one, and the part of its step that grows most.
+std::string slowdown_reason(const Hardware& hardware, const Candidate& slow, const Candidate& fast);
 
 /// Best layout with a given tag, and the reason why it is not the best layout overall.
 struct Alternative {

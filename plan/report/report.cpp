@@ -53,7 +53,8 @@ std::string row(const PredictionInput& input, const Candidate& candidate) {
   const double seconds = candidate.time.seconds;
   return str(pad_left(fixed(seconds, 3), 9), pad_left(fixed(model_tflops(input, seconds), 0), 9),
              pad_left(percent(model_flops_utilization(input, seconds)), 9),
-             pad_left(human_bytes(candidate.memory.total()), 12), "  ", candidate.layout.describe(), "\n");
+             pad_left(human_bytes(candidate.memory.total()), 12), "  ", candidate.layout.describe(),
+             candidate.reason.empty() ? "" : str(" (", candidate.reason, ")"), "\n");
 }
 
 /// Returns why the search does not follow a rule: the alternative with the layout that the rule advises.
@@ -73,9 +74,10 @@ std::string recipe_text(const std::vector<RuleOfThumb>& recipe, const SearchResu
 }
 
 std::string search_text(const PredictionInput& input, const SearchResult& result) {
-  std::string text = str(input.layout.world_size(), " x ", input.hardware.device.name, ": ", result.possible,
-                         " layouts are possible, ", result.fitting, " fit\n", pad_left("seconds", 9),
-                         pad_left("TFLOP/s", 9), pad_left("MFU", 9), pad_left("memory", 12), "  layout\n");
+  std::string text =
+      str(input.layout.world_size(), " x ", input.hardware.device.name, ": ", result.possible,
+          " layouts are possible, ", result.fitting, " fit\n", pad_left("seconds", 9), pad_left("TFLOP/s", 9),
+          pad_left("MFU", 9), pad_left("memory", 12), "  layout (why it is not the first)\n");
   for (const Candidate& candidate : result.best) text += row(input, candidate);
   if (result.simpler)
     text += str("preferred, because it is simpler than the first and ",

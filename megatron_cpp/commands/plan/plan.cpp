@@ -249,10 +249,15 @@ std::string describe_configured_layout(const Config& config, const PredictionInp
   if (const auto missing = missing_rates(best.hardware, layout); !missing.empty())
     return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
   const PredictionInput input{best.hardware, best.program, best.work, layout};
-  const double seconds = step_time(input).seconds, memory = max_rank_memory(config, world_size);
+  const Candidate configured{.layout = layout, .time = step_time(input), .memory = {}};
+  const double seconds = configured.time.seconds, memory = max_rank_memory(config, world_size);
+  const std::string reason =
+      seconds <= best_time.seconds
+          ? ""
+          : str(" (", slowdown_reason(best.hardware, configured, {best.layout, best_time, {}}), ")");
   return str("the configuration's own layout: ", input.layout.describe(), "\n  ", human_step_seconds(seconds),
-             " a step, ", fixed(seconds / best_time.seconds, 2), " times the best; a rank needs ", human_bytes(memory),
-             over_limit_text(memory, limits), "\n");
+             " a step, ", fixed(seconds / best_time.seconds, 2), " times the best", reason, "; a rank needs ",
+             human_bytes(memory), over_limit_text(memory, limits), "\n");
 }
 
 /// Logs the best layouts for options.world_size ranks and the requested details of the best one.
