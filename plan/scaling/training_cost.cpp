@@ -40,16 +40,24 @@ std::vector<Speedup> upgrade_gains(const PredictionInput& input) {
   return gains;
 }
 
+namespace {
+
+/// Fraction of the time below which a run counts as making no progress.
+constexpr double kMinProgress = 1e-3;
+
+}  // namespace
+
 FailureLoss failure_loss(const Failures& failures, i64 world_size) {
   const double mean_time_between = 3600 * failures.mtbf_hours / static_cast<double>(world_size);
   const double interval = std::sqrt(2 * failures.save_seconds * mean_time_between);
-  const double repeated_seconds = interval / 2 + failures.save_seconds + failures.restart_seconds;  // per failure
-  const double save_fraction =
-      failures.save_seconds > 0 ? failures.save_seconds / (interval + failures.save_seconds) : 0;
-  const double lost_fraction = save_fraction + repeated_seconds / mean_time_between;
+  // Expected time of an interval with its save, divided by the interval: with immediate saves the limit is 1.
+  const double factor =
+      interval > 0 ? mean_time_between * std::expm1((interval + failures.save_seconds) / mean_time_between) / interval
+                   : 1;
+  const double progress = 1 / (std::exp(failures.restart_seconds / mean_time_between) * factor);
   return {.interval_seconds = interval,
           .failures_per_day = 86400 / mean_time_between,
-          .lost_fraction = std::min(1.0, lost_fraction)};
+          .lost_fraction = progress < kMinProgress ? 1 : 1 - progress};
 }
 
 SaveTime save_time(const PredictionInput& input) {

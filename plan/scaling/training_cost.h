@@ -27,9 +27,10 @@ struct FailureLoss {
   /// Time between checkpoints that minimizes the loss: sqrt(2 x save x time between failures).
   double interval_seconds = 0;
   double failures_per_day = 0;  ///< failures of all devices together
-  double lost_fraction = 0;     ///< fraction of the time spent on saves, restarts and repeated work
+  double lost_fraction = 0;     ///< fraction of the time spent on saves, restarts and repeated work; 1: no progress
 };
-/// Returns the loss according to Young (1974), with Daly's (2006) first-order terms.
+/// Returns the loss at Young's interval (1974) for failures at exponentially distributed times, including failures
+/// during saves and restarts (Daly 2006).
 FailureLoss failure_loss(const Failures& failures, i64 world_size);
 
 /// Predicted cost of a checkpoint.

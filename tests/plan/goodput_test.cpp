@@ -33,6 +33,24 @@ TEST(GoodputTest, AgreesWithDalyForCheckpointsOnDisks) {
   }
 }
 
+// The loss that --mtbf_hours predicts by a formula, at the interval that it recommends.
+TEST(GoodputTest, AgreesWithPredictedLossUpTo4096Ranks) {
+  for (const double mtbf_hours : {10'000.0, 50'000.0}) {
+    for (const i64 ranks : {64, 512, 1024, 4096}) {
+      const Failures failures{.mtbf_hours = mtbf_hours, .save_seconds = 30, .restart_seconds = 300};
+      const FailureLoss loss = failure_loss(failures, ranks);
+      RecoveryModel model{.step_seconds = 2,
+                          .nodes = ranks / 8,
+                          .node_mtbf_seconds = kHour * mtbf_hours / 8,
+                          .restart_seconds = failures.restart_seconds};
+      model.disk = {.interval = std::llround(loss.interval_seconds / model.step_seconds),
+                    .stall_seconds = failures.save_seconds,
+                    .write_seconds = failures.save_seconds};
+      EXPECT_NEAR(simulate_goodput(model, 4000).fraction, 1 - loss.lost_fraction, 0.01) << ranks << " " << mtbf_hours;
+    }
+  }
+}
+
 TEST(GoodputTest, LosesHalfAnIntervalPerFailure) {
   const Goodput goodput = simulate_goodput(disk_only(/*stall=*/0, 100), 4000);
   EXPECT_NEAR(goodput.lost_steps, 50, 3);

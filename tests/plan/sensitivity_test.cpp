@@ -14,9 +14,12 @@ TEST(FailuresTest, IntervalFollowsYoung) {
   const double between = 50 * 3600;
   EXPECT_NEAR(loss.failures_per_day, 24.0 / 50, 1e-12);
   EXPECT_NEAR(loss.interval_seconds, std::sqrt(2 * 60 * between), 1e-9);
-  // Time of saves, plus half an interval, a save and the restart for each failure.
+  // To first order: time of saves, plus half an interval with its save and the restart for each failure.
   const double interval = loss.interval_seconds;
-  EXPECT_NEAR(loss.lost_fraction, 60 / (interval + 60) + (interval / 2 + 660) / between, 1e-12);
+  EXPECT_NEAR(loss.lost_fraction, 60 / (interval + 60) + ((interval + 60) / 2 + 600) / between, 1e-3);
+  const double immediate = failure_loss({.mtbf_hours = 50'000, .restart_seconds = 600}, 1000).lost_fraction;
+  EXPECT_NEAR(immediate, 600 / between, 1e-5) << "saves take no time";
+  EXPECT_EQ(failure_loss({.mtbf_hours = 1, .save_seconds = 60, .restart_seconds = 600}, 1000).lost_fraction, 1);
   // No other interval loses less.
   const auto lost_fraction = [&](double every) { return 60 / every + every / 2 / between; };
   EXPECT_LT(lost_fraction(interval), lost_fraction(0.9 * interval));
