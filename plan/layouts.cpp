@@ -211,8 +211,8 @@ class LayoutEnumerator {
   void for_each_schedule(Layout layout) {
     if (layout.pp == 1) return for_each_zero_stage(layout);
     for (const ScheduleRow& row : kSchedules) {
-      if (row.kind == ScheduleKind::GPipe) continue;      // 1F1B takes as long with less memory
-      if (row.kind == ScheduleKind::DualPipeV) continue;  // ZB-V has less idle time with less memory
+      if (row.kind == ScheduleKind::GPipe) continue;  // 1F1B takes as long with less memory
+      if (row.kind == ScheduleKind::DualPipeV && !supports_expert_overlap(hardware_)) continue;
       layout.schedule = row.kind;
       const i64 max_count = row.allows_more_chunks ? kMaxChunks : row.min_chunks;
       for (layout.chunks = row.min_chunks; layout.chunks <= max_count; ++layout.chunks) {
@@ -299,8 +299,17 @@ class LayoutEnumerator {
           Recompute{.granularity = Selective, .layernorm = true, .mlp_act = true, .moe_act = has_experts},
           Recompute{.granularity = Full}}) {
       layout.recompute = recompute;
-      f_(layout);
+      if (unpredictable_settings(limits_.implementation, layout).empty()) for_each_expert_overlap(layout);
     }
+  }
+
+  void for_each_expert_overlap(Layout layout) {
+    layout.overlap_moe_expert_parallel_comm = false;
+    // Without pairs of passes, ZB-V has less idle time with less memory.
+    if (layout.schedule != ScheduleKind::DualPipeV) f_(layout);
+    if (!supports_expert_overlap(hardware_) || !can_overlap_experts(layout)) return;
+    layout.overlap_moe_expert_parallel_comm = true;
+    if (unpredictable_settings(limits_.implementation, layout).empty()) f_(layout);
   }
 
   const Hardware& hardware_;
@@ -314,6 +323,15 @@ class LayoutEnumerator {
 };
 
 }  // namespace
+
+bool supports_expert_overlap(const Hardware& hardware) {
+  return hardware.host.cores > 0;
+}
+
+bool can_overlap_experts(const Layout& layout) {
+  return layout.exchange_group().ranks > 1 && can_combine_passes(layout.schedule) && layout.zero_stage < 3 &&
+         layout.activations_tier == OffloadTier::Device;
+}
 
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
                      const std::function<void(const Layout&)>& f, const OffloadPlacement& placement) {

@@ -19,6 +19,11 @@ namespace mcpp {
 /// the last would have no layers.
 std::vector<std::string> stage_layouts(const ModelConfig& model, i64 stages);
 
+/// Returns true if runs on this hardware accept overlap_moe_expert_parallel_comm, which supports CPUs only.
+bool supports_expert_overlap(const Hardware& hardware);
+/// Returns true if the layout of a model with experts has exchanges of tokens that can overlap.
+bool can_overlap_experts(const Layout& layout);
+
 /// Calls f on every layout that the rules of parallel/layout_rules.h accept, in a fixed
 /// order, with states and weights at `placement` and activations on the device.
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,

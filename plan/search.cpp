@@ -37,6 +37,8 @@ std::vector<LayoutTag> layout_tags(const Layout& l, bool has_experts) {
   add_number("micro batch", l.micro_batch_size);
   if (l.cp > 1) add_value("cp", enum_name(l.cp_comm_type));
   if (has_experts) add_number("ep", l.ep);
+  if (has_experts && l.exchange_group().ranks > 1)
+    add_value("exchanges", l.overlap_moe_expert_parallel_comm ? "overlapped" : "exposed");
   if (l.pp > 1) add_value("schedule", enum_name(l.schedule)), add_value("stages", l.stages.empty() ? "even" : "uneven");
   add_value("recompute", recompute_text(l.recompute));
   add_value("activations", enum_name(l.activations_tier));
@@ -58,6 +60,7 @@ int complexity(const Layout& l) {
                           l.pp > 1,
                           l.ep > 1,
                           l.ep > 1 && l.tp > 1 && l.expert_tp() != l.tp,
+                          l.overlap_moe_expert_parallel_comm,
                           l.cp > 1 && l.cp_comm_type == CpCommType::A2aP2p,
                           l.pp > 1 && l.schedule != ScheduleKind::OneFOneB,
                           !l.stages.empty(),
@@ -209,6 +212,9 @@ class Search {
     ++result_.possible;
     const OnDeviceStates states = is_for_memory() ? OnDeviceStates::None : OnDeviceStates::AllThatFit;
     const auto [layout, memory, fits] = fit_with_offload(memory_, hardware_, possible, limits_.memory_bytes, states);
+    const bool is_offloaded = layout.activations_tier != OffloadTier::Device;
+    if (layout.overlap_moe_expert_parallel_comm && is_offloaded) return;
+    if (!unpredictable_settings(limits_.implementation, layout).empty()) return;
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (!fits) {
@@ -286,6 +292,26 @@ class Search {
            .reason = str("needs at least ", human_bytes(smallest.memory.total()), " of memory per rank, more than ",
                          human_bytes(limits_.memory_bytes))});
     if (!limits_.allow_lossy_comm && !is_for_memory()) report_lossy_gain(best);
+    if (!is_for_memory()) report_expert_overlap(best);
+  }
+
+  /// Reports the gain of the best layout from overlapped exchanges if they are not part of the search because this
+  /// hardware does not run them.
+  void report_expert_overlap(const Candidate& best) {
+    Entry entry{.layout = best.layout, .memory = {}, .time = {}};
+    if (work_.model.moe.num_experts == 0 || supports_expert_overlap(hardware_) || !can_overlap_experts(entry.layout))
+      return;
+    entry.layout.overlap_moe_expert_parallel_comm = true;
+    if (!unpredictable_settings(limits_.implementation, entry.layout).empty()) return;
+    entry.memory = memory_.peak(entry.layout);
+    const double gain = best.time.seconds / simulated(entry).seconds - 1;
+    if (gain <= kMinReportedGain) return;
+    const double added = entry.memory.total() - best.memory.total();
+    result_.alternatives.push_back(
+        {.kind = "exchanges overlapped",
+         .candidate = candidate(entry),
+         .reason = str(fixed(100 * gain, 1), " % faster, with ", human_bytes(std::max(0.0, added)),
+                       " more memory, but overlap_moe_expert_parallel_comm supports CPUs only")});
   }
 
   /// Reports the greatest gain of the best layout from a lossy format.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/fields.h"
+#include "plan/cost/implementation.h"
 #include "plan/cost/workload.h"
 #include "plan/layout_memory.h"
 #include "plan/step/step_time.h"
@@ -64,6 +65,8 @@ struct SearchLimits {
   Objective objective = Objective::Time;
   /// Also considers layouts with lossy formats that the workload does not use (CommFormats).
   bool allow_lossy_comm = false;
+  /// Considers only layouts that can be predicted for this program (unpredictable_settings()).
+  Implementation implementation = Implementation::MegatronCpp;
   int keep = 5;  ///< number of layouts to return
 };
 

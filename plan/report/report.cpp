@@ -44,6 +44,11 @@ std::string percent(double part) {
   return fixed(100 * part, 1) + " %";
 }
 
+/// Returns " with megatron_core"; "" for this program.
+std::string program_text(const PredictionInput& input) {
+  return input.program.name == KernelTraits().name ? "" : str(" with ", input.program.name);
+}
+
 std::string line(const std::string& name, double seconds, double all) {
   return str("  ", pad_right(name, 34), pad_left(fixed(1e3 * seconds, 1), 12), pad_left(percent(seconds / all), 10),
              "\n");
@@ -75,7 +80,7 @@ std::string recipe_text(const std::vector<RuleOfThumb>& recipe, const SearchResu
 
 std::string search_text(const PredictionInput& input, const SearchResult& result) {
   std::string text =
-      str(input.layout.world_size(), " x ", input.hardware.device.name, ": ", result.possible,
+      str(input.layout.world_size(), " x ", input.hardware.device.name, program_text(input), ": ", result.possible,
           " layouts are possible, ", result.fitting, " fit\n", pad_left("seconds", 9), pad_left("TFLOP/s", 9),
           pad_left("MFU", 9), pad_left("memory", 12), "  layout (why it is not the first)\n");
   for (const Candidate& candidate : result.best) text += row(input, candidate);
@@ -92,8 +97,9 @@ std::string search_text(const PredictionInput& input, const SearchResult& result
 
 std::string step_text(const PredictionInput& input, const StepTime& t) {
   const double all = t.seconds;
-  std::string text = str("a step of ", input.layout.describe(), "\n  ", pad_right(str("on pipeline rank ", t.rank), 34),
-                         pad_left("ms", 12), pad_left("of step", 10), "\n");
+  std::string text =
+      str("a step of ", input.layout.describe(), program_text(input), "\n  ",
+          pad_right(str("on pipeline rank ", t.rank), 34), pad_left("ms", 12), pad_left("of step", 10), "\n");
   for (const StepPart& part : step_parts(t))
     if (part.seconds > 0) text += line(part.name, part.seconds, all);
   text += line("step", all, all);
@@ -105,7 +111,8 @@ std::string step_text(const PredictionInput& input, const StepTime& t) {
 
 std::string step_json(const PredictionInput& input, const StepTime& t, const PredictedMemory& memory,
                       const std::optional<TrainingCost>& cost) {
-  OrderedJson json{{"layout", input.layout.describe()},
+  OrderedJson json{{"implementation", input.program.name},
+                   {"layout", input.layout.describe()},
                    {"ranks", input.layout.world_size()},
                    {"step_s", t.seconds},
                    {"tokens_per_s", input.work.tokens() / t.seconds},
@@ -183,10 +190,10 @@ std::string deadline_text(const PredictionInput& input, const MinDevices& device
 std::string scaling_text(const PredictionInput& input, const std::vector<ScalingPoint>& points, bool is_weak,
                          double tokens) {
   std::string text =
-      str(is_weak ? "weak" : "strong", " scaling on ", input.hardware.device.name, "; device hours are of ",
-          human_count(tokens), " tokens\n", pad_left("ranks", 8), pad_left("batch", 8), pad_left("seconds", 10),
-          pad_left("tokens/s", 10), pad_left("efficiency", 12), pad_left("memory", 12), pad_left("device hours", 14),
-          "  layout\n");
+      str(is_weak ? "weak" : "strong", " scaling on ", input.hardware.device.name, program_text(input),
+          "; device hours are of ", human_count(tokens), " tokens\n", pad_left("ranks", 8), pad_left("batch", 8),
+          pad_left("seconds", 10), pad_left("tokens/s", 10), pad_left("efficiency", 12), pad_left("memory", 12),
+          pad_left("device hours", 14), "  layout\n");
   for (const ScalingPoint& point : points) {
     text += pad_left(str(point.world_size), 8) + pad_left(str(point.global_batch_size), 8);
     if (!point.fits()) {

@@ -1,9 +1,12 @@
-// Reasons of the layouts that a search returns.
+// Reasons of the layouts that a search returns, and overlapped exchanges of experts.
 #include "plan/search.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "plan/layout_memory.h"
 #include "plan/report/report.h"
 #include "tests/support/layouts/toy_cluster.h"
 
@@ -25,6 +28,48 @@ TEST(SearchTest, EachLayoutButTheFirstHasItsReason) {
   const std::string text = search_text({hardware, program, work, result.best.front().layout}, result);
   const std::string row = result.best[3].layout.describe() + " (" + result.best[3].reason + ")\n";
   EXPECT_THAT(text, HasSubstr(row));
+}
+
+/// Returns a mixture of experts on CPUs with slow links, which do not take cores from the computation.
+Hardware hosts_with_slow_links() {
+  Hardware hardware = test::toy_cluster(2, 1);
+  hardware.host.cores = hardware.device.cores;
+  hardware.links.ranks = {1, 1024};
+  return hardware;
+}
+
+TEST(SearchTest, OverlapsExchangesOfExpertsWhereItPays) {
+  const KernelTraits program;
+  const Workload work = test::toy_mixture(8, 1024, 16, 64, 8);
+  const Hardware cpus = hosts_with_slow_links();
+  SearchLimits limits{.world_size = 8, .ep = 8, .memory_bytes = cpus.memory_bytes()};
+  const SearchResult overlapped = search_layouts(cpus, program, work, limits);
+  ASSERT_FALSE(overlapped.best.empty());
+  const Candidate& best = overlapped.best.front();
+  EXPECT_TRUE(best.layout.overlap_moe_expert_parallel_comm) << best.layout.describe();
+  Layout exposed = best.layout;
+  exposed.overlap_moe_expert_parallel_comm = false;
+  if (exposed.schedule != ScheduleKind::DualPipeV) {
+    EXPECT_LT(best.time.seconds, step_time({cpus, program, work, exposed}).seconds);
+    EXPECT_GT(best.memory.total(), LayoutMemory(work).peak(exposed).total()) << "two passes in flight";
+  }
+  const auto has_reason = [](const SearchResult& result, const std::string& kind, const char* part) {
+    return std::ranges::any_of(result.alternatives, [&](const Alternative& other) {
+      return other.kind == kind && other.reason.find(part) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(has_reason(overlapped, "exchanges exposed", "for their experts"))
+      << search_text({cpus, program, work, best.layout}, overlapped);
+  // With links that are fast enough, it does not pay: a pass in a pair needs more memory.
+  limits.objective = Objective::Memory;
+  EXPECT_FALSE(search_layouts(cpus, program, work, limits).best.front().layout.overlap_moe_expert_parallel_comm);
+  // GPUs do not run it: the plan only states the gain.
+  limits.objective = Objective::Time;
+  Hardware gpus = cpus;
+  gpus.host.cores = 0;
+  const SearchResult reported = search_layouts(gpus, program, work, limits);
+  for (const Candidate& candidate : reported.best) EXPECT_FALSE(candidate.layout.overlap_moe_expert_parallel_comm);
+  EXPECT_TRUE(has_reason(reported, "exchanges overlapped", "supports CPUs only"));
 }
 
 }  // namespace

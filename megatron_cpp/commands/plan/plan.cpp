@@ -199,6 +199,7 @@ SearchLimits make_search_limits(const PlanOptions& options, const Hardware& hard
           .memory_bytes = (1 - options.memory_reserve) * hardware.memory_bytes(),
           .objective = options.objective,
           .allow_lossy_comm = options.allow_lossy_comm,
+          .implementation = options.implementation,
           .keep = static_cast<int>(options.keep)};
 }
 
@@ -218,6 +219,12 @@ std::string training_text(const PlanOptions& options, const TrainingCost& cost) 
   return str(human_count(options.deadline.tokens), " tokens ", cost_text(cost, options.deadline.price), "\n");
 }
 
+/// Throws BadInput that lists `settings`, which cannot be predicted for this program.
+void check_implementation(Implementation implementation, const std::vector<std::string>& settings) {
+  check_input(settings.empty(), "--implementation=", enum_name(implementation), ": cannot be predicted with\n  ",
+              join(settings, "\n  "));
+}
+
 /// Predicts the configuration's own layout, whether or not it fits.
 void predict(const PlanOptions& options, const Config& config, const PredictionInput& base, const Log& log) {
   const int world_size = checked_world_size(options.world_size);
@@ -227,6 +234,7 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
                            " connect at most ", max_ranks, " ranks (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
   const PredictionInput input{base.hardware, base.program, base.work, layout_of(config, world_size)};
+  check_implementation(options.implementation, unpredictable_settings(options.implementation, input.layout));
   const StepTime step = predict_configured_step(base, config, world_size);
   const double memory = max_rank_memory(config, world_size);
   if (!options.html.empty()) write_file_atomic(options.html, step_html(input, step));
@@ -246,8 +254,9 @@ std::string describe_configured_layout(const Config& config, const PredictionInp
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
     return str("the configuration's own layout cannot run on ", world_size, " ranks: ", problems.front(), "\n");
   const Layout layout = layout_of(config, world_size);
-  if (const auto missing = missing_rates(best.hardware, layout); !missing.empty())
-    return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
+  std::vector<std::string> missing = missing_rates(best.hardware, layout);
+  if (missing.empty()) missing = unpredictable_settings(limits.implementation, layout);
+  if (!missing.empty()) return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
   const PredictionInput input{best.hardware, best.program, best.work, layout};
   const Candidate configured{.layout = layout, .time = step_time(input), .memory = {}};
   const double seconds = configured.time.seconds, memory = max_rank_memory(config, world_size);
@@ -354,6 +363,16 @@ void select_stage(const PlanOptions& options, Config& config, const Log& log) {
     log.info(str(config.stage->title(), config.stage->stages > 1 ? "; --stage=NAME selects another" : ""));
 }
 
+/// Returns what to know about the predictions of a workload, one line each.
+std::string notes(Implementation implementation, const Hardware& hardware, const Workload& work) {
+  std::string text = low_precision_text(hardware, work);
+  if (implementation == Implementation::MegatronCore)
+    text +=
+        "Megatron Core of 2026 with Transformer Engine, without overlap of data-parallel communication; only layouts "
+        "that it has are considered, and memory is that of megatron_cpp\n";
+  return text;
+}
+
 }  // namespace
 
 ExitCode plan_command(Arguments args, Log& log) {
@@ -387,10 +406,12 @@ ExitCode plan_command(Arguments args, Log& log) {
               "model.vocab_size: is missing; plan does not read the tokenizer; set it, or pass --model.vocab_size=N");
   if (run) kind = infer_hardware(options, *run, kind, log);
   const Hardware& hardware = kind.for_ranks(options.world_size);
-  const KernelTraits program;
+  const KernelTraits program = kernel_traits(options.implementation);
   Workload work = make_workload(*config);
   check_low_precision_rates(hardware, work);
-  if (const std::string text = low_precision_text(hardware, work); !text.empty() && !options.json) log.info(text);
+  check_implementation(options.implementation, unpredictable_settings(options.implementation, work));
+  if (const std::string text = notes(options.implementation, hardware, work); !text.empty() && !options.json)
+    log.info(text);
   work.expert_imbalance = options.expert_imbalance;
   count_documents(options, *config, work, log);
   const PredictionInput base{hardware, program, work, {}};

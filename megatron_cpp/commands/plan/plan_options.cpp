@@ -74,6 +74,8 @@ void check_dependent_options(const PlanOptions& options, std::vector<std::string
   const Failures defaults;
   if (options.deadline.price > 0 && options.deadline.tokens == 0)
     problems.emplace_back("--price: applies only to --tokens");
+  if (options.implementation != Implementation::MegatronCpp && !options.emit.empty())
+    problems.emplace_back("--emit: writes a configuration for megatron_cpp; remove --implementation");
   if (options.json && !options.predict) problems.emplace_back("--json: applies only to --predict");
   if (!options.emit_hardware.empty() && options.from_run.empty())
     problems.emplace_back("--emit_hardware: applies only to --from_run, the run to adjust the hardware to");

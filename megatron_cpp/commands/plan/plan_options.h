@@ -26,6 +26,7 @@ struct PlanOptions {
   double expert_imbalance = Workload().expert_imbalance;
   double document_tokens = 0;
   Objective objective = Objective::Time;
+  Implementation implementation = Implementation::MegatronCpp;
   i64 keep = 5;
   double memory_reserve = kMemoryReserve;
   bool allow_lossy_comm = false, explain = false, predict = false, json = false;
@@ -77,6 +78,8 @@ struct PlanOptions {
     visit("objective", self.objective,
           "value to minimize: step time, memory of a device, device hours of a run over the "
           "world sizes in --scale, or the number of devices that train on --tokens in --deadline_hours");
+    visit("implementation", self.implementation,
+          "program to predict: this one, or Megatron Core of 2026 without overlap of data-parallel communication");
     visit("keep", self.keep, "number of best layouts to show", between(1, 100));
     visit("memory_reserve", self.memory_reserve,
           "fraction of a device's memory reserved for libraries, the driver and fragmentation",

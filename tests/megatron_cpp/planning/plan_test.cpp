@@ -159,6 +159,34 @@ TEST_F(PlanCommandTest, PredictsLowPrecisionRecipes) {
                  {"training.fp8: the time of low precision on EPYC core is not predicted"});
 }
 
+TEST_F(PlanCommandTest, PredictsMegatronCore) {
+  const std::string core = "--implementation=megatron_core", tp = "--parallel.tensor_model_parallel_size=8",
+                    zero = "--parallel.zero_stage=1";
+  const auto predicted = [&](const std::string& implementation) {
+    const Outcome outcome =
+        run({"--hardware=h100_sxm", "--world_size=64", "--predict", "--json", tp, zero, implementation});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return parse_json(outcome.out, "plan");
+  };
+  const Json own = predicted("--implementation=megatron_cpp"), other = predicted(core);
+  EXPECT_EQ(own["implementation"], "megatron_cpp");
+  EXPECT_EQ(other["implementation"], "megatron_core");
+  EXPECT_GT(other["step_s"].get<double>(), own["step_s"].get<double>());
+  EXPECT_EQ(other["memory_bytes"], own["memory_bytes"]);
+  const Outcome found = run({"--hardware=h100_sxm", "--world_size=64", "--tp=8", core});
+  ASSERT_EQ(found.code, 0) << found.err;
+  EXPECT_THAT(found.out, AllOf(HasSubstr("Megatron Core of 2026"), HasSubstr("64 x H100 SXM with megatron_core: "),
+                               Not(HasSubstr("zb-")), Not(HasSubstr("ZeRO 3"))));
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--predict", tp, "--parallel.zero_stage=3", core,
+                  "--training.offload_activations=host"},
+                 {"--implementation=megatron_core: cannot be predicted with",
+                  "parallel.zero_stage = 3: ", "training.offload_activations"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", core, "--optimizer.ema_decay=0.99"},
+                 {"optimizer.ema_decay: Megatron Core does not average weights"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", core, "--emit=" + (folder_ / "run.toml").string()},
+                 {"--emit: writes a configuration for megatron_cpp; remove --implementation"});
+}
+
 TEST_F(PlanCommandTest, DrawsScheduleAndExplainsUpgrades) {
   const std::string file = folder_ / "step.svg";
   const Outcome found = run({"--hardware=h100_sxm", "--world_size=128", "--pp=4", "--explain", "--svg=" + file,

@@ -12,8 +12,10 @@
 
 #include "base/integer_math.h"
 #include "base/strings.h"
+#include "model/config/block_spec.h"
 #include "model/memory.h"
 #include "parallel/stages.h"
+#include "plan/cost/implementation.h"
 #include "plan/step/step_time.h"
 #include "plan/step/weight_counts.h"
 #include "tests/support/published_runs.h"
@@ -23,20 +25,6 @@ namespace {
 
 using test::catalogue;
 using test::llama;
-
-/// Megatron Core of 2026 with Transformer Engine, with the options of the runs: data-parallel communication does not
-/// overlap, gradients are cleared and scaled in fp32, the cross entropy is one kernel per pass, and residual additions
-/// are kernels of their own. The collectives of a linear layer overlap with its GEMMs in backward, as in this program.
-KernelTraits megatron_core_2026() {
-  KernelTraits p;
-  p.norm = {2, 3};
-  p.residual = {3, 3};
-  p.heads = {4, 4};
-  p.loss = 5;
-  p.gradient_passes = 3;
-  p.overlaps_data_parallel = false;
-  return p;
-}
 
 ModelConfig deepseek(i64 hidden, i64 ffn, i64 experts, i64 expert_ffn, i64 shared_ffn, i64 topk, i64 vocabulary) {
   ModelConfig m = llama(4, hidden, ffn, 128, 128, vocabulary, 4096);
@@ -130,6 +118,14 @@ double dummy_gradient_bytes(const PredictionInput& input, const StageContents& s
   return bytes;
 }
 
+/// Returns the bytes of the outputs of experts of one microbatch in the stage. This program saves them for the gradient
+/// of the routing weights. Megatron Core multiplies by the weights before the second linear layer and does not.
+double expert_output_bytes(const PredictionInput& input, const StageContents& stage) {
+  const ModelConfig& m = input.work.model;
+  const auto layers = real(std::ssize(layers_with_experts(m, stage.first_layer, stage.end_layer)));
+  return 2 * layers * real(m.seq_length * m.moe.router_topk * m.hidden_size);
+}
+
 /// Returns the peak of allocated memory of Megatron Core on one pipeline rank: weights in bf16, gradients and sharded
 /// states in fp32 without this program's rounding to buckets and pages, activations of the microbatches in flight, and
 /// weight gradients that are allocated but not used. That of the output matrix exists while the last microbatch is
@@ -144,13 +140,14 @@ double megatron_core_bytes(const PredictionInput& input, int rank) {
   const StageActivations activations =
       stage_activations(input.work.model, activation_setup(layout, DType::BF16), stage);
   const i64 in_flight = std::min(layout.pp - rank, layout.microbatches(input.work.global_batch_size));
-  return (2 + 4) * (dense + experts) + 12 * states + real(in_flight * activations.saved) + real(activations.working) +
+  const double saved = real(activations.saved) - expert_output_bytes(input, stage);
+  return (2 + 4) * (dense + experts) + 12 * states + real(in_flight) * saved + real(activations.working) +
          dummy_gradient_bytes(input, stage) + (stage.has_output ? 2 * weights.vocabulary() : 0);
 }
 
 TEST(PublishedB200Test, MatchStepTimes) {
   const Hardware hardware = catalogue("b200");
-  const KernelTraits program = megatron_core_2026();
+  const KernelTraits program = kernel_traits(Implementation::MegatronCore);
   double sum = 0;
   int rows = 0;
   for (const B200Run& run : published_runs()) {
@@ -169,9 +166,31 @@ TEST(PublishedB200Test, MatchStepTimes) {
   EXPECT_LT(sum / rows, 0.04);
 }
 
+/// Without a pipeline, the time of a step is that of a microbatch times their number, plus a constant. Published steps
+/// of two layouts, including the one with the largest error, are not: no constants match all three within 1.5 %. Those
+/// of the other layouts are within 0.6 %.
+TEST(PublishedB200Test, StepsOfTwoLayoutsAreNotLinearInMicrobatches) {
+  // The line for which the errors of the first and the last step equal that of the middle one, with opposite sign.
+  const auto min_error = [](const std::vector<B200Run::Step>& steps) {
+    const auto x = [&](std::size_t i) { return real(steps[i].microbatches); };
+    const auto y = [&](std::size_t i) { return steps[i].milliseconds; };
+    const double share = (x(1) - x(0)) / (x(2) - x(0));
+    const double line = (1 - share) * y(0) + share * y(2);
+    return std::abs(y(1) - line) / (y(1) + line);
+  };
+  for (const B200Run& run : published_runs()) {
+    if (run.pp > 1 || run.steps.size() < 3) continue;
+    const double error = min_error(run.steps);
+    std::printf("%-60s %.2f %% from a line\n", run.text().c_str(), 100 * error);
+    const bool is_nonlinear = (run.name == "70B" && run.tp == 8) || run.name == "DeepSeek V2";
+    EXPECT_EQ(error > 0.015, is_nonlinear) << run.text();
+    EXPECT_EQ(error < 0.006, !is_nonlinear) << run.text();
+  }
+}
+
 TEST(PublishedB200Test, MatchMemory) {
   const Hardware hardware = catalogue("b200");
-  const KernelTraits program = megatron_core_2026();
+  const KernelTraits program = kernel_traits(Implementation::MegatronCore);
   for (const B200Run& run : published_runs()) {
     const Workload work{.model = run.model, .global_batch_size = 8 * run.layout().dp, .expert_imbalance = 1};
     const PredictionInput input{hardware, program, work, run.layout()};
@@ -180,7 +199,7 @@ TEST(PublishedB200Test, MatchMemory) {
     const double gib = bytes / real(i64{1} << 30);
     std::printf("%-60s published %6.2f  predicted %6.2f GiB  ratio %.4f\n", run.text().c_str(), run.gib, gib,
                 gib / run.gib);
-    EXPECT_NEAR(gib / run.gib, 1, run.ep > 1 ? 0.015 : 0.005) << run.text();
+    EXPECT_NEAR(gib / run.gib, 1, 0.006) << run.text();
   }
 }
 
