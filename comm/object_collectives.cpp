@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/checksum.h"
+
 namespace mcpp {
 namespace {
 
@@ -40,28 +42,153 @@ std::vector<std::string> all_gather_strings(std::string_view text, Communicator&
   return result;
 }
 
-std::vector<std::string> run_on_all_ranks(Communicator& group, const std::function<std::string()>& f) {
-  // The first byte is the status: 0, or the exit code of an error whose message follows.
-  std::string outcome;
-  try {
-    outcome = '\0' + f();
-  } catch (const Error& error) {
-    outcome = static_cast<char>(error.code()) + std::string(error.what());
-  } catch (const std::exception& error) {
-    outcome = static_cast<char>(ExitCode::Internal) + std::string(error.what());
+namespace {
+
+/// Tensor of bytes in host memory, padded to 32-bit integers.
+class ByteTensor {
+ public:
+  explicit ByteTensor(i64 bytes) : tensor(Tensor::empty({bytes / 4 + 1}, DType::I32, host_, MemoryClass::Other)) {
+    std::memset(tensor.raw(), 0, static_cast<std::size_t>(tensor.bytes()));
   }
-  std::vector<std::string> results = all_gather_strings(outcome, group);
+  explicit ByteTensor(std::string_view text) : ByteTensor(static_cast<i64>(text.size())) {
+    std::memcpy(tensor.raw(), text.data(), text.size());
+  }
+  std::string read(i64 bytes) const {
+    return {static_cast<const char*>(tensor.raw()), static_cast<std::size_t>(bytes)};
+  }
+
+ private:
+  CpuDevice host_;
+
+ public:
+  Tensor tensor;
+};
+
+/// Texts of consecutive ranks, each after its length.
+std::string encoded(std::string_view text) {
+  const auto length = static_cast<i64>(text.size());
+  std::string result(sizeof(length), '\0');
+  std::memcpy(result.data(), &length, sizeof(length));
+  return result.append(text);
+}
+std::vector<std::string> decoded(std::string_view texts) {
+  std::vector<std::string> result;
+  while (!texts.empty()) {
+    i64 length = 0;
+    std::memcpy(&length, texts.data(), sizeof(length));
+    texts.remove_prefix(sizeof(length));
+    result.emplace_back(texts.substr(0, static_cast<std::size_t>(length)));
+    texts.remove_prefix(static_cast<std::size_t>(length));
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::string> gather_strings(std::string_view text, Communicator& group) {
+  // Binomial tree: in round k, ranks with bit k send the texts of 2^k ranks to the rank without this bit.
+  std::string texts = encoded(text);
+  for (int distance = 1; distance < group.size(); distance *= 2) {
+    if ((group.rank() & distance) != 0) {
+      const int parent = group.rank() - distance;
+      send_value(static_cast<i64>(texts.size()), group, parent);
+      group.send(ByteTensor(texts).tensor, parent).wait();
+      return {};
+    }
+    const int child = group.rank() + distance;
+    if (child >= group.size()) continue;
+    const auto bytes = receive_value<i64>(group, child);
+    ByteTensor received(bytes);
+    group.recv(received.tensor, child).wait();
+    texts += received.read(bytes);
+  }
+  return decoded(texts);
+}
+
+bool is_identical_on_ranks(std::string_view text, Communicator& group) {
+  if (group.size() == 1) return true;
+  // The maximum of x and that of ~x, which is the complement of the minimum of x, differ unless all ranks have the
+  // same.
+  const std::string digits = checksum_hex(text);
+  const auto words = static_cast<i64>(digits.size()) / 4;
+  CpuDevice host;
+  Tensor bounds = Tensor::empty({2 * words}, DType::I32, host, MemoryClass::Other);
+  i32* values = bounds.data<i32>();
+  std::memcpy(values, digits.data(), digits.size());
+  for (i64 i = 0; i < words; ++i) values[words + i] = ~values[i];
+  group.all_reduce(bounds, ReduceOp::Max).wait();
+  for (i64 i = 0; i < words; ++i)
+    if (values[i] != ~values[words + i]) return false;
+  return true;
+}
+
+namespace {
+
+/// Result of a function on one rank: its text, or the code and message of the error that it threw.
+struct Outcome {
+  ExitCode code = ExitCode::Done;
+  std::string text;
+};
+
+Outcome run(const std::function<std::string()>& f) {
+  try {
+    return {ExitCode::Done, f()};
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  } catch (const std::exception& error) {
+    return {ExitCode::Internal, error.what()};
+  }
+}
+
+void throw_if_failed(const Outcome& outcome, std::size_t rank, const Communicator& group) {
+  if (outcome.code != ExitCode::Done)
+    fail(outcome.code, group.size() > 1 ? str("rank ", rank, ": ") : "", outcome.text);
+}
+
+/// Returns true if the condition is true on any rank.
+bool any_rank(bool condition, Communicator& group) {
+  if (group.size() == 1) return condition;
+  ValueTensor<i32> value(condition ? 1 : 0);
+  group.all_reduce(value.tensor, ReduceOp::Max).wait();
+  i32 any = 0;
+  value.read(any);
+  return any != 0;
+}
+
+}  // namespace
+
+std::vector<std::string> run_on_all_ranks(Communicator& group, const std::function<std::string()>& f) {
+  const Outcome outcome = run(f);
+  // Usually no rank fails, and often all results are empty: then a single reduction suffices.
+  std::vector<std::string> results(static_cast<std::size_t>(group.size()));
+  if (!any_rank(outcome.code != ExitCode::Done || !outcome.text.empty(), group)) return results;
+  // The first byte is the exit code.
+  results = all_gather_strings(static_cast<char>(outcome.code) + outcome.text, group);
   for (std::size_t rank = 0; rank < results.size(); ++rank) {
-    const auto code = static_cast<ExitCode>(results[rank][0]);
-    const std::string message = results[rank].substr(1);
-    if (code != ExitCode::Done) fail(code, group.size() > 1 ? str("rank ", rank, ": ") : "", message);
-    results[rank] = message;
+    const Outcome other{static_cast<ExitCode>(results[rank][0]), results[rank].substr(1)};
+    throw_if_failed(other, rank, group);
+    results[rank] = other.text;
   }
   return results;
 }
 
 std::string broadcast_from_rank0(Communicator& group, const std::function<std::string()>& f) {
-  return run_on_all_ranks(group, [&] { return group.rank() == 0 ? f() : std::string(); })[0];
+  Outcome outcome;
+  if (group.rank() == 0) outcome = run(f);
+  if (group.size() > 1) {
+    struct Header {
+      i64 code, length;
+    } header{static_cast<i64>(outcome.code), static_cast<i64>(outcome.text.size())};
+    broadcast_value(header, group);
+    outcome.code = static_cast<ExitCode>(header.code);
+    if (header.length > 0) {
+      ByteTensor text = group.rank() == 0 ? ByteTensor(outcome.text) : ByteTensor(header.length);
+      group.broadcast(text.tensor, 0).wait();
+      outcome.text = text.read(header.length);
+    }
+  }
+  throw_if_failed(outcome, 0, group);
+  return outcome.text;
 }
 
 }  // namespace mcpp

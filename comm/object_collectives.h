@@ -11,8 +11,17 @@
 
 namespace mcpp {
 
-/// Returns the strings of all ranks, by rank; lengths may differ. Collective.
+/// Returns the strings of all ranks, by rank; lengths may differ. Every rank receives all of them, so large groups
+/// should use a reduction or gather_strings() where these suffice. Collective.
 std::vector<std::string> all_gather_strings(std::string_view text, Communicator& group);
+
+/// Returns the strings of all ranks, by rank, on rank 0, and an empty list on all others. Strings travel along a tree:
+/// each rank sends one message. Collective.
+std::vector<std::string> gather_strings(std::string_view text, Communicator& group);
+
+/// Returns true if all ranks have the same text, according to its checksum. Communicates the same few bytes for any
+/// text. Collective.
+bool is_identical_on_ranks(std::string_view text, Communicator& group);
 
 /// Runs f on every rank and returns all results, by rank. If f throws on any rank, all ranks throw that error with the
 /// failed rank's number, so no rank blocks. Collective.
@@ -29,7 +38,7 @@ void run_on_all_ranks(Communicator& group, F&& f) {
 }
 template <class F>
 void run_on_rank0(Communicator& group, F&& f) {
-  run_on_all_ranks(group, [&] { group.rank() == 0 ? f() : void(); });
+  broadcast_from_rank0(group, std::function<std::string()>([&] { return f(), std::string(); }));
 }
 
 /// Returns the condition that f returns on rank 0. If f throws, all ranks throw. Collective.

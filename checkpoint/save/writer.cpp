@@ -50,18 +50,15 @@ void merge_part(Manifest part, std::size_t rank, Manifest& manifest, std::map<st
 CheckpointSave::CheckpointSave(SaveTarget target, RunState state, Communicator& world, StoredRef<Log> log,
                                StoredRef<FileSystem> files)
     : target_(std::move(target)), state_(std::move(state)), world_(world), log_(log), files_(files) {
-  const std::vector<std::string> created = run_on_all_ranks(world_, [&] {
+  run_on_all_ranks(world_, [&] {
     if (is_leader()) make_directory();
-    return is_remote() ? save_id_ : staging_.string();
   });
+  const std::string created = broadcast_from_rank0(world_, [&] { return is_remote() ? save_id_ : staging_.string(); });
   if (is_remote()) {
-    save_id_ = created[0];
-    run_on_all_ranks(world_, [&] {
-      make_local_directory();
-      return std::string();
-    });
+    save_id_ = created;
+    run_on_all_ranks(world_, [&] { make_local_directory(); });
   } else if (!is_leader()) {
-    staging_ = created[0];
+    staging_ = created;
   }
 }
 
@@ -144,11 +141,11 @@ void CheckpointSave::upload(const Path& file) {
 }
 
 void CheckpointSave::gather() {
-  parts_ = run_on_all_ranks(world_, [&] {
-    throw_error();
-    return target_.coverage == Coverage::Full ? part_ : std::string();
-  });
-  if (target_.coverage == Coverage::Part) parts_ = {part_};
+  run_on_all_ranks(world_, [&] { throw_error(); });
+  if (target_.coverage == Coverage::Part)
+    parts_ = {part_};
+  else
+    parts_ = gather_strings(part_, world_);
 }
 
 void CheckpointSave::commit() noexcept {
@@ -162,10 +159,7 @@ void CheckpointSave::commit() noexcept {
 }
 
 Path CheckpointSave::finish() {
-  run_on_all_ranks(world_, [&] {
-    throw_error();
-    return std::string();
-  });
+  run_on_all_ranks(world_, [&] { throw_error(); });
   return path();
 }
 

@@ -62,13 +62,28 @@ RankStats mean_of(const std::vector<RankStats>& ranks) {
   return mean;
 }
 
-std::vector<Json> gather_values(const Json& local, Communicator& world) {
-  const std::vector<u8> bytes = Json::to_cbor(local);
+namespace {
+
+std::string to_message(const Json& value) {
+  const std::vector<u8> bytes = Json::to_cbor(value);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<Json> from_messages(const std::vector<std::string>& messages) {
   std::vector<Json> ranks;
-  for (const std::string& gathered :
-       all_gather_strings({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, world))
-    ranks.push_back(Json::from_cbor(gathered));
+  for (const std::string& message : messages) ranks.push_back(Json::from_cbor(message));
   return ranks;
+}
+
+/// Returns the values of all ranks, in rank order, on rank 0, and an empty list on all others. Collective.
+std::vector<Json> gather_on_rank0(const Json& local, Communicator& world) {
+  return from_messages(gather_strings(to_message(local), world));
+}
+
+}  // namespace
+
+std::vector<Json> gather_values(const Json& local, Communicator& world) {
+  return from_messages(all_gather_strings(to_message(local), world));
 }
 
 std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& world) {
@@ -77,7 +92,7 @@ std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& w
   const Json values{local.peak_memory_bytes, local.bubble,        local.exposed_communication,
                     local.compute_ms,        local.peak_by_class, offloaded};
   std::vector<RankStats> ranks;
-  for (const Json& of_rank : gather_values(values, world)) {
+  for (const Json& of_rank : gather_on_rank0(values, world)) {
     RankStats& rank = ranks.emplace_back(RankStats{.peak_memory_bytes = of_rank[0],
                                                    .bubble = of_rank[1],
                                                    .exposed_communication = of_rank[2],
@@ -129,7 +144,7 @@ double TimerStats::max() const {
 
 std::vector<TimerStats> gather_timers(const std::map<std::string, double>& seconds, double iterations,
                                       Communicator& world) {
-  const std::vector<Json> ranks = gather_values(seconds, world);
+  const std::vector<Json> ranks = gather_on_rank0(seconds, world);
   std::map<std::string, TimerStats> by_name;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     for (const auto& [name, value] : ranks[rank].items()) {
@@ -168,7 +183,7 @@ std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& l
   Json values = Json::object();
   for (const auto& [name, group] : local) values[name] = {group.first, group.seconds, group.bytes};
   std::vector<GroupSecondsByName> ranks;
-  for (const Json& of_rank : gather_values(values, world)) {
+  for (const Json& of_rank : gather_on_rank0(values, world)) {
     GroupSecondsByName& groups = ranks.emplace_back();
     for (const auto& [name, group] : of_rank.items())
       groups[name] = {.first = group[0], .seconds = group[1], .bytes = group[2]};

@@ -60,7 +60,7 @@ struct MemoryColumn {
 RankStats mean_of(const std::vector<RankStats>& ranks);
 /// Returns the values of all ranks, in rank order, on all ranks. Numbers may be non-finite. Collective.
 std::vector<nlohmann::json> gather_values(const nlohmann::json& local, Communicator& world);
-/// Gathers the statistics of all ranks, in rank order, on all ranks. Collective.
+/// Gathers the statistics of all ranks, in rank order, on rank 0; all others receive an empty list. Collective.
 std::vector<RankStats> gather_rank_stats(const RankStats& local, Communicator& world);
 /// Returns the columns of each memory class that any rank uses: device memory and, if any rank offloads to it, host
 /// memory or disk.
@@ -83,8 +83,8 @@ struct TimerStats {
   double max() const;
 };
 
-/// Gathers the timers of all ranks by name. `seconds` has the total of this rank for each name over `iterations`
-/// iterations. Collective.
+/// Gathers the timers of all ranks by name on rank 0; all others receive an empty list. `seconds` has the total of this
+/// rank for each name over `iterations` iterations. Collective.
 std::vector<TimerStats> gather_timers(const std::map<std::string, double>& seconds, double iterations,
                                       Communicator& world);
 
@@ -103,7 +103,7 @@ using GroupSecondsByName = std::map<std::string, GroupSeconds>;
 /// part of the schedule.
 GroupSecondsByName group_seconds(const ParallelState& parallel);
 GroupSecondsByName operator-(const GroupSecondsByName& a, const GroupSecondsByName& b);
-/// Gathers the times of all ranks, in rank order, on all ranks. Collective.
+/// Gathers the times of all ranks, in rank order, on rank 0; all others receive an empty list. Collective.
 std::vector<GroupSecondsByName> gather_group_seconds(const GroupSecondsByName& local, Communicator& world);
 
 /// Rank or group that is slower than its peers.

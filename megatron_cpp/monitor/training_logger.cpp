@@ -165,6 +165,7 @@ std::vector<RankStats> TrainingLogger::log_ranks(const OffloadedBytesByClass& of
     const GroupSecondsByName now = group_seconds(parallel);
     groups = gather_group_seconds(now - std::exchange(group_seconds_, now), session_.parallel.world);
   }
+  if (ranks.empty()) return {};  // rank 0 reports
   check_prediction(ranks, groups);
   for (const auto& sink : sinks_) sink->write_ranks({.iteration = window_.last().iteration, .ranks = ranks});
   if (!has_peers) return {};

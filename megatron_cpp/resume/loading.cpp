@@ -147,13 +147,17 @@ std::optional<Damage> try_checkpoint(const Candidate& candidate, Communicator& w
     if (auto damage = find_damage(candidate.path, world)) return damage;
   }
   std::unique_ptr<CheckpointReader> reader;
-  const std::vector<std::string> manifests = run_on_all_ranks(world, [&] {
+  std::string manifest;
+  run_on_all_ranks(world, [&] {
     reader = std::make_unique<CheckpointReader>(candidate.path);
-    return candidate.is_local ? std::string() : read_stored_text(candidate.path / kManifestChecksumName);
+    if (!candidate.is_local) manifest = read_stored_text(candidate.path / kManifestChecksumName);
   });
-  const auto other = std::ranges::find_if(manifests, [&](const std::string& one) { return one != manifests[0]; });
-  check_input(other == manifests.end(), candidate.path.string(), ": rank ", other - manifests.begin(),
-              " sees a different checkpoint than rank 0; all nodes must see the same folder");
+  if (!is_identical_on_ranks(manifest, world)) {
+    const std::vector<std::string> all = all_gather_strings(manifest, world);
+    const auto other = std::ranges::find_if(all, [&](const std::string& one) { return one != all[0]; });
+    fail(ExitCode::BadInput, candidate.path.string(), ": rank ", other - all.begin(),
+         " sees a different checkpoint than rank 0; all nodes must see the same folder");
+  }
   reader->set_listener(make_progress_listener(log, "loading " + candidate.path.string()));
   return use(*reader);
 }
@@ -185,16 +189,18 @@ constexpr std::string_view kMtpPrefix = "mtp.";
 /// whose names begin with `ignored` are not checked; "" = all weights are checked.
 void check_all_used(const CheckpointReader& reader, std::span<const NamedShard> targets, Communicator& world,
                     std::string_view ignored = "") {
-  std::vector<std::string> local_names;
-  for (const NamedShard& target : targets) local_names.push_back(target.name);
-  std::set<std::string, std::less<>> used_names;
-  for (const std::string& names : run_on_all_ranks(world, [&] { return join(local_names, "\n"); })) {
-    for (std::string& name : split(names, '\n')) used_names.insert(std::move(name));
-  }
+  std::set<std::string, std::less<>> local_names;
+  for (const NamedShard& target : targets) local_names.insert(target.name);
+  const std::vector<TensorEntry>& tensors = reader.manifest().tensors;
+  CpuDevice host;
+  Tensor is_used = Tensor::empty({std::ssize(tensors)}, DType::I32, host, MemoryClass::Other);
+  for (std::size_t i = 0; i < tensors.size(); ++i) is_used.data<i32>()[i] = local_names.contains(tensors[i].name);
+  world.all_reduce(is_used, ReduceOp::Max).wait();
   std::vector<std::string> unused;
-  for (const TensorEntry& tensor : reader.manifest().tensors) {
-    if (!tensor.name.starts_with(model_tensor("")) || used_names.contains(tensor.name)) continue;
-    if (ignored.empty() || !tensor.name.starts_with(model_tensor(ignored))) unused.push_back(tensor.name);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = tensors[i].name;
+    if (!name.starts_with(model_tensor("")) || is_used.data<i32>()[i] != 0) continue;
+    if (ignored.empty() || !name.starts_with(model_tensor(ignored))) unused.push_back(name);
   }
   check_input(
       unused.empty(), reader.directory().string(), ": ", unused.empty() ? "" : unused[0],

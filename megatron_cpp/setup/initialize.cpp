@@ -154,9 +154,7 @@ HangTimeouts hang_limits(const Config& config, int ranks) {
 }  // namespace
 
 void check_identical_on_ranks(const char* what, const std::string& local, Communicator& world, const char* remedy) {
-  if (world.size() == 1) return;
-  const std::vector<std::string> sums = all_gather_strings(checksum_hex(local), world);
-  if (std::ranges::count(sums, sums[0]) == world.size()) return;
+  if (is_identical_on_ranks(local, world)) return;
   // Gather the long texts only on a mismatch, because the texts of thousands of ranks would fill memory.
   const std::vector<std::string> all = all_gather_strings(local, world);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
