@@ -46,7 +46,8 @@ struct PlanOptions {
   /// Calls visit() for the options about failures.
   template <class Self, class Visitor>
   static void failure_fields(Self& self, Visitor& visit) {
-    visit("mtbf_hours", self.failures.mtbf_hours, "mean hours between failures of one device; 0 = none", at_least(0));
+    visit("mtbf_hours", self.failures.mtbf_hours, "mean hours between failures of one device; 0 = none",
+          between(0, 1e9));
     visit("save_seconds", self.failures.save_seconds, "seconds that a run waits for a checkpoint; 0 = as predicted",
           between(0, 1e9));
     visit("restart_seconds", self.failures.restart_seconds, "seconds from a failure to the first new step",

@@ -206,6 +206,8 @@ TEST_F(PlanCommandTest, SimulatesGoodputWithFailures) {
   for (const char* part : {"goodput with random failures (400 simulated", "on disks", "in memory", "best"})
     EXPECT_THAT(found.out, HasSubstr(part));
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--goodput"}, {"--goodput: needs --mtbf_hours"});
+  expect_refused({"--hardware=h100_sxm", "--world_size=64", "--goodput", "--mtbf_hours=1e308"},
+                 {"--mtbf_hours=1e308: must be"});
   expect_refused({"--hardware=h100_sxm", "--world_size=64", "--mtbf_hours=5", "--goodput", "--scale=8,16"},
                  {"--goodput: prints a table for one layout"});
 }
