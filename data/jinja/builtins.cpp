@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/check.h"
-#include "base/strings.h"
 #include "data/jinja/text_methods.h"
 
 namespace mcpp::jinja {
@@ -26,8 +25,7 @@ Value repeat(const Value& sequence, i64 count, WorkBudget& budget) {
   const i64 times = std::max<i64>(count, 0);
   check_input(times <= 1 || times <= kMaxRange / std::max<i64>(sequence.length(), 1), "a sequence becomes longer than ",
               kMaxRange, " elements");
-  budget.spend(sequence.is_text() ? sequence.size() : 0);
-  budget.spend(sequence.is_text() ? 0 : times * sequence.length() * WorkBudget::kElement);
+  budget.spend(sequence.is_text() ? sequence.size() : times * sequence.length() * WorkBudget::kElement);
   std::string text;
   List items;
   for (i64 i = 0; i < times; ++i) {
@@ -236,13 +234,6 @@ Value attribute(const Value& object, const std::string& name, WorkBudget& budget
   if (object.is_dict()) budget.spend(object.dict().members.size(), 2);
   const Value* found = object.is_dict() ? object.dict().find(name) : nullptr;
   return found ? *found : Value(Undefined{str("'", name, "' of a ", object.type_name())});
-}
-
-std::string join_texts(const std::vector<std::string>& parts, const std::string& separator) {
-  std::size_t size = parts.empty() ? 0 : (parts.size() - 1) * separator.size();
-  for (const std::string& part : parts) size += part.size();
-  check_input(size <= kMaxTextBytes, "join: the text becomes longer than ", kMaxTextBytes, " bytes");
-  return join(parts, separator);
 }
 
 Value arithmetic(const std::string& op, const Value& a, const Value& b, WorkBudget& budget) {

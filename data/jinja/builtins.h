@@ -47,7 +47,5 @@ Value attribute(const Value& object, const std::string& name, WorkBudget& budget
 
 /// Returns a op b, where `op` is one of + - * / // % ** ~.
 Value arithmetic(const std::string& op, const Value& a, const Value& b, WorkBudget& budget);
-/// Joins texts. Throws BadInput if the result is too long.
-std::string join_texts(const std::vector<std::string>& parts, const std::string& separator);
 
 }  // namespace mcpp::jinja

@@ -164,7 +164,7 @@ Value indent_filter(const Value& value, const Arguments& arguments) {
     if (!is_first) result += '\n';
     if (is_first ? indents_first : (indents_blank || !line.empty())) result += space;
     result += line;
-    check_input(result.size() <= kMaxTextBytes, "indent: the text becomes longer than ", kMaxTextBytes, " bytes");
+    check_text_size(result.size(), "indent");
     is_first = false;
   }
   return result;

@@ -254,9 +254,16 @@ std::string replace_text(std::string_view text, std::string_view old, std::strin
     const std::size_t kept = old.empty() ? characters(text.substr(0, 4)).front().size() : 0;
     result.append(text.substr(0, at)).append(replacement).append(text.substr(at, kept));
     text.remove_prefix(at + old.size() + kept);
-    check_input(result.size() <= kMaxTextBytes, "replace: the text becomes longer than ", kMaxTextBytes, " bytes");
+    check_text_size(result.size(), "replace");
   }
   return result.append(text);
+}
+
+std::string join_texts(const std::vector<std::string>& parts, const std::string& separator) {
+  std::size_t size = parts.empty() ? 0 : (parts.size() - 1) * separator.size();
+  for (const std::string& part : parts) size += part.size();
+  check_text_size(size, "join");
+  return join(parts, separator);
 }
 
 std::optional<Value> call_text_method(const std::string& text, const std::string& name, const Arguments& arguments) {

@@ -18,6 +18,9 @@ std::string strip(std::string_view text, std::string_view chars = "", bool left 
 /// Replaces up to `count` occurrences; all if it is negative. Throws BadInput if the result is too long.
 std::string replace_text(std::string_view text, std::string_view old, std::string_view replacement, i64 count = -1);
 
+/// Joins texts. Throws BadInput if the result is too long.
+std::string join_texts(const std::vector<std::string>& parts, const std::string& separator);
+
 /// Calls a method of a text. Returns std::nullopt if there is no such method.
 std::optional<Value> call_text_method(const std::string& text, const std::string& name, const Arguments& arguments);
 

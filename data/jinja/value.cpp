@@ -32,10 +32,6 @@ std::string json_float_text(double value) {
   return shortest(value);
 }
 
-void check_text_size(const std::string& text, std::string_view function) {
-  check_input(text.size() <= kMaxTextBytes, function, ": the text becomes longer than ", kMaxTextBytes, " bytes");
-}
-
 /// Returns the text of a string as Python's repr() prints it.
 std::string quoted(const std::string& text) {
   const bool has_single = text.find('\'') != std::string::npos, has_double = text.find('"') != std::string::npos;
@@ -81,7 +77,7 @@ class JsonWriter {
       write_dict(value.dict(), depth);
     else
       fail_template("tojson: a ", value.is_dict() ? "namespace" : "value of type " + value.type_name(), " is not JSON");
-    check_text_size(text_, "tojson");
+    check_text_size(text_.size(), "tojson");
   }
   std::string take() { return std::move(text_); }
 
@@ -124,6 +120,10 @@ class JsonWriter {
 };
 
 }  // namespace
+
+void check_text_size(std::size_t bytes, std::string_view function) {
+  check_input(bytes <= kMaxTextBytes, function, ": the text becomes longer than ", kMaxTextBytes, " bytes");
+}
 
 void WorkBudget::spend(i64 units) {
   left_ -= units;
@@ -297,7 +297,7 @@ void Value::append_repr(std::string& text) const {
     }
     text += '}';
   }
-  check_text_size(text, "printing a value");
+  check_text_size(text.size(), "printing a value");
 }
 
 std::string Value::type_name() const {

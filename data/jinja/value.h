@@ -15,6 +15,8 @@ namespace mcpp::jinja {
 
 /// Max bytes of a text that a template makes.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
+/// Throws BadInput, with the name of the function that makes it, if a text of this size is too long.
+void check_text_size(std::size_t bytes, std::string_view function);
 
 class Value;
 using List = std::vector<Value>;
