@@ -8,6 +8,28 @@
 namespace mcpp {
 namespace {
 
+/// Tensor of bytes in host memory, padded to 32-bit integers.
+class ByteTensor {
+ public:
+  explicit ByteTensor(i64 bytes) : tensor(Tensor::empty({bytes / 4 + 1}, DType::I32, host_, MemoryClass::Other)) {
+    std::memset(tensor.raw(), 0, static_cast<std::size_t>(tensor.bytes()));
+  }
+  explicit ByteTensor(std::string_view text) : ByteTensor(text, static_cast<i64>(text.size())) {}
+  /// Has room for `bytes` bytes, at least those of the text.
+  ByteTensor(std::string_view text, i64 bytes) : ByteTensor(bytes) {
+    std::memcpy(tensor.raw(), text.data(), text.size());
+  }
+  std::string read(i64 bytes) const {
+    return {static_cast<const char*>(tensor.raw()), static_cast<std::size_t>(bytes)};
+  }
+
+ private:
+  CpuDevice host_;
+
+ public:
+  Tensor tensor;
+};
+
 /// Gathers the equally sized tensors of all ranks, in rank order.
 Tensor gather(const Tensor& local, Communicator& group) {
   Tensor all = Tensor::like(local, {local.numel() * group.size()});
@@ -27,42 +49,18 @@ std::vector<std::string> all_gather_strings(std::string_view text, Communicator&
   const Tensor lengths = gather(length, group);
   const i64* sizes = lengths.data<i64>();
 
-  // The bytes are sent as 32-bit integers, padded to the longest text.
-  const i64 words = *std::max_element(sizes, sizes + ranks) / 4 + 1;
-  Tensor padded = Tensor::empty({words}, DType::I32, host, MemoryClass::Other);
-  std::memset(padded.raw(), 0, static_cast<std::size_t>(padded.bytes()));
-  std::memcpy(padded.raw(), text.data(), text.size());
-  const Tensor texts = gather(padded, group);
+  const ByteTensor padded(text, *std::max_element(sizes, sizes + ranks));  // to the longest text
+  const Tensor texts = gather(padded.tensor, group);
 
   std::vector<std::string> result;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const char* begin = static_cast<const char*>(texts.raw()) + static_cast<i64>(rank) * words * 4;
+    const char* begin = static_cast<const char*>(texts.raw()) + static_cast<i64>(rank) * padded.tensor.bytes();
     result.emplace_back(begin, static_cast<std::size_t>(sizes[rank]));
   }
   return result;
 }
 
 namespace {
-
-/// Tensor of bytes in host memory, padded to 32-bit integers.
-class ByteTensor {
- public:
-  explicit ByteTensor(i64 bytes) : tensor(Tensor::empty({bytes / 4 + 1}, DType::I32, host_, MemoryClass::Other)) {
-    std::memset(tensor.raw(), 0, static_cast<std::size_t>(tensor.bytes()));
-  }
-  explicit ByteTensor(std::string_view text) : ByteTensor(static_cast<i64>(text.size())) {
-    std::memcpy(tensor.raw(), text.data(), text.size());
-  }
-  std::string read(i64 bytes) const {
-    return {static_cast<const char*>(tensor.raw()), static_cast<std::size_t>(bytes)};
-  }
-
- private:
-  CpuDevice host_;
-
- public:
-  Tensor tensor;
-};
 
 /// Texts of consecutive ranks, each after its length.
 std::string encoded(std::string_view text) {
