@@ -52,10 +52,4 @@ for ((round = 0; round < rounds; ++round)); do
   done
 done
 
-grep -o '"model": "[^"]*", "layout": "[^"]*"\|"tokens_per_s":[^,]*' "$results" | paste - - | tr -d '"' | awk -F'[:,\t]' '
-  { model = $2; layout = $4; speed = $6; if (layout == " one_rank") base = speed; else print model, layout, speed / base }' |
-  sort -k1,1 -k2,2 -k3,3g | awk "$median_of"'
-    function flush() { if (n) printf "%-6s %-8s %.3f\n", model, layout, median_of(ratio, n) }
-    $1 != model || $2 != layout { flush(); model = $1; layout = $2; n = 0 }
-    { ratio[++n] = $3 }
-    END { flush() }' >&2
+relative_speeds layout one_rank "$results" >&2

@@ -32,10 +32,4 @@ for ((round = 0; round < rounds; ++round)); do
   done
 done
 
-grep -o '"model": "[^"]*", "recipe": "[^"]*"\|"tokens_per_s":[^,]*' "$results" | paste - - | tr -d '"' | awk -F'[:,\t]' '
-  { model = $2; recipe = $4; speed = $6; if (recipe == " bf16") base = speed; else print model, recipe, speed / base }' |
-  sort -k1,1 -k2,2 -k3,3g | awk "$median_of"'
-    function flush() { if (n) printf "%-6s %-10s %.3f\n", model, recipe, median_of(ratio, n) }
-    $1 != model || $2 != recipe { flush(); model = $1; recipe = $2; n = 0 }
-    { ratio[++n] = $3 }
-    END { flush() }' >&2
+relative_speeds recipe bf16 "$results" >&2

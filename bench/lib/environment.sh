@@ -44,6 +44,18 @@ median_of='
 '
 median() { sort -g | awk "$median_of"'{ v[NR] = $1 } END { print median_of(v, NR) }'; } # median of the lines of standard input
 
+# relative_speeds <member> <baseline> <results>: prints a line for each model and value of this member: the median over
+# the rounds of tokens/s, relative to the result before it whose member is the baseline.
+relative_speeds() {
+  grep -o "\"model\": \"[^\"]*\", \"$1\": \"[^\"]*\"\|\"tokens_per_s\":[^,]*" "$3" | paste - - | tr -d '"' |
+    awk -F'[:,\t]' -v baseline=" $2" '{ if ($4 == baseline) base = $6; else print $2, $4, $6 / base }' |
+    sort -k1,1 -k2,2 -k3,3g | awk "$median_of"'
+      function flush() { if (n) printf "%-6s %-10s %.3f\n", model, variant, median_of(ratio, n) }
+      $1 != model || $2 != variant { flush(); model = $1; variant = $2; n = 0 }
+      { ratio[++n] = $3 }
+      END { flush() }'
+}
+
 # launch_ranks <n> [option of Open MPI ...]: sets `launch`, the launcher words that run a program on n ranks. As root,
 # as in many containers, Open MPI needs an option; MPICH has none of these options.
 launch_ranks() {
