@@ -186,14 +186,14 @@ class Generation {
 
   /// Appends a token to a text that has not ended, or padding to one that has.
   void extend(std::size_t i, std::span<const float> logits, const TokenListener& deliver) {
-    const bool can_continue = new_tokens_[i] < limits_.max_new_tokens;
+    const bool can_continue = !has_ended(i);
     const i32 token = can_continue ? sample_token(logits, texts_[i].sampling, static_cast<u64>(new_tokens_[i]++)) : 0;
     texts_[i].prompt.push_back(token);
     if (!can_continue) return;
     const bool stops = std::ranges::count(limits_.stop_tokens, token) > 0;
     if (!stops) deliver(i, token);
     if (stops) new_tokens_[i] = limits_.max_new_tokens;
-    if (new_tokens_[i] < limits_.max_new_tokens) return;
+    if (!has_ended(i)) return;
     deliver(i, -1);
     --active_texts_;
   }

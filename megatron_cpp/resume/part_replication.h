@@ -25,9 +25,8 @@ struct ReplicaTarget {
 /// Replication of one local checkpoint in three phases, between which ranks synchronize in advance():
 ///  - Prepare: a thread reads this rank's part into host memory, and allocates memory for the copies that it receives.
 ///  - Transfer: ranks send their parts to the ranks that keep copies.
-///  - Publish: a thread writes the received copies, verifies their checksums and makes them visible. A copy that
-///  arrives
-///    damaged is dropped with a warning; the previous one remains.
+///  - Publish: a thread writes the received copies, verifies their checksums and makes them visible. A copy with
+///    damage is dropped with a warning; the previous one remains.
 class PartReplication {
  public:
   /// Starts to replicate `part`, the complete part of this rank, as `target.folder`/replica_<rank>/<name of part> on
