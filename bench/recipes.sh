@@ -24,7 +24,7 @@ trap 'rm -f "$results"' EXIT
 environment_json
 for ((round = 0; round < rounds; ++round)); do
   for model in $models; do
-    for recipe in bf16 tensorwise blockwise mxfp8 nvfp4; do
+    for recipe in bf16 tensorwise delayed blockwise mxfp8 nvfp4; do
       line=$(bench_json step "bench/gpt2_$model.toml" -- --warmup=1 --repeats=3 --training.precision=bf16 \
         --training.low_precision="[{modules = 'decoder.*', recipe = '$recipe'}]" "${options[@]}")
       echo "{\"model\": \"$model\", \"recipe\": \"$recipe\", \"result\": $line}" | tee -a "$results"

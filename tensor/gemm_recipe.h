@@ -10,11 +10,12 @@
 namespace mcpp {
 
 /// Rounding of the two operands of a GEMM. Bf16: none.
-enum class GemmRecipe : u8 { Bf16, Tensorwise, Blockwise, Mxfp8, Nvfp4 };
+enum class GemmRecipe : u8 { Bf16, Tensorwise, Delayed, Blockwise, Mxfp8, Nvfp4 };
 
 template <>
 struct EnumNames<GemmRecipe> {
-  static constexpr std::array<std::string_view, 5> value{"bf16", "tensorwise", "blockwise", "mxfp8", "nvfp4"};
+  static constexpr std::array<std::string_view, 6> value{"bf16",      "tensorwise", "delayed",
+                                                         "blockwise", "mxfp8",      "nvfp4"};
 };
 
 }  // namespace mcpp

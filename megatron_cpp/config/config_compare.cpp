@@ -10,7 +10,7 @@ namespace mcpp {
 namespace {
 
 /// "section." stands for all keys of a section, and "data.fim_" for all keys that begin with it.
-constexpr std::array<std::string_view, 29> kRunDefining{"model.",
+constexpr std::array<std::string_view, 32> kRunDefining{"model.",
                                                         "optimizer.",
                                                         "training.seed",
                                                         "training.global_batch_size",
@@ -20,6 +20,9 @@ constexpr std::array<std::string_view, 29> kRunDefining{"model.",
                                                         "training.precision",
                                                         "training.fp8",
                                                         "training.fp8_recipe",
+                                                        "training.fp8_amax_history_len",
+                                                        "training.fp8_amax_compute_algo",
+                                                        "training.fp8_margin",
                                                         "training.first_last_layers_bf16",
                                                         "training.num_layers_at_start_in_bf16",
                                                         "training.num_layers_at_end_in_bf16",

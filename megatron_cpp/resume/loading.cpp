@@ -229,10 +229,18 @@ std::optional<Damage> load_all(const RunContext& run, TrainingState& state, Chec
   if (auto damage = load_redistributed_errors(unsaved, reader, ranks)) return damage;
   if (started.has_master) state.optimizer().copy_model_to_master();
   if (started.has_ema) state.optimizer().start_ema();
+  for (const NamedShard& history : started.amax_histories) {
+    Tensor values = history.data;
+    ops::fill_zero(values);
+  }
   state.publish_weights();
   restore_counters(run.config, state, reader, run.log);
   run.log.info(str("resuming from ", reader.directory().string()));
   log_changed_ema(state.optimizer().has_ema(), has_ema(reader.manifest()), run.log);
+  if (!started.amax_histories.empty())
+    run.log.info(
+        "the checkpoint has no histories of this length for the recipe \"delayed\"; scales are those of "
+        "\"tensorwise\" in the first step");
   return std::nullopt;
 }
 

@@ -1,8 +1,10 @@
 #include "megatron_cpp/resume/weight_source.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "megatron_cpp/resume/checkpointing.h"
+#include "megatron_cpp/step/training_shards.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/weight_average.h"
 
@@ -24,6 +26,19 @@ bool remove_unsaved(std::string_view state, std::vector<NamedShard>& shards, con
   return std::erase_if(shards, [&](const NamedShard& shard) { return shard.name.starts_with(prefix); }) > 0;
 }
 
+std::vector<NamedShard> extract_unsaved_histories(std::vector<NamedShard>& shards, const Manifest& manifest) {
+  const std::string prefix = optimizer_tensor(kAmaxHistory, "");
+  const auto is_loadable = [&](const NamedShard& shard) {
+    if (!shard.name.starts_with(prefix)) return true;
+    const TensorEntry* entry = manifest.find(shard.name);
+    return entry && entry->global == shard.box.global;
+  };
+  const auto first = std::ranges::stable_partition(shards, is_loadable).begin();
+  std::vector<NamedShard> unsaved(std::make_move_iterator(first), std::make_move_iterator(shards.end()));
+  shards.erase(first, shards.end());
+  return unsaved;
+}
+
 }  // namespace
 
 bool has_ema(const Manifest& manifest) {
@@ -32,7 +47,8 @@ bool has_ema(const Manifest& manifest) {
 
 UnsavedStates remove_unsaved_states(std::vector<NamedShard>& shards, const CheckpointReader& reader) {
   return {.has_ema = remove_unsaved(kEmaState, shards, reader.manifest()),
-          .has_master = remove_unsaved(kMasterState, shards, reader.manifest())};
+          .has_master = remove_unsaved(kMasterState, shards, reader.manifest()),
+          .amax_histories = extract_unsaved_histories(shards, reader.manifest())};
 }
 
 void check_has_weights(const CheckpointReader& reader, WeightSource source) {

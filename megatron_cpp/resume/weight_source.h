@@ -25,13 +25,15 @@ inline constexpr std::string_view kWeightsHelp =
 /// Returns true if the checkpoint has averaged weights.
 bool has_ema(const Manifest& manifest);
 
-/// States that were removed from the shards to load. They must start from the loaded weights.
+/// States that were removed from the shards to load. Weights must start from the loaded ones, and histories as zeros.
 struct UnsavedStates {
-  bool has_ema = false;     ///< averaged weights
-  bool has_master = false;  ///< master weights
+  bool has_ema = false;                         ///< averaged weights
+  bool has_master = false;                      ///< master weights
+  std::vector<NamedShard> amax_histories = {};  ///< histories of the recipe `delayed`
 };
 /// Removes averaged weights and master weights from `shards`, as returned by shards_to_load(), if the checkpoint has
-/// none, because it was saved without optimizer.ema_decay or with optimizer.stochastic_rounding.
+/// none, because it was saved without optimizer.ema_decay or with optimizer.stochastic_rounding. Also removes each
+/// history of the recipe `delayed` that the checkpoint does not have in this length.
 UnsavedStates remove_unsaved_states(std::vector<NamedShard>& shards, const CheckpointReader& reader);
 
 /// Throws BadInput, naming --weights, if the checkpoint does not have these weights.

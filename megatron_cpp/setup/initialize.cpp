@@ -136,9 +136,10 @@ std::unique_ptr<Communicator> with_flight_recorder(std::unique_ptr<Communicator>
   return make_metered(std::move(gpus), std::make_shared<CommMeter>(), {*recorder, "world of GPUs", std::move(ranks)});
 }
 
-/// Throws BadInput if the tensorwise recipe is used on a GPU without fp8. Block-scaled recipes are emulated there.
+/// Throws BadInput if a recipe with scales of full tensors is used on a GPU without fp8. Block-scaled recipes are
+/// emulated there.
 void check_fp8(const TrainingConfig& config, const Device& device) {
-  if (!config.recipes().contains(GemmRecipe::Tensorwise)) return;
+  if (std::ranges::all_of(config.recipes(), has_blocks)) return;
   const std::string problem = ops::fp8_unsupported_reason(device);
   check_input(problem.empty(), config.fp8 != Fp8::None ? "training.fp8: " : "training.low_precision: ", problem,
               "; remove it");

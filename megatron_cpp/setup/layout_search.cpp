@@ -35,11 +35,11 @@ void check_low_precision_rates(const Hardware& hardware, const Workload& work) {
   const std::string keys = is_in_tables ? "training.fp8, training.low_precision: " : "training.fp8: ";
   check_input(!hardware.measured(GemmType::Bf16), keys, "the time of low precision on ", hardware.device.name,
               " is not predicted, because CPUs emulate it; remove it to plan in bf16");
-  const bool has_tensorwise = std::ranges::count(recipes, GemmRecipe::Tensorwise) > 0;
-  check_input(
-      !has_tensorwise || hardware.has_gemms(GemmType::Fp8), keys, hardware.device.name,
-      " has no fp8 GEMMs for the recipe \"tensorwise\" (device.fp8_peak of its file is 0); use \"blockwise\" or "
-      "\"mxfp8\", which are emulated in bf16, or remove it");
+  for (const GemmRecipe recipe : recipes)
+    check_input(has_blocks(recipe) || hardware.has_gemms(GemmType::Fp8), keys, hardware.device.name,
+                " has no fp8 GEMMs for the recipe \"", enum_name(recipe),
+                "\" (device.fp8_peak of its file is 0); use \"blockwise\" or \"mxfp8\", which are emulated in bf16, or "
+                "remove it");
 }
 
 std::string low_precision_text(const Hardware& hardware, const Workload& work) {

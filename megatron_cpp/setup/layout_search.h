@@ -14,7 +14,7 @@ namespace mcpp {
 /// documents, the mean document length according to the datasets' metadata. Throws BadInput if the metadata is damaged.
 Workload make_workload(const Config& config);
 /// Throws BadInput if the workload has recipes of low-precision GEMMs that cannot be predicted: all on a CPU, and
-/// `tensorwise` on a device without fp8, where a run does not start.
+/// `tensorwise` or `delayed` on a device without fp8, where a run does not start.
 void check_low_precision_rates(const Hardware& hardware, const Workload& work);
 /// Returns the recipes of a workload that the device emulates in bf16 or whose rate is not measured, one line each.
 std::string low_precision_text(const Hardware& hardware, const Workload& work);

@@ -157,7 +157,7 @@ class Checker {
   }
 
   void check_expert(const LinearLayer& layer, const PassRecipes& recipe) {
-    for (const GemmRecipe other : {GemmRecipe::Tensorwise, GemmRecipe::Nvfp4})
+    for (const GemmRecipe other : {GemmRecipe::Tensorwise, GemmRecipe::Delayed, GemmRecipe::Nvfp4})
       if (recipe.uses(other))
         problems_.add(title(layer), "routed experts support \"blockwise\" and \"mxfp8\", not \"", enum_name(other),
                       "\"");

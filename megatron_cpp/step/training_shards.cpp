@@ -31,6 +31,14 @@ void add_router_state(const TrainingState& state, std::vector<NamedShard>& shard
   }
 }
 
+/// Adds the histories of layers with the recipe `delayed`, which are replicated on every rank of a stage.
+void add_amax_histories(const TrainingState& state, std::vector<NamedShard>& shards) {
+  if (!state.amax_histories()) return;
+  state.amax_histories()->visit([&](const std::string& module, const Tensor& values) {
+    shards.emplace_back(optimizer_tensor(kAmaxHistory, module), slab(values.shape(), 0, 0, kScaledTensors), values);
+  });
+}
+
 /// Owner of PowerSGD state: each rank has its own errors; each group that reduces together has its own factors. `own`
 /// is the index of this owner among `all`.
 struct StateOwner {
@@ -69,6 +77,7 @@ void add_power_sgd(const TrainingState& state, const ParamAndGradBuffer& buffer,
 std::vector<NamedShard> shards_to_load(const TrainingState& state) {
   std::vector<NamedShard> shards;
   add_router_state(state, shards);
+  add_amax_histories(state, shards);
   for (const ParamAndGradBuffer* buffer : state.buffers()) add_power_sgd(state, *buffer, /*is_to_save=*/false, shards);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {
     shards.emplace_back(std::move(name), param.box, first, first + values.numel(), values);
@@ -91,7 +100,10 @@ Part PrimaryShard::of(const Param& param, i64 count) const {
 
 std::vector<NamedShard> shards_to_save(const TrainingState& state) {
   std::vector<NamedShard> shards;
-  if (state.should_save_for_stage()) add_router_state(state, shards);
+  if (state.should_save_for_stage()) {
+    add_router_state(state, shards);
+    add_amax_histories(state, shards);
+  }
   for (const ParamAndGradBuffer* buffer : state.buffers()) add_power_sgd(state, *buffer, /*is_to_save=*/true, shards);
   const PrimaryShard share(state);
   for_each_part(state, [&](std::string name, const Param& param, i64 first, Values values) {

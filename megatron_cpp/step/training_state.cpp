@@ -45,6 +45,11 @@ std::unique_ptr<ChunkParamBuffers> allocate(GPTModel& model, const ParallelState
       parallel.layout, offload);
 }
 
+std::unique_ptr<AmaxHistories> make_amax_histories(const ModelContext& context) {
+  if (!context.fp8.uses(GemmRecipe::Delayed)) return nullptr;
+  return std::make_unique<AmaxHistories>(context.fp8.delayed);
+}
+
 /// Returns the ranks that together update one copy of a stage's weights.
 MatrixGroups stage_groups(const ParallelState& p) {
   const bool is_sharded = p.layout.zero_stage > 0;
@@ -62,6 +67,7 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       profiler_(context.profiler),
       activations_(make_activation_store(storage.activations, device_)),
       interleaver_(profiler_),
+      amax_histories_(make_amax_histories(context)),
       chunks_(make_chunks(context, storage.params)),
       optimizer_(
           buffers(), optimizer, make_norm_scope(parallel, parallel.layout.zero_stage > 0), stage_groups(parallel),
@@ -75,12 +81,14 @@ TrainingState::TrainingState(const ModelContext& context, const OptimizerConfig&
       step_readback_(make_async_readback(device_, step_scalars_.numel())),
       step_(*parallel_.layer_group) {
   optimizer_.set_rounding_seed(context.seed);
+  if (amax_histories_) amax_histories_->allocate(device_);
   for (auto* waits : {&pipeline_wait_timer_, &agreement_wait_timer_}) *waits = make_device_wait_timer(device_);
   for (auto& copy : evaluation_readbacks_) copy = make_async_readback(device_, kNumEvaluationValues);
 }
 
 std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext context, const ParamOffload& offload) {
   context.activations = activations_.get();
+  context.amax_histories = amax_histories_.get();
   const Layout& layout = parallel_.layout;
   const std::vector<StageContents> pipeline = split_stages(layout, context.config.num_layers);
   std::vector<StageContents> stages;
@@ -137,6 +145,7 @@ void TrainingState::swap_ema() {
 
 void TrainingState::publish_weights() {
   for (const Chunk& chunk : chunks_) chunk.memory->publish();
+  if (amax_histories_) amax_histories_->update_scales();
 }
 
 /// Builds the lowered schedule. The first `serialized_microbatches` microbatches run one at a time.
@@ -195,6 +204,7 @@ void TrainingState::set_exact_reduction(bool is_exact) {
 void TrainingState::backward(std::span<const MicroBatch> batches, double loss_grad_factor) {
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
   routers_.clear();
+  if (amax_histories_) amax_histories_->begin_step();
   logits_.record(records_logits_ || logits_.has_clip());
   tokens_ = tokens_of_global_batch(batches);
   grad_scale_ = is_outcome_pending_ ? loss_scale_.expected_factor(tokens_) : loss_scale_.factor(tokens_);
@@ -253,11 +263,19 @@ void TrainingState::update(const StepOptions& options) {
     for (const Chunk& chunk : chunks_) chunk.memory->end_step(step_scalars_.flat(StepScalars::kFactor, 1));
   }
   routers_.sum_over_ranks();
-  if (routers_.has_state() && std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor]))
-    routers_.end_step();
+  end_step_of_layers();
   step_readback_->start(step_scalars_);
   const ProfileRange gather_range(device_, profiler_, "params-all-gather", Detail::Microbatch);
   publish_weights();
+}
+
+void TrainingState::end_step_of_layers() {
+  if (!routers_.has_state() && !amax_histories_) return;  // do not wait for the device
+  if (!std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor])) return;
+  if (routers_.has_state()) routers_.end_step();
+  if (!amax_histories_) return;
+  const std::array<Communicator*, 2> ranks_of_stage{parallel_.tp.get(), parallel_.dp_cp.get()};
+  amax_histories_->end_step(ranks_of_stage);
 }
 
 /// Combines the attention logits of all ranks. Returns the scaling by QK-clip, which a skipped step does not apply.

@@ -80,6 +80,9 @@ class TrainingState {
   LossScale& loss_scale() { return loss_scale_; }
   const LossScale& loss_scale() const { return loss_scale_; }
 
+  /// Returns the histories of layers with the recipe `delayed`; null if no layer has it.
+  const AmaxHistories* amax_histories() const { return amax_histories_.get(); }
+
   /// Sets the observer of steps and evaluations, on all ranks or none. Aborted steps are not applied by update().
   void set_observer(StepObserver* watch) { step_.set_observer(watch); }
 
@@ -151,7 +154,8 @@ class TrainingState {
   /// Exchanges the weights with their moving average, which must be kept, on all ranks. A second call restores both
   /// bitwise. No step may run in between.
   void swap_ema();
-  /// Distributes weights that were modified through visit_weights() to all ranks.
+  /// Distributes weights that were modified through visit_weights() to all ranks, and derives the scales of the recipe
+  /// `delayed` from its histories, which a load modifies.
   void publish_weights();
   DataParallelGroups gradient_groups(GridKind grid) const { return parallel_.gradient_groups(grid); }
   /// Returns true if this rank saves `param` on behalf of all ranks that hold a copy of it in their slice of the model.
@@ -178,6 +182,8 @@ class TrainingState {
   i64 tokens_of_global_batch(std::span<const MicroBatch> batches) const;
   void sum_over_ranks(Tensor& totals);
   RowScales clip_logits();
+  /// Updates the state that layers derive from an applied step.
+  void end_step_of_layers();
   /// Writes this rank's stop request into `values` at `offset`.
   void write_stop_request(i64 offset, Tensor& values) const;
 
@@ -186,6 +192,7 @@ class TrainingState {
   Profiler* profiler_;
   std::unique_ptr<ActivationStore> activations_;  // null if activations stay on the device
   PassInterleaver interleaver_;
+  std::unique_ptr<AmaxHistories> amax_histories_;  // null if no layer has the recipe `delayed`
   std::vector<Chunk> chunks_;
   Optimizer optimizer_;
   LossScale loss_scale_;

@@ -53,6 +53,11 @@ bool ModuleRecipe::matches(std::string_view module) const {
   return std::ranges::any_of(patterns, [&](const std::string& pattern) { return matches_glob(module, pattern); });
 }
 
+bool Fp8Layers::uses(GemmRecipe recipe_to_find) const {
+  const auto has_recipe = [&](const ModuleRecipe& rule) { return rule.recipe.uses(recipe_to_find); };
+  return (first < end && recipe.uses(recipe_to_find)) || std::ranges::any_of(modules, has_recipe);
+}
+
 const PassRecipes* Fp8Layers::find(std::string_view module) const {
   const auto it = std::ranges::find_if(modules, [&](const ModuleRecipe& rule) { return rule.matches(module); });
   return it == modules.end() || it->recipe.is_bf16() ? nullptr : &it->recipe;
@@ -66,22 +71,24 @@ const PassRecipes* Fp8Layers::find(std::string_view module, i64 layer) const {
 
 namespace {
 
-std::optional<Fp8Recipe> with_holders(const PassRecipes* passes, const ModelContext& context) {
+std::optional<Fp8Recipe> recipe_of(const PassRecipes* passes, std::string_view module, const ModelContext& context) {
   if (!passes) return std::nullopt;
   Fp8Recipe recipe{.passes = *passes, .holders = {}, .seed = context.seed};
   for (Communicator* group : {&context.tp, context.cp.heads, context.cp.ring})
     if (group && group->size() > 1) recipe.holders.push_back(group);
+  if (context.amax_histories && passes->uses(GemmRecipe::Delayed))
+    recipe.history = &context.amax_histories->add(std::string(module));
   return recipe;
 }
 
 }  // namespace
 
 std::optional<Fp8Recipe> ModelContext::fp8_recipe(std::string_view module, i64 layer) const {
-  return with_holders(fp8.find(module, layer), *this);
+  return recipe_of(fp8.find(module, layer), module, *this);
 }
 
 std::optional<Fp8Recipe> ModelContext::fp8_recipe(std::string_view module) const {
-  return with_holders(fp8.find(module), *this);
+  return recipe_of(fp8.find(module), module, *this);
 }
 
 void ModelContext::place_in_stream(Param& param) const {

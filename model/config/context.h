@@ -42,7 +42,10 @@ struct Fp8Layers {
   PassRecipes recipe = {};
   i64 first = 0, end = 0;  ///< global layer indices [first, end); empty if equal
   std::vector<ModuleRecipe> modules = {};
+  DelayedScaling delayed = {};  ///< settings of the recipe `delayed`
 
+  /// Returns true if any linear layer may use the recipe in any pass.
+  bool uses(GemmRecipe recipe) const;
   bool has(i64 layer) const { return first <= layer && layer < end; }
   bool is_empty() const { return first == end && modules.empty(); }
   /// Returns a number that is equal for two layers of the same kind only if their linear layers have the same recipes.
@@ -69,6 +72,8 @@ struct ModelContext {
   /// Ranks that exchange the tokens of layers with experts.
   ExpertParallel experts = {};
   Fp8Layers fp8 = {};
+  /// Histories of the linear layers with the recipe `delayed`; null: they use the scales of `tensorwise`.
+  AmaxHistories* amax_histories = nullptr;
   /// Fuses the GELU of an MLP into its GEMMs (tensor/ops/fused/gelu_epilogue.h).
   bool gelu_epilogue = false;
   /// Store for offloaded activations; nullptr: activations are not offloaded.
@@ -99,7 +104,7 @@ struct ModelContext {
   /// Returns the dropout of a site such as "decoder.layers.3.mlp" for rows at `positions`.
   Dropout dropout_for(double p, const std::string& site, const PositionRanges& positions,
                       const MicrobatchContext& microbatch) const;
-  /// Return Fp8Layers::find() with the ranks that hold shards of a microbatch.
+  /// Return Fp8Layers::find() with the ranks that hold shards of a microbatch and the history of the layer.
   std::optional<Fp8Recipe> fp8_recipe(std::string_view module, i64 layer) const;
   std::optional<Fp8Recipe> fp8_recipe(std::string_view module) const;
   /// Sets the placement of a parameter that is replicated on tensor-parallel ranks and used between the parallel

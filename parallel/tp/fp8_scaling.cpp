@@ -49,17 +49,21 @@ std::optional<GemmScales> LinearScales::forward() const {
   const GemmRecipe recipe = passes.forward;
   if (recipe == GemmRecipe::Bf16) return std::nullopt;
   const BlockShape x = activation_blocks(recipe, Contraction::Columns), w = weight_blocks(recipe, Contraction::Columns);
-  if (recipe == GemmRecipe::Nvfp4) return Nvfp4Operands{{.amax = input, .block = x}, {.amax = weight, .block = w}};
-  return Fp8Operands{scale_of(recipe, Fp8Format::E4M3, input, x), scale_of(recipe, Fp8Format::E4M3, weight, w)};
+  const TensorMagnitudes& amax = magnitudes(recipe);
+  if (recipe == GemmRecipe::Nvfp4)
+    return Nvfp4Operands{{.amax = amax.input, .block = x}, {.amax = amax.weight, .block = w}};
+  return Fp8Operands{scale_of(recipe, Fp8Format::E4M3, amax.input, x),
+                     scale_of(recipe, Fp8Format::E4M3, amax.weight, w)};
 }
 
 std::optional<GemmScales> LinearScales::dgrad(const OutputColumns& columns) const {
   const GemmRecipe recipe = passes.dgrad;
   if (recipe == GemmRecipe::Bf16) return std::nullopt;
   if (recipe == GemmRecipe::Nvfp4) return nvfp4_dgrad(columns);
+  const TensorMagnitudes& amax = magnitudes(recipe);
   return Fp8Operands{
-      scale_of(recipe, passes.gradients, gradient, activation_blocks(recipe, Contraction::Columns)),
-      scale_of(recipe, Fp8Format::E4M3, weight, weight_blocks(recipe, Contraction::Rows)),
+      scale_of(recipe, passes.gradients, amax.gradient, activation_blocks(recipe, Contraction::Columns)),
+      scale_of(recipe, Fp8Format::E4M3, amax.weight, weight_blocks(recipe, Contraction::Rows)),
   };
 }
 
@@ -67,9 +71,10 @@ std::optional<GemmScales> LinearScales::wgrad(const OutputColumns& columns) cons
   const GemmRecipe recipe = passes.wgrad;
   if (recipe == GemmRecipe::Bf16) return std::nullopt;
   if (recipe == GemmRecipe::Nvfp4) return nvfp4_wgrad(columns);
+  const TensorMagnitudes& amax = magnitudes(recipe);
   return Fp8Operands{
-      scale_of(recipe, passes.gradients, gradient, activation_blocks(recipe, Contraction::Rows)),
-      scale_of(recipe, Fp8Format::E4M3, input, activation_blocks(recipe, Contraction::Rows)),
+      scale_of(recipe, passes.gradients, amax.gradient, activation_blocks(recipe, Contraction::Rows)),
+      scale_of(recipe, Fp8Format::E4M3, amax.input, activation_blocks(recipe, Contraction::Rows)),
   };
 }
 
@@ -81,18 +86,20 @@ StochasticRounding LinearScales::stochastic(const char* pass, const OutputColumn
 }
 
 Nvfp4Operands LinearScales::nvfp4_dgrad(const OutputColumns& columns) const {
-  return {{.amax = gradient,
+  return {{.amax = current.gradient,
            .block = activation_blocks(GemmRecipe::Nvfp4, Contraction::Columns),
            .stochastic = stochastic("dgrad.", columns)},
-          {.amax = weight, .block = weight_blocks(GemmRecipe::Nvfp4, Contraction::Rows)}};
+          {.amax = current.weight, .block = weight_blocks(GemmRecipe::Nvfp4, Contraction::Rows)}};
 }
 
 Nvfp4Operands LinearScales::nvfp4_wgrad(const OutputColumns& columns) const {
   const BlockShape block = activation_blocks(GemmRecipe::Nvfp4, Contraction::Rows);
-  return {
-      {.amax = gradient, .headroom = kHadamardHeadroom, .block = block, .stochastic = stochastic("wgrad.", columns)},
-      {.amax = input, .headroom = kHadamardHeadroom, .block = block},
-      static_cast<u32>(philox_key(seed, "hadamard." + columns.weight))};
+  return {{.amax = current.gradient,
+           .headroom = kHadamardHeadroom,
+           .block = block,
+           .stochastic = stochastic("wgrad.", columns)},
+          {.amax = current.input, .headroom = kHadamardHeadroom, .block = block},
+          static_cast<u32>(philox_key(seed, "hadamard." + columns.weight))};
 }
 
 /// Takes the maximum over all ranks that hold parts. Replicas do not change a maximum.
@@ -100,17 +107,34 @@ void Fp8Scaling::reduce_amax(Tensor& amax) const {
   for (Communicator* group : recipe_->holders) group->all_reduce(amax, ReduceOp::Max).wait();
 }
 
-LinearScales Fp8Scaling::scales(const Tensor& saved) const {
+bool Fp8Scaling::needs_amax(ScaledTensor tensor) const {
+  const bool is_first_step = !recipe_->history || !recipe_->history->has_scale(tensor);
+  return recipe_->passes.needs_amax() || (recipe_->passes.uses(GemmRecipe::Delayed) && is_first_step);
+}
+
+Tensor Fp8Scaling::delayed_amax(ScaledTensor tensor, const Tensor& current) const {
+  return recipe_->history && recipe_->history->has_scale(tensor) ? recipe_->history->scaling_amax(tensor) : current;
+}
+
+LinearScales Fp8Scaling::scales(const Tensor& amax) const {
   LinearScales scales{.passes = recipe_->passes};
-  scales.input = saved.flat(kInput, 1), scales.weight = saved.flat(kWeight, 1);
   scales.seed = recipe_->seed;
+  TensorMagnitudes &current = scales.current, &delayed = scales.delayed;
+  if (amax.defined()) current.input = amax.flat(kInput, 1), current.weight = amax.flat(kWeight, 1);
+  if (!recipe_->passes.uses(GemmRecipe::Delayed)) return scales;
+  delayed.input = delayed_amax(ScaledTensor::Input, current.input);
+  delayed.weight = delayed_amax(ScaledTensor::Weight, current.weight);
   return scales;
 }
 
 LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, const std::vector<Tensor>& weight,
                                  MicrobatchContext& context) const {
   if (!recipe_) return {};
-  if (!needs_amax()) return {.passes = recipe_->passes};
+  if (AmaxHistory* history = recipe_->history; history && context.training) {
+    history->record(ScaledTensor::Input, input);
+    history->record_weight(weight);
+  }
+  if (!saves_amax()) return scales({});
   Tensor amax = zeros(kSaved, input), input_amax = amax.flat(kInput, 1), weight_amax = amax.flat(kWeight, 1);
   ops::add_amax(input, input_amax);
   for (const Tensor& part : weight) ops::add_amax(part, weight_amax);
@@ -122,13 +146,20 @@ LinearScales Fp8Scaling::forward(const void* owner, const Tensor& input, const s
 LinearScales Fp8Scaling::backward(const void* owner, const std::vector<Tensor>& gradient, MicrobatchContext& context,
                                   i64 first_row) const {
   if (!recipe_) return {};
-  if (!needs_amax()) return {.passes = recipe_->passes};
-  LinearScales all = scales(context.take(owner));
-  all.gradient = zeros(1, gradient.at(0));
-  for (const Tensor& part : gradient) ops::add_amax(part, all.gradient);
-  reduce_amax(all.gradient);
-  all.samples = context.samples;
-  all.positions = context.positions.from(first_row);
+  LinearScales all = scales(saves_amax() ? context.take(owner) : Tensor());
+  if (recipe_->history)
+    for (const Tensor& part : gradient) recipe_->history->record(ScaledTensor::Gradient, part);
+  if (needs_amax(ScaledTensor::Gradient)) {
+    all.current.gradient = zeros(1, gradient.at(0));
+    for (const Tensor& part : gradient) ops::add_amax(part, all.current.gradient);
+    reduce_amax(all.current.gradient);
+  }
+  if (recipe_->passes.uses(GemmRecipe::Delayed))
+    all.delayed.gradient = delayed_amax(ScaledTensor::Gradient, all.current.gradient);
+  if (recipe_->passes.uses(GemmRecipe::Nvfp4)) {
+    all.samples = context.samples;
+    all.positions = context.positions.from(first_row);
+  }
   return all;
 }
 

@@ -1,6 +1,7 @@
 // Rounding of the operands of a linear layer's GEMMs. With the recipe `tensorwise`, each tensor has one scale, derived
 // from the largest magnitude of its elements. Ranks that hold shards of a tensor reduce the magnitude, so that rounding
-// does not depend on the sharding. Blocks lie within a shard and need no communication. `nvfp4` has both.
+// does not depend on the sharding. With `delayed`, the magnitude is of past steps (amax_history.h). Blocks lie within a
+// shard and need no communication. `nvfp4` has blocks and a scale of the tensor.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "comm/communicator.h"
 #include "nn/microbatch_context.h"
 #include "nn/param.h"
+#include "parallel/tp/amax_history.h"
 #include "tensor/ops/low_precision/recipe.h"
 
 namespace mcpp {
@@ -20,6 +22,8 @@ struct Fp8Recipe {
   /// Groups over which the tensors of one microbatch are sharded: tensor- and context-parallel ranks.
   std::vector<Communicator*> holders = {};
   u64 seed = 0;  ///< of the random numbers of nvfp4
+  /// History of the layer, for the recipe `delayed`; null: its scales are those of `tensorwise`.
+  AmaxHistory* history = nullptr;
 };
 
 /// Scales of the two operands of a GEMM in fp8.
@@ -41,11 +45,16 @@ struct OutputColumns {
 /// Returns the columns of a layer whose weight is this box; all axes except the last are rows.
 OutputColumns output_columns(const std::string& weight, const Box& box);
 
+/// Magnitudes that the scales of full tensors are derived from, fp32 [1]; undefined if no pass needs them.
+struct TensorMagnitudes {
+  Tensor input = {}, weight = {}, gradient = {};
+};
+
 /// Scales of the operands of a layer's GEMMs. Each function returns std::nullopt if the pass does not round operands.
 struct LinearScales {
   PassRecipes passes = PassRecipes::of(GemmRecipe::Bf16);
-  /// Largest magnitudes of the full tensors, fp32 [1]; undefined if no pass has scales of full tensors.
-  Tensor input = {}, weight = {}, gradient = {};
+  TensorMagnitudes current = {};  ///< of the tensors themselves
+  TensorMagnitudes delayed = {};  ///< for the recipe `delayed`
   u64 seed = 0;                   ///< Fp8Recipe::seed
   std::vector<i64> samples = {};  ///< samples of the microbatch, for stochastic rounding
   PositionRanges positions = {};  ///< positions of the rows of the gradient
@@ -55,6 +64,9 @@ struct LinearScales {
   std::optional<GemmScales> wgrad(const OutputColumns& columns) const;  ///< of dy and x
 
  private:
+  const TensorMagnitudes& magnitudes(GemmRecipe recipe) const {
+    return recipe == GemmRecipe::Delayed ? delayed : current;
+  }
   Nvfp4Operands nvfp4_dgrad(const OutputColumns& columns) const;
   Nvfp4Operands nvfp4_wgrad(const OutputColumns& columns) const;
   StochasticRounding stochastic(const char* pass, const OutputColumns& columns) const;
@@ -75,8 +87,15 @@ class Fp8Scaling {
                         i64 first_row = 0) const;
 
  private:
-  bool needs_amax() const { return recipe_->passes.needs_amax(); }
-  LinearScales scales(const Tensor& saved) const;
+  /// Returns true if scales are derived from the current magnitude of the tensor.
+  bool needs_amax(ScaledTensor tensor) const;
+  /// Returns true if forward() saves current magnitudes. The same for all passes of a step.
+  bool saves_amax() const { return needs_amax(ScaledTensor::Input) || needs_amax(ScaledTensor::Weight); }
+  /// Returns the scales of the input and the weight. `amax` has their current magnitudes; undefined if they are not
+  /// needed.
+  LinearScales scales(const Tensor& amax) const;
+  /// Returns the magnitude of the history, or `current` if it has none.
+  Tensor delayed_amax(ScaledTensor tensor, const Tensor& current) const;
   void reduce_amax(Tensor& amax) const;
 
   std::optional<Fp8Recipe> recipe_;

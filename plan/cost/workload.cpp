@@ -1,17 +1,12 @@
 #include "plan/cost/workload.h"
 
-#include <algorithm>
-
 namespace mcpp {
 
 std::vector<GemmRecipe> Workload::recipes() const {
   using enum GemmRecipe;
   std::vector<GemmRecipe> used;
-  for (const GemmRecipe recipe : {Tensorwise, Blockwise, Mxfp8, Nvfp4}) {
-    const auto uses = [&](const ModuleRecipe& rule) { return rule.recipe.uses(recipe); };
-    if ((fp8.first < fp8.end && fp8.recipe.uses(recipe)) || std::ranges::any_of(fp8.modules, uses))
-      used.push_back(recipe);
-  }
+  for (const GemmRecipe recipe : {Tensorwise, Delayed, Blockwise, Mxfp8, Nvfp4})
+    if (fp8.uses(recipe)) used.push_back(recipe);
   return used;
 }
 

@@ -42,7 +42,8 @@ double rate_at(const std::vector<double>& table, std::span<const Interpolation> 
 }  // namespace
 
 GemmType gemm_type_of(GemmRecipe recipe) {
-  constexpr std::array kTypes{GemmType::Bf16, GemmType::Fp8, GemmType::Blockwise, GemmType::Mxfp8, GemmType::Nvfp4};
+  constexpr std::array kTypes{GemmType::Bf16,      GemmType::Fp8,   GemmType::Fp8,
+                              GemmType::Blockwise, GemmType::Mxfp8, GemmType::Nvfp4};
   return kTypes.at(static_cast<std::size_t>(recipe));
 }
 

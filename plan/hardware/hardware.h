@@ -141,7 +141,7 @@ struct MeasuredRates {
   double attention_rate(i64 length, i64 width, bool is_backward) const;
 };
 
-/// Operand precision of GEMMs. Sums are in fp32. Fp8 has one scale per tensor (recipe `tensorwise`).
+/// Operand precision of GEMMs. Sums are in fp32. Fp8 has one scale per tensor (recipes `tensorwise` and `delayed`).
 enum class GemmType : u8 { Bf16, Fp8, Blockwise, Mxfp8, Nvfp4, Fp32 };
 template <>
 struct EnumNames<GemmType> {

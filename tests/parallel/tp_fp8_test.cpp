@@ -78,10 +78,11 @@ void expect_part(const Tensor& actual, const Truth& truth, const Box& box, doubl
     ASSERT_NEAR(result[i], value[i], tolerance * magnitude[i] + 1e-30) << what << "[" << i << "]";
 }
 
-std::unique_ptr<Module> make_layer(const Case& c, Communicator& tp) {
-  const LinearOptions options{.bias = false,
-                              .sequence_parallel = c.sequence_parallel,
-                              .fp8 = Fp8Recipe{.passes = c.recipe, .holders = {&tp}, .seed = kSeed}};
+std::unique_ptr<Module> make_layer(const Case& c, Communicator& tp, AmaxHistory* history = nullptr) {
+  const LinearOptions options{
+      .bias = false,
+      .sequence_parallel = c.sequence_parallel,
+      .fp8 = Fp8Recipe{.passes = c.recipe, .holders = {&tp}, .seed = kSeed, .history = history}};
   if (c.is_row_parallel) return std::make_unique<RowParallelLinear>("row", c.in, c.out, tp, options);
   return std::make_unique<ColumnParallelLinear>("column", c.in, Shape{c.out}, 0, tp, options);
 }
@@ -124,7 +125,8 @@ struct Reference {
     const auto amax = [&](const Numbers& x) {
       return test::tensor_of({test::largest_magnitude(x)}, {1}, DType::F32, device);
     };
-    LinearScales scales{.passes = c.recipe, .input = amax(data.x), .weight = amax(data.w), .gradient = amax(data.dy)};
+    LinearScales scales{.passes = c.recipe,
+                        .current = {.input = amax(data.x), .weight = amax(data.w), .gradient = amax(data.dy)}};
     scales.seed = kSeed, scales.samples = kSamples;
     const OutputColumns columns{weight, {{0, 0, c.out}}};
     if (c.recipe.forward == GemmRecipe::Nvfp4) {
@@ -159,38 +161,46 @@ struct Reference {
   }
 };
 
+/// Runs one microbatch through this rank's shard of the layer, and compares it with the results of the unsharded layer.
+/// `saved_magnitudes` states that forward saves the current largest magnitudes.
+void expect_pass(const Case& c, const Data& data, const Reference& reference, bool saved_magnitudes, Module& layer,
+                 Communicator& tp, CpuDevice& device) {
+  const auto& [y, dx, dw] = reference;
+  const int outside = c.sequence_parallel ? 0 : -1;
+  const Box x_box = part_box(c.in, c.is_row_parallel ? 2 : outside, tp),
+            y_box = part_box(c.out, c.is_row_parallel ? outside : 2, tp);
+  Param* weight = nullptr;
+  layer.visit([&](Param& param) {
+    weight = &param;
+    param.value = test::tensor_of(test::part_of(data.w, param.box), param.box.shape, DType::BF16, device);
+    param.main_grad = test::garbage(param.box.shape, DType::F32, device);
+    param.clear_grad();
+  });
+  const auto part = [&](const Numbers& all, const Box& box) {
+    return test::tensor_of(test::part_of(all, box), box.shape, DType::BF16, device);
+  };
+  MicrobatchContext context;
+  context.delay_wgrad_compute = c.delay_wgrad_compute;
+  context.samples = kSamples;
+  // bf16 rounds the result, and before it the parts of a sum over ranks. Gradients of weights are in fp32.
+  constexpr double kOnce = 0x1p-8, kTwice = 2 * kOnce;
+  expect_part(layer.forward(part(data.x, x_box), context), y, y_box, c.is_row_parallel ? kTwice : kOnce, "y");
+  EXPECT_EQ(context.saved_tensors.bytes(), (numel(x_box.shape) * 2) + (saved_magnitudes ? 8 : 0))
+      << "the input, and scales of tensors";
+  expect_part(layer.backward(part(data.dy, y_box), context), dx, x_box, c.is_row_parallel ? kOnce : kTwice, "dx");
+  context.run_delayed_wgrads();
+  EXPECT_TRUE(context.saved_tensors.empty());
+  expect_part(weight->main_grad, dw, weight->box, 1e-6, "dw");
+}
+
 void expect_reference(const Case& c, int ranks) {
   const Data data(c);
   Reference reference(c, data);
   reference.set_nvfp4(c, data, c.is_row_parallel ? "row.weight" : "column.weight");
-  const auto& [y, dx, dw] = reference;
-  const int outside = c.sequence_parallel ? 0 : -1;
   run_local_ranks(ranks, [&](Communicator& tp, int) {
     CpuDevice device;
-    const Box x_box = part_box(c.in, c.is_row_parallel ? 2 : outside, tp),
-              y_box = part_box(c.out, c.is_row_parallel ? outside : 2, tp);
     const auto layer = make_layer(c, tp);
-    Param* weight = nullptr;
-    layer->visit([&](Param& param) {
-      weight = &param;
-      param.value = test::tensor_of(test::part_of(data.w, param.box), param.box.shape, DType::BF16, device);
-      param.main_grad = test::garbage(param.box.shape, DType::F32, device);
-    });
-    const auto part = [&](const Numbers& all, const Box& box) {
-      return test::tensor_of(test::part_of(all, box), box.shape, DType::BF16, device);
-    };
-    MicrobatchContext context;
-    context.delay_wgrad_compute = c.delay_wgrad_compute;
-    context.samples = kSamples;
-    // bf16 rounds the result, and before it the parts of a sum over ranks. Gradients of weights are in fp32.
-    constexpr double kOnce = 0x1p-8, kTwice = 2 * kOnce;
-    expect_part(layer->forward(part(data.x, x_box), context), y, y_box, c.is_row_parallel ? kTwice : kOnce, "y");
-    const i64 values = c.recipe.needs_amax() ? 8 : 0;
-    EXPECT_EQ(context.saved_tensors.bytes(), (numel(x_box.shape) * 2) + values) << "the input, and scales of tensors";
-    expect_part(layer->backward(part(data.dy, y_box), context), dx, x_box, c.is_row_parallel ? kOnce : kTwice, "dx");
-    context.run_delayed_wgrads();
-    EXPECT_TRUE(context.saved_tensors.empty());
-    expect_part(weight->main_grad, dw, weight->box, 1e-6, "dw");
+    expect_pass(c, data, reference, c.recipe.needs_amax(), *layer, tp, device);
   });
 }
 
@@ -226,6 +236,53 @@ TEST_P(Fp8LinearTest, MatchesReferenceRoundedAsUnshardedTensors) {
           expect_reference(c, GetParam());
           if (HasFailure()) return;
         }
+}
+
+/// Returns the results of the unsharded layer whose operands have the scales of `past`, beyond which they saturate.
+Reference delayed_reference(const Case& c, const Data& past, const Data& data) {
+  const auto round = [](const Numbers& x, Fp8Format format, const Numbers& scaled_as) {
+    return test::in_fp8(x, format, test::largest_magnitude(scaled_as));
+  };
+  Data operands = data;
+  operands.x = round(data.x, Fp8Format::E4M3, past.x);
+  operands.w = round(data.w, Fp8Format::E4M3, past.w);
+  operands.dy = round(data.dy, c.recipe.gradients, past.dy);
+  Case exact = c;
+  exact.recipe = PassRecipes::of(kBf16);
+  return {exact, operands};
+}
+
+TEST_P(Fp8LinearTest, DelayedScalesFollowFromPastSteps) {
+  for (const bool is_row_parallel : {false, true})
+    for (const bool sequence_parallel : {false, true}) {
+      SCOPED_TRACE(str(is_row_parallel ? "row" : "column", sequence_parallel ? " sequence" : ""));
+      const Case c{is_row_parallel, sequence_parallel, false, PassRecipes::of(GemmRecipe::Delayed, Fp8Format::E5M2)};
+      const Data first(c);
+      Data second = first, third = first;
+      for (double& x : second.x) x *= 8;
+      for (double& dy : second.dy) dy *= 0x1p-6;
+      Data largest = second;  // of a history of two steps
+      largest.dy = first.dy;
+      run_local_ranks(GetParam(), [&](Communicator& tp, int) {
+        CpuDevice device;
+        AmaxHistories histories({.amax_history_len = 2});
+        const auto layer = make_layer(c, tp, &histories.add("layer"));
+        histories.add("another layer");
+        histories.allocate(device);
+        const auto step = [&](const Data& data, const Data& scaled_as, bool is_first) {
+          histories.begin_step();
+          expect_pass(c, data, delayed_reference(c, scaled_as, data), is_first, *layer, tp, device);
+          Communicator* const ranks[]{&tp};
+          histories.end_step(ranks);
+        };
+        step(first, first, true);
+        step(second, first, false);
+        step(third, largest, false);
+        step(third, largest, false);
+        step(second, third, false);
+      });
+      if (HasFailure()) return;
+    }
 }
 
 /// Columns of a shard keep their places in the unsharded layer, wherever its weight is sharded.

@@ -49,6 +49,18 @@ void low_precision_conflicts(const TrainingConfig& t, std::vector<std::string>& 
   }
 }
 
+void delayed_scaling_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
+  if (t.recipes().contains(GemmRecipe::Delayed)) return;
+  const TrainingConfig defaults;
+  const auto add = [&](bool is_set, const char* key) {
+    if (is_set)
+      errors.push_back(str("training.", key, ": only read when fp8_recipe or a table of low_precision is \"delayed\""));
+  };
+  add(t.fp8_amax_history_len != defaults.fp8_amax_history_len, "fp8_amax_history_len");
+  add(t.fp8_amax_compute_algo != defaults.fp8_amax_compute_algo, "fp8_amax_compute_algo");
+  add(t.fp8_margin != defaults.fp8_margin, "fp8_margin");
+}
+
 void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
   if (t.fp8 == Fp8::None && t.fp8_recipe != Fp8RecipeName::Tensorwise)
     errors.push_back("training.fp8_recipe: only read when fp8 is \"e4m3\" or \"hybrid\"");
@@ -127,6 +139,7 @@ std::vector<std::string> TrainingConfig::conflicts() const {
   recompute_conflicts(*this, errors);
   fp8_conflicts(*this, errors);
   low_precision_conflicts(*this, errors);
+  delayed_scaling_conflicts(*this, errors);
   return errors;
 }
 

@@ -10,6 +10,7 @@
 #include "base/fields.h"
 #include "base/io/offload_tier.h"
 #include "parallel/layout.h"
+#include "parallel/tp/amax_history.h"
 #include "tensor/dtype.h"
 #include "tensor/ops/low_precision/recipe.h"
 
@@ -17,9 +18,9 @@ namespace mcpp {
 
 enum class Precision { Fp32, Bf16, Fp16 };
 enum class Fp8 { None, E4m3, Hybrid };
-enum class Fp8RecipeName { Tensorwise, Blockwise, Mxfp8 };
+enum class Fp8RecipeName { Tensorwise, Delayed, Blockwise, Mxfp8 };
 /// Recipe of one pass in a table of low_precision; Same: the table's recipe.
-enum class PassRecipeName { Same, Bf16, Tensorwise, Blockwise, Mxfp8, Nvfp4 };
+enum class PassRecipeName { Same, Bf16, Tensorwise, Delayed, Blockwise, Mxfp8, Nvfp4 };
 enum class RecomputeMethod { Uniform, Block, Sqrt };
 enum class NanPolicy { Skip, Stop, Rollback };
 enum class SpikePolicy { Off, Warn, Skip, Rollback };
@@ -35,11 +36,12 @@ struct EnumNames<Fp8> {
 };
 template <>
 struct EnumNames<Fp8RecipeName> {
-  static constexpr std::array<std::string_view, 3> value{"tensorwise", "blockwise", "mxfp8"};
+  static constexpr std::array<std::string_view, 4> value{"tensorwise", "delayed", "blockwise", "mxfp8"};
 };
 template <>
 struct EnumNames<PassRecipeName> {
-  static constexpr std::array<std::string_view, 6> value{"same", "bf16", "tensorwise", "blockwise", "mxfp8", "nvfp4"};
+  static constexpr std::array<std::string_view, 7> value{"same",      "bf16",  "tensorwise", "delayed",
+                                                         "blockwise", "mxfp8", "nvfp4"};
 };
 template <>
 struct EnumNames<RecomputeMethod> {
@@ -64,6 +66,7 @@ constexpr DType dtype_of(Precision precision) {
 }
 constexpr GemmRecipe recipe_of(Fp8RecipeName name) {
   return name == Fp8RecipeName::Tensorwise  ? GemmRecipe::Tensorwise
+         : name == Fp8RecipeName::Delayed   ? GemmRecipe::Delayed
          : name == Fp8RecipeName::Blockwise ? GemmRecipe::Blockwise
                                             : GemmRecipe::Mxfp8;
 }
@@ -108,6 +111,9 @@ struct TrainingConfig {
   Precision precision = Precision::Fp32;
   Fp8 fp8 = Fp8::None;
   Fp8RecipeName fp8_recipe = Fp8RecipeName::Tensorwise;
+  i64 fp8_amax_history_len = 1024;
+  AmaxComputeAlgo fp8_amax_compute_algo = AmaxComputeAlgo::Max;
+  i64 fp8_margin = 0;
   bool first_last_layers_bf16 = false;
   i64 num_layers_at_start_in_bf16 = 1;
   i64 num_layers_at_end_in_bf16 = 1;
@@ -180,8 +186,16 @@ struct TrainingConfig {
           "E5M2. A GPU needs compute capability 8.9; a CPU emulates it, slower than bf16");
     visit("fp8_recipe", self.fp8_recipe,
           "which elements share a scale, which follows from their largest absolute value; tensorwise: a tensor; "
-          "blockwise: 128 elements of activations and gradients along the contraction, and 128 x 128 of weights; "
+          "delayed: a tensor, with the largest values of past steps; blockwise: 128 elements of activations and "
+          "gradients along the contraction, and 128 x 128 of weights; "
           "mxfp8: 32 elements along the contraction. Blocks need a CPU");
+    visit("fp8_amax_history_len", self.fp8_amax_history_len,
+          "with the recipe delayed: number of past steps whose largest absolute values are kept", between(1, 65536));
+    visit(
+        "fp8_amax_compute_algo", self.fp8_amax_compute_algo,
+        "with the recipe delayed: value that the scale follows from, the maximum of the past steps or the most recent");
+    visit("fp8_margin", self.fp8_margin,
+          "with the recipe delayed: the scale is divided by 2^fp8_margin, for values that grow", between(0, 32));
     visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: keep the first and last layers in bf16");
     visit("num_layers_at_start_in_bf16", self.num_layers_at_start_in_bf16,
           "with first_last_layers_bf16: number of first layers in bf16", at_least(0));

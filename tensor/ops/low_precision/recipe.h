@@ -69,7 +69,7 @@ struct PassRecipes {
     return {recipe, recipe, recipe, gradients};
   }
   bool uses(GemmRecipe recipe) const { return forward == recipe || dgrad == recipe || wgrad == recipe; }
-  /// Returns true if a pass needs the largest magnitudes of full tensors.
+  /// Returns true if a pass needs the current largest magnitudes of full tensors.
   bool needs_amax() const { return uses(GemmRecipe::Tensorwise) || uses(GemmRecipe::Nvfp4); }
   /// Returns true if no pass rounds its operands.
   bool is_bf16() const { return *this == of(GemmRecipe::Bf16, gradients); }

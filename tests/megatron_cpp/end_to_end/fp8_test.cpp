@@ -79,6 +79,33 @@ TEST_F(Fp8EndToEndTest, ResumesRecipesOfLayersBitwise) {
   EXPECT_CONTAINS(refused.err, "training.low_precision: [{modules = \"decoder.layers.0.*\"");
 }
 
+/// The run stops on one rank, continues on two stages, and equals an uninterrupted one, because its histories are
+/// saved.
+TEST_F(Fp8EndToEndTest, ResumesDelayedScalingBitwise) {
+  const Strings delayed = fp8({"--training.fp8_recipe=delayed", "--training.micro_batch_size=1"});
+  train("whole", delayed);
+  train("run", plus(delayed, "--training.exit_interval=5"));
+  train_on(2, "run", plus(delayed, "--parallel.pipeline_model_parallel_size=2"));
+  EXPECT_EQ(losses("whole", 12), losses("run", 12));
+  expect_same_checkpoint("whole", "run");
+}
+
+TEST_F(Fp8EndToEndTest, BeginsNewHistoriesWhenRecipeOrLengthChanges) {
+  train("run", fp8({"--training.exit_interval=3"}));
+  const Strings delayed{"--training.fp8_recipe=delayed", "--training.exit_interval=6"};
+  EXPECT_EQ(run(pretrain("run", fp8(delayed))).code, 2);
+  const auto resume = [&](const Strings& more, const std::string& key) {
+    return run_ok(pretrain("run", plus(fp8(more), "--checkpoint.allow_changed_keys=" + key)));
+  };
+  constexpr const char* kNew = "the checkpoint has no histories of this length";
+  EXPECT_CONTAINS(resume(delayed, "training.fp8_recipe"), kNew);
+  const Strings shorter{"--training.fp8_recipe=delayed", "--training.exit_interval=9",
+                        "--training.fp8_amax_history_len=4"};
+  EXPECT_CONTAINS(resume(shorter, "training.fp8_amax_history_len"), kNew);
+  resume({}, "training.fp8_recipe,training.fp8_amax_history_len");
+  losses("run", 12);
+}
+
 TEST_F(Fp8EndToEndTest, RefusesRecipesThatFitNoLayerOrLayout) {
   const auto message = [&](const std::string& table) {
     const Outcome refused =

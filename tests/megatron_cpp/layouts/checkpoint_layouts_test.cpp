@@ -201,11 +201,26 @@ TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayoutInBf16WithMasterWeigh
                                {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
 }
 
-/// No fp8 state is saved; the scales follow from the tensors.
+/// No state of the recipe `tensorwise` is saved; the scales follow from the tensors.
 TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayoutInFp8) {
   RunTask task = task_of(test::tiny_llama(), DType::BF16);
   task.fp8 = Fp8::Hybrid;
   expect_loads_on_every_layout(task, {kLayouts[0], kLayouts[2], kLayouts[5], kLayouts[9], kLayouts[10]});
+}
+
+/// The output layer is also that of multi-token prediction, which may be in another stage.
+TEST_F(CheckpointLayoutsTest, LoadsHistoriesOfDelayedScaling) {
+  ModelConfig model = test::tiny_llama();
+  model.mtp_num_layers = 1;
+  RunTask task = task_of(model, DType::BF16);
+  task.fp8 = Fp8::Hybrid;
+  task.fp8_recipe = Fp8RecipeName::Delayed;
+  task.low_precision = {{.modules = OneOrList<std::string>("output_layer"), .recipe = GemmRecipe::Delayed}};
+  expect_loads_on_every_layout(task, {{"one_rank", {}},
+                                      {"tp2_sp", {.tp = 2, .sequence_parallel = true}},
+                                      {"cp2_dp2_zero3", {.cp = 2, .dp = 2, .zero_stage = 3}},
+                                      {"pp2_first_stage", {.pp = 2, .stages = "Et*8m|L"}},
+                                      {"pp4_tp2", {.tp = 2, .pp = 4, .stages = "Et*4|t*4|m|L"}}});
 }
 
 TEST_F(CheckpointLayoutsTest, LoadsExpertsAndTheirBalancingState) {

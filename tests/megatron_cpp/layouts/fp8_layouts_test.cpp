@@ -138,6 +138,72 @@ TEST_P(Fp8OtherSummationOrderTest, MatchesOneRankWithinFp8Error) {
   EXPECT_LE(weights_distance, weights_error);
 }
 
+RunTask delayed_task(const char* model) {
+  RunTask task = task_of(model, Fp8::Hybrid);
+  task.fp8_recipe = Fp8RecipeName::Delayed;
+  task.low_precision = {{.modules = OneOrList<std::string>("output_layer"), .recipe = GemmRecipe::Delayed}};
+  task.steps = 6;
+  return task;
+}
+
+class DelayedScalingSameSummationOrderTest : public testing::TestWithParam<std::tuple<const char*, EqualLayouts>> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, DelayedScalingSameSummationOrderTest,
+                         testing::Combine(testing::Values("gpt2", "experts"), testing::ValuesIn(kEqualLayouts)),
+                         [](const auto& p) {
+                           return str(std::get<0>(p.param), "_", std::get<1>(p.param).layout.name);
+                         });
+
+TEST_P(DelayedScalingSameSummationOrderTest, IsBitwiseIdenticalToReference) {
+  const auto& [model, row] = GetParam();
+  const RunTask task = delayed_task(model);
+  expect_same_bits(run_layout(task, row.layout), run_layout(task, row.reference));
+}
+
+class DelayedScalingOtherSummationOrderTest : public testing::TestWithParam<RunLayout> {};
+INSTANTIATE_TEST_SUITE_P(Layouts, DelayedScalingOtherSummationOrderTest, testing::ValuesIn(kOtherSummationOrders),
+                         [](const auto& p) { return p.param.name; });
+
+TEST_P(DelayedScalingOtherSummationOrderTest, MatchesOneRankWithinFp8Error) {
+  RunTask task = delayed_task("llama");
+  task.steps = task_of("llama", Fp8::None).steps;
+  const RunResult one_rank = run_layout(task, {}), result = run_layout(task, GetParam());
+  const RunResult& in_bf16 = on_one_rank("llama", Fp8::None);
+  test::expect_learned(one_rank, task);
+  EXPECT_NE(one_rank.losses, on_one_rank("llama", Fp8::Hybrid).losses) << "scales are those of tensorwise";
+  const Numbers weights = all_weights(one_rank, task.model);
+  EXPECT_LE(relative_distance(result.losses, one_rank.losses), relative_distance(one_rank.losses, in_bf16.losses));
+  EXPECT_LE(relative_distance(all_weights(result, task.model), weights),
+            relative_distance(weights, all_weights(in_bf16, task.model)));
+}
+
+/// Evaluations between steps and skipped steps leave no trace in the histories.
+TEST(DelayedScalingTest, OnlyAppliedStepsChangeHistories) {
+  const RunTask task = delayed_task("llama");
+  run_local_ranks(1, [&](Communicator& ranks, int) {
+    test::LayoutRank rank(task, {}, ranks);
+    const auto histories = [&] {
+      std::map<std::string, Numbers> all;
+      rank.state().amax_histories()->visit(
+          [&](const std::string& module, const Tensor& values) { all[module] = test::to_doubles(values); });
+      return all;
+    };
+    rank.step(0);
+    const auto after_step = histories();
+    EXPECT_EQ(after_step.size(), 4U * 4 + 1);
+    for (const auto& [module, values] : after_step) {
+      EXPECT_GT(values[0], 0) << module;
+      EXPECT_EQ(values[1], 0) << module << ": one step";
+    }
+    rank.evaluate(task, 1);
+    rank.backward(1);
+    rank.state().update({.lr = 1, .rule = {.max_loss = 0, .should_skip_spikes = true}});
+    EXPECT_TRUE(rank.state().outcome().is_skipped);
+    EXPECT_EQ(histories(), after_step);
+    rank.step(1);
+    for (const auto& [module, values] : histories()) EXPECT_EQ(values[1], after_step.at(module)[0]) << module;
+  });
+}
+
 /// The fp8 layers are counted over the full model, independently of the stage.
 TEST(Fp8LayersTest, StayInBf16AtBothEndsOnAnyStage) {
   RunTask task = task_of("llama", Fp8::Hybrid);

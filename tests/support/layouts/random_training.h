@@ -470,7 +470,8 @@ class RandomTraining {
     if (dtype_ != DType::BF16 || !is_possible()) return;
     const auto is_supported = [&] { return low_precision_problems(config_, static_cast<int>(ranks())).empty(); };
     if (t.fp8 != Fp8::None)
-      t.fp8_recipe = pick("fp8_recipe", {Fp8RecipeName::Tensorwise, Fp8RecipeName::Blockwise, Fp8RecipeName::Mxfp8});
+      t.fp8_recipe = pick("fp8_recipe", {Fp8RecipeName::Tensorwise, Fp8RecipeName::Delayed, Fp8RecipeName::Blockwise,
+                                         Fp8RecipeName::Mxfp8});
     if (!is_supported()) t.fp8_recipe = Fp8RecipeName::Tensorwise;
     const auto add = [&](const char* modules, GemmRecipe recipe) {
       t.low_precision.push_back({.modules = OneOrList<std::string>(modules), .recipe = recipe});
@@ -479,8 +480,9 @@ class RandomTraining {
     };
     for (const char* modules : {"*.experts.*", "output_layer", "*.linear_proj", "*.linear_fc2"})
       if (flip(modules))
-        add(modules, pick(str("recipe of ", modules).c_str(),
-                          {GemmRecipe::Blockwise, GemmRecipe::Mxfp8, GemmRecipe::Nvfp4, GemmRecipe::Bf16}));
+        add(modules,
+            pick(str("recipe of ", modules).c_str(),
+                 {GemmRecipe::Delayed, GemmRecipe::Blockwise, GemmRecipe::Mxfp8, GemmRecipe::Nvfp4, GemmRecipe::Bf16}));
   }
 
   i64 ranks() const { return config_.parallel.ranks_per_sample() * dp_; }

@@ -18,6 +18,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::SizeIs;
 
 Config config_in_fp8() {
   Config config;
@@ -42,9 +43,9 @@ TEST(Fp8ConfigTest, IsOffByDefault) {
 TEST(Fp8ConfigTest, NamesAllowedValues) {
   EXPECT_EQ(error_of("precision = 'bf16'\nfp8 = 'e5m2'"),
             "run.toml:6:1: training.fp8: must be one of \"none\", \"e4m3\", \"hybrid\", not \"e5m2\"");
-  EXPECT_THAT(
-      error_of("precision = 'bf16'\nfp8 = 'e4m3'\nfp8_recipe = 'delayed'"),
-      HasSubstr("training.fp8_recipe: must be one of \"tensorwise\", \"blockwise\", \"mxfp8\", not \"delayed\""));
+  EXPECT_THAT(error_of("precision = 'bf16'\nfp8 = 'e4m3'\nfp8_recipe = 'rowwise'"),
+              HasSubstr("training.fp8_recipe: must be one of \"tensorwise\", \"delayed\", \"blockwise\", \"mxfp8\", "
+                        "not \"rowwise\""));
   EXPECT_THAT(error_of("precision = 'bf16'\nfp8_format = 'hybrid'"), HasSubstr("did you mean training.fp8?"));
 }
 
@@ -61,6 +62,19 @@ TEST(Fp8ConfigTest, RejectsKeysWithoutEffect) {
       error_of("precision = 'bf16'\nfp8 = 'e4m3'\nnum_layers_at_start_in_bf16 = 2\nnum_layers_at_end_in_bf16 = 0"),
       AllOf(HasSubstr("training.num_layers_at_start_in_bf16: only read with first_last_layers_bf16"),
             HasSubstr("training.num_layers_at_end_in_bf16: only read with first_last_layers_bf16")));
+  EXPECT_THAT(error_of("precision = 'bf16'\nfp8 = 'e4m3'\nfp8_amax_history_len = 4\n"
+                       "fp8_amax_compute_algo = 'most_recent'\nfp8_margin = 1"),
+              AllOf(HasSubstr("training.fp8_amax_history_len: only read when fp8_recipe or a table of low_precision is "
+                              "\"delayed\""),
+                    HasSubstr("training.fp8_amax_compute_algo: only read"), HasSubstr("training.fp8_margin: only")));
+}
+
+TEST(Fp8ConfigTest, AcceptsDelayedScalingInTablesOnly) {
+  Config config = config_in_fp8();
+  config.training.fp8_margin = 1;
+  EXPECT_THAT(config.conflicts(), SizeIs(1));
+  config.training.low_precision = {{.modules = OneOrList<std::string>("*.linear_fc1"), .recipe = GemmRecipe::Delayed}};
+  EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
 TEST(Fp8ConfigTest, KeepsLayersInBf16AtBothEnds) {

@@ -72,9 +72,9 @@ TEST(LowPrecisionConfigTest, TablesOverrideFp8Keys) {
 }
 
 TEST(LowPrecisionConfigTest, RejectsInvalidTables) {
-  EXPECT_THAT(
-      error_of(table("modules = \"*\"\nrecipe = \"fp6\"")),
-      HasSubstr("recipe: must be one of \"bf16\", \"tensorwise\", \"blockwise\", \"mxfp8\", \"nvfp4\", not \"fp6\""));
+  EXPECT_THAT(error_of(table("modules = \"*\"\nrecipe = \"fp6\"")),
+              HasSubstr("recipe: must be one of \"bf16\", \"tensorwise\", \"delayed\", \"blockwise\", \"mxfp8\", "
+                        "\"nvfp4\", not \"fp6\""));
   EXPECT_THAT(error_of(table("modules = \"*\"\nwgrad = \"e4m3\"")), HasSubstr("wgrad: must be one of \"same\""));
   EXPECT_THAT(error_of(table("match = \"*\"")), HasSubstr("training.low_precision: match: unknown key"));
   EXPECT_THAT(error_of(table("recipe = \"mxfp8\"")), HasSubstr("table 1: modules: is missing"));
