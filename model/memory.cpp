@@ -155,8 +155,8 @@ MemoryEstimate persistent_memory(const ActivationSetup& setup, const StatesPerWe
       sum.params += tensor_bytes(chunk.total() / shards_from(3), element);
     else
       add_offloaded_params(chunk, share.layout.params_tier, element, shards, sum);
-    // Weights are updated in full precision, separately from the quantized ones that are gathered.
-    if (share.layout.formats.quantized_weights && share.layout.zero_stage < 3)
+    // Weights are updated in full precision, separately from the rounded ones that are gathered.
+    if (share.layout.formats.weight_encoding() != WeightEncoding::Full && share.layout.zero_stage < 3)
       sum.params += tensor_bytes(chunk.total() / shards, element);
     sum.grads += tensor_bytes(chunk.total() / shards_from(2), kept_grad);
     for (const i64 bucket : chunk.buckets) state += states_of_all * tensor_bytes(bucket / shards_from(1), grad);
@@ -250,13 +250,18 @@ double secondary_shard_bytes(const ActivationSetup& setup, const RankMemorySpec&
   return sum;
 }
 
-/// Returns the bytes of packed weights, sent and received, after an update. No activations exist at that time.
+/// Returns the bytes of encoded weights, sent and received, after an update. No activations exist at that time.
+/// Messages in fp8 count as if all weights were sent in bf16, which is an upper bound.
 double weight_messages(const RankMemorySpec& share, const RankParameters& parameters) {
-  if (!share.layout.formats.quantized_weights || share.layout.zero_stage == 3) return 0;
+  const WeightEncoding format = share.layout.formats.weight_encoding();
+  if (format == WeightEncoding::Full || share.layout.zero_stage == 3) return 0;
+  const auto message_bytes = [&](i64 elements) {
+    return format == WeightEncoding::Int8 ? packed_bytes(elements) : tensor_bytes(elements, size_of(DType::BF16));
+  };
   double sum = 0;
   const auto add = [&](const std::vector<ChunkParameters>& chunks, i64 shards) {
     for (const ChunkParameters& chunk : chunks) {
-      for (const i64 bucket : chunk.buckets) sum += packed_bytes(bucket) + packed_bytes(bucket / shards);
+      for (const i64 bucket : chunk.buckets) sum += message_bytes(bucket) + message_bytes(bucket / shards);
     }
   };
   add(parameters.dense, share.shards());

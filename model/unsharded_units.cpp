@@ -35,7 +35,7 @@ UnshardedUnits::UnshardedUnits(const ChunkParameters& dense, const ChunkParamete
       overlaps_reduce_(share.layout.overlap_grad_reduce),
       keeps_embedding_(keeps_embedding),
       has_several_microbatches_(share.schedule.microbatches > 1),
-      is_packed_(share.layout.formats.quantized_weights && share.layout.zero_stage >= 3) {
+      format_(share.layout.zero_stage >= 3 ? share.layout.formats.weight_encoding() : WeightEncoding::Full) {
   if (experts) grids_.push_back(experts);
 }
 
@@ -48,12 +48,12 @@ double UnshardedUnits::bytes(const ChunkParameters& chunk, std::size_t bucket, i
 }
 
 double UnshardedUnits::message_bytes(const ChunkParameters& chunk, std::size_t bucket) const {
-  if (!is_packed_) return bytes(chunk, bucket, param_width_);
+  if (format_ != WeightEncoding::Int8) return bytes(chunk, bucket, param_width_);  // an upper bound for fp8
   return static_cast<double>(padded_alloc_size(packed_words(chunk.buckets[bucket]) * size_of(DType::I32)));
 }
 
 double UnshardedUnits::unpack_bytes(const ChunkParameters& chunk, std::size_t end) const {
-  return is_packed_ && end > 0 ? message_bytes(chunk, end - 1) : 0;
+  return format_ != WeightEncoding::Full && end > 0 ? message_bytes(chunk, end - 1) : 0;
 }
 
 /// Counts the buckets in use and the next bucket, whose gather is in flight after a unit of this grid was used.

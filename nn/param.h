@@ -2,12 +2,14 @@
 // buffer provides.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "nn/placement.h"
+#include "tensor/ops/low_precision/fp8_weights.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {
@@ -15,6 +17,12 @@ namespace mcpp {
 /// Distribution of initial values. DecayRate: logarithm of a uniform number in [1, 16]; TimeStep: inverse of softplus
 /// of a number in [0.001, 0.1] with a uniform logarithm (Gu, Dao, "Mamba", 2023).
 enum class Init : u8 { Normal, Zeros, Ones, DecayRate, TimeStep };
+
+/// Rounding of a weight to fp8 in the GEMMs of forward and backward.
+struct Fp8Rounding {
+  std::string group;  ///< name of the layer; its weights share the scale of the full tensor
+  WeightBlocks blocks;
+};
 
 /// Box of a global tensor held by one rank.
 struct Box {
@@ -53,6 +61,9 @@ struct Param {
   /// Maximum number of rows of an attention head along axis 1 of each of `matrices`, which has the queries, keys or
   /// values of all heads; 0 if there are no heads.
   i64 head_rows = 0;
+
+  /// Rounding that all uses of the weight apply; std::nullopt if a use needs the weight itself.
+  std::optional<Fp8Rounding> fp8_rounding;
 
   Tensor value;      ///< box.shape, in the model's dtype
   Tensor main_grad;  ///< box.shape, in fp32 (fp64 in an fp64 model)

@@ -35,6 +35,7 @@ std::string Layout::describe() const {
   if (has_secondary_shard()) text += str(" with a second copy in every ", node_ranks);
   const GradReduceFormat format = formats.grad_reduce_format();
   if (formats.quantized_weights) text += ", weights packed";
+  if (formats.fp8_param_gather) text += ", weights sent in fp8";
   if (format == GradReduceFormat::Int8) text += ", gradients packed";
   if (format == GradReduceFormat::Bf16) text += ", gradients sent in bf16";
   if (format != GradReduceFormat::Full && node_ranks > 1) text += str(" and summed by every ", node_ranks, " first");

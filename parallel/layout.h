@@ -53,12 +53,17 @@ constexpr DType message_type(GradReduceFormat format) {
   return format == GradReduceFormat::Int8 ? DType::I32 : DType::BF16;
 }
 
+/// Encoding in which ZeRO sends weights. Fp8: those that GEMMs round to fp8 in any case are sent rounded, which is
+/// exact.
+enum class WeightEncoding : u8 { Full, Int8, Fp8 };
+
 /// Lossy formats of communication and of gradient sums, which change results (docs/communication_compression.md). With
 /// ZeRO stage 0 nothing is encoded.
 struct CommFormats {
   /// ZeRO 1 to 3: send weights as int8 (tensor/ops/low_precision/pack.h). All ranks, including the owner, compute with
   /// the decoded values; updates and checkpoints use full precision.
   bool quantized_weights = false;
+  bool fp8_param_gather = false;                  ///< ZeRO 1 to 3: WeightEncoding::Fp8; excludes quantized_weights
   bool quantized_gradients = false;               ///< excludes grad_reduce_dtype bf16
   GradDType grad_reduce_dtype = GradDType::Fp32;  ///< ZeRO 1 to 3
   /// Type in which ZeRO 2 and 3 send gradients and accumulate them over microbatches (optimizer.main_grads_dtype). Sums
@@ -68,6 +73,10 @@ struct CommFormats {
   i64 power_sgd_rank = 0;
 
   bool operator==(const CommFormats&) const = default;
+  WeightEncoding weight_encoding() const {
+    if (fp8_param_gather) return WeightEncoding::Fp8;
+    return quantized_weights ? WeightEncoding::Int8 : WeightEncoding::Full;
+  }
   /// Returns the format in which ZeRO 1 to 3 send gradients; sums use full precision.
   GradReduceFormat grad_reduce_format() const {
     if (quantized_gradients) return GradReduceFormat::Int8;
@@ -79,7 +88,9 @@ struct CommFormats {
   }
   bool has_bf16_grads() const { return main_grads_dtype == GradDType::Bf16; }
   /// Returns true if values are sent in packed messages: bucket_close_threshold().
-  bool has_quantized_comm() const { return quantized_weights || grad_reduce_format() != GradReduceFormat::Full; }
+  bool has_quantized_comm() const {
+    return weight_encoding() != WeightEncoding::Full || grad_reduce_format() != GradReduceFormat::Full;
+  }
   bool is_compatible_with(i64 zero_stage) const {
     return (zero_stage >= 1 || !has_quantized_comm()) && (zero_stage >= 2 || !has_bf16_grads()) &&
            (zero_stage <= 1 || power_sgd_rank == 0);
@@ -285,6 +296,10 @@ struct Layout {
           between(1, 4096));
     visit("zero_quantized_weights", self.formats.quantized_weights,
           "send weights as int8; all ranks compute with the quantized weights, so training is not bitwise identical");
+    visit(
+        "fp8_param_gather", self.formats.fp8_param_gather,
+        "with zero_stage 1, 2 and 3: send weights in fp8 if forward and backward round them with the recipe tensorwise "
+        "or blockwise; bitwise identical");
     visit("zero_quantized_gradients", self.formats.quantized_gradients,
           "send gradients as int8 (accumulated in fp32); not bitwise identical");
     visit("grad_reduce_dtype", self.formats.grad_reduce_dtype,

@@ -318,6 +318,11 @@ class LayoutChecker {
     };
     constexpr const char* kAllGradients = "where every rank receives all gradients";
     needs_zero(formats.quantized_weights, "zero_quantized_weights = true", "where no weights are sent");
+    needs_zero(formats.fp8_param_gather, "fp8_param_gather = true", "where no weights are sent");
+    conflicts_.add_if(
+        formats.fp8_param_gather && formats.quantized_weights,
+        "fp8_param_gather = true and zero_quantized_weights = true are two ways to send the same weights; use "
+        "one of them");
     needs_zero(in_bytes, kGradientsInBytes, kAllGradients);
     needs_zero(in_bf16, kGradientsInBf16, kAllGradients);
     const auto exclude = [&](bool are_both_set, const std::string& first, const char* second) {

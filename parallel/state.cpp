@@ -259,7 +259,7 @@ ParallelState make_parallel_state(Communicator& world, const Layout& layout, boo
 }
 
 DataParallelGroups ParallelState::gradient_groups(GridKind grid) const {
-  if (grid == GridKind::Dense) return {*dp_shard, *dp_replicate, dp_node.get(), dp_across.get()};
+  if (grid == GridKind::Dense) return {*dp_shard, *dp_replicate, dp_node.get(), dp_across.get(), tp.get()};
   MCPP_CHECK(expert_dp_shard, "the groups were made for a model without experts");
   return {*expert_dp_shard, *expert_dp_replicate};
 }

@@ -346,7 +346,7 @@ std::vector<CommFormats> lossy_comm_options(const Hardware& hardware, const Work
     for (const GradReduceFormat format : {GradReduceFormat::Full, GradReduceFormat::Bf16, GradReduceFormat::Int8}) {
       for (const bool has_bf16_sums : {false, true}) {
         CommFormats formats = configured;
-        formats.quantized_weights |= weights;
+        formats.quantized_weights |= weights && !formats.fp8_param_gather;
         if (configured.power_sgd_rank == 0)
           formats.set_grad_reduce_format(std::max(configured.grad_reduce_format(), format));
         if (has_bf16_sums && work.can_round_gradients) formats.main_grads_dtype = GradDType::Bf16;

@@ -134,6 +134,7 @@ std::string layout(const Config& config, int world_size) {
   if (formats.quantized_weights) bytes.emplace_back("weights");
   if (formats.quantized_gradients) bytes.emplace_back("gradients");
   if (!bytes.empty()) add_line(text, "int8 communication", join(bytes, " and "));
+  if (formats.fp8_param_gather) add_line(text, "weights", "sent in fp8 where GEMMs round them");
   if (formats.grad_reduce_dtype == GradDType::Bf16) add_line(text, "gradients", "sent in bf16, summed in fp32");
   if (formats.grad_reduce_format() != GradReduceFormat::Full && l.node_ranks > 1)
     add_line(text, "gradients", str("first summed within groups of ", l.node_ranks, " ranks"));

@@ -32,6 +32,7 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, const Attention
         LinearOptions{.bias = false, .init_std = context_.config.init_method_std});
   if (groups % tp == 0) {
     queries_ = make_slice(name, groups / tp, 0, q_rows + 2 * head_dim);
+    set_fp8_rounding_of_weights(name, layer);
     return;
   }
   MCPP_CHECK(tp % groups == 0, groups, " query groups do not divide ", tp, " tensor-parallel ranks");
@@ -44,6 +45,14 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, const Attention
                           Holders{.first = static_cast<int>(context_.tp.rank() / ranks_per_group * ranks_per_group),
                                   .count = static_cast<int>(ranks_per_group)}};
   });
+  set_fp8_rounding_of_weights(name, layer);
+}
+
+void QkvProjection::set_fp8_rounding_of_weights(const std::string& name, i64 layer) {
+  const std::optional<Fp8Recipe> recipe = context_.fp8_recipe(name, layer);
+  if (!recipe) return;
+  for (LinearSlice* slice : {queries_.get(), keys_values_.get(), gate_.get()})
+    if (slice) set_fp8_rounding(slice->weight, name, recipe->passes);
 }
 
 /// Creates the slice of the weight with output rows [first_row, first_row + rows) of `groups` query groups, starting at

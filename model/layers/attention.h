@@ -49,6 +49,7 @@ class QkvProjection {
 
  private:
   std::unique_ptr<LinearSlice> make_slice(const std::string& name, i64 groups, i64 first_row, i64 rows) const;
+  void set_fp8_rounding_of_weights(const std::string& name, i64 layer);
   void visit_qk_rows(const Param& param, const QkRowVisitor& f) const;
 
   const AttentionSpec spec_;

@@ -53,6 +53,8 @@ OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
       weight_(weight_name(context_.config), context, shared) {
   const bool is_tied = !context_.config.untie_embeddings_and_output_weights;
   MCPP_CHECK(!shared || is_tied, "untied embeddings cannot be shared");
+  const std::optional<Fp8Recipe> recipe = context_.fp8_recipe("output_layer");
+  if (recipe && !shared) set_fp8_rounding(*weight_.own_weight(), "output_layer", recipe->passes);
   if (is_tied && !shared) weight_.own_weight()->placement.pp = context_.word_embedding_ranks();
 }
 

@@ -22,11 +22,12 @@ void ReplicatedParams::fetch(std::size_t bucket, Use, bool) {
 void ReplicatedParams::publish() {
   finish_gathers();
   if (context_.parts == 1 && !codec_.is_packed()) return;
+  codec_.update_scales([this](std::size_t bucket) { return shard(bucket); });
   // First bucket first, because the next forward pass needs it first.
   for (std::size_t b = 0; b < gathers_.size(); ++b) {
     Gather& gather = gathers_[b];
-    gather.message = codec_.is_packed() ? codec_.make_message(bucket_view(b).numel(), context_.device) : bucket_view(b);
-    gather.work = context_.groups.shard.all_gather(codec_.encode(shard(b)), gather.message);
+    gather.message = codec_.is_packed() ? codec_.make_message(b) : bucket_view(b);
+    gather.work = context_.groups.shard.all_gather(codec_.encode(b, shard(b)), gather.message);
   }
   if (!overlaps_) finish_gathers();
 }
@@ -41,7 +42,7 @@ void ReplicatedParams::finish(std::size_t bucket) {
   gather.work.wait();
   const Tensor message = std::exchange(gather.message, Tensor());
   Tensor full = bucket_view(bucket);
-  codec_.decode_into(message, full);
+  codec_.decode_into(bucket, message, full);
 }
 
 Tensor ReplicatedParams::shard(std::size_t bucket) const {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "parallel/dp/power_sgd.h"
-#include "parallel/dp/store.h"
+#include "parallel/dp/weight_codec.h"
 
 namespace mcpp {
 

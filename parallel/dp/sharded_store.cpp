@@ -67,7 +67,7 @@ Work SecondaryWeightShard::gather(std::size_t bucket, Tensor& message) const {
 }
 
 i64 SecondaryWeightShard::numel(std::size_t bucket) const {
-  return codec_.numel(plan_.buckets[bucket].size() / node_.size());
+  return codec_.part_numel(bucket) * (plan_.dp / node_.size());
 }
 
 ShardedParams::ShardedParams(const StoreContext& context, const WeightCodec& codec, DType dtype, bool should_prefetch,
@@ -100,7 +100,7 @@ void ShardedParams::fetch(std::size_t bucket, Use use, bool is_nested) {
   Gathered& gathered = *gathered_[bucket];
   gathered.work.wait();
   if (secondary_shard_ && !secondary_shard_->contains(bucket)) secondary_shard_->store_part(bucket, gathered.message);
-  gathered.full = codec_.decode(gathered.message, size(bucket));
+  gathered.full = codec_.decode(bucket, gathered.message);
   gathered.message = Tensor();
   context_.make_views(bucket, gathered.full, &Param::value);
 }
@@ -122,17 +122,18 @@ void ShardedParams::drop(std::size_t bucket) {
 void ShardedParams::publish() {
   discard_prefetched();
   if (secondary_shard_) secondary_shard_->invalidate();
+  codec_.update_scales([this](std::size_t bucket) { return own_part(bucket, {}); });
   if (offloaded_params_ && !gathered_.empty()) offloaded_params_->prefetch({0});
 }
 
 void ShardedParams::start_gather(std::size_t bucket) {
   if (gathered_[bucket]) return;
   Gathered& gathered = gathered_[bucket].emplace();
-  gathered.message = codec_.make_message(size(bucket), context_.device);
-  gathered.work =
-      has_secondary_shard(bucket)
-          ? secondary_shard_->gather(bucket, gathered.message)
-          : context_.groups.shard.all_gather(codec_.encode(own_part(bucket, gathered.message)), gathered.message);
+  gathered.message = codec_.make_message(bucket);
+  gathered.work = has_secondary_shard(bucket)
+                      ? secondary_shard_->gather(bucket, gathered.message)
+                      : context_.groups.shard.all_gather(codec_.encode(bucket, own_part(bucket, gathered.message)),
+                                                         gathered.message);
 }
 
 Tensor ShardedParams::own_part(std::size_t bucket, const Tensor& message) const {

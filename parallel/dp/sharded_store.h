@@ -7,7 +7,7 @@
 #include "comm/communicator.h"
 #include "nn/offload/state_store.h"
 #include "parallel/dp/buckets/plan.h"
-#include "parallel/dp/store.h"
+#include "parallel/dp/weight_codec.h"
 #include "tensor/host/async_copy.h"
 
 namespace mcpp {

@@ -28,7 +28,7 @@ std::unique_ptr<ParamStore> make_param_store(const StoreContext& context, DType 
                                              const ParamOffload& offload) {
   MCPP_CHECK(layout.zero_stage == 3 || layout.params_tier == OffloadTier::Device,
              "replicated weights cannot be offloaded");
-  const WeightCodec codec(dtype, layout.formats.quantized_weights);
+  const WeightCodec codec(context, dtype, layout.formats.weight_encoding());
   const bool overlaps = layout.overlap_param_gather;
   if (layout.zero_stage < 3) return std::make_unique<ReplicatedParams>(context, codec, dtype, overlaps);
   return std::make_unique<ShardedParams>(context, codec, dtype, overlaps,

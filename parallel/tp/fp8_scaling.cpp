@@ -23,6 +23,16 @@ Fp8Scale scale_of(GemmRecipe recipe, Fp8Format format, const Tensor& amax, const
 
 }  // namespace
 
+void set_fp8_rounding(Param& weight, const std::string& layer, const PassRecipes& passes, i64 matrices) {
+  const bool is_supported = passes.forward == GemmRecipe::Tensorwise || passes.forward == GemmRecipe::Blockwise;
+  if (!is_supported || passes.dgrad != passes.forward) return;
+  const i64 columns = weight.box.shape.back();
+  const WeightBlocks blocks{.rows = weight.numel() / columns / matrices,
+                            .columns = columns,
+                            .block = weight_blocks(passes.forward, Contraction::Columns)};
+  if (blocks.can_pack()) weight.fp8_rounding = Fp8Rounding{layer, blocks};
+}
+
 OutputColumns output_columns(const std::string& weight, const Box& box) {
   const std::size_t axes = box.shape.size() - 1;
   std::size_t cut = axes;  // after the last axis that is sharded

@@ -26,6 +26,10 @@ struct Fp8Recipe {
   AmaxHistory* history = nullptr;
 };
 
+/// Sets Param::fp8_rounding of a weight, which consists of `matrices` matrices, if forward and the gradient of inputs
+/// round it in the same way, with a scale of the full weight or of blocks that messages support.
+void set_fp8_rounding(Param& weight, const std::string& layer, const PassRecipes& passes, i64 matrices = 1);
+
 /// Scales of the two operands of a GEMM in fp8.
 struct Fp8Operands {
   Fp8Scale a, b;

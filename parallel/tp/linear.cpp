@@ -26,6 +26,7 @@ LinearSlice::LinearSlice(const std::string& name, Box weight_box, Box bias_box, 
   weight.matrices = options.matrices.empty() ? std::vector{slab(global, 0, 0, global[0])} : options.matrices;
   weight.head_rows = options.head_rows;
   columns_ = output_columns(weight.name, weight.box);
+  if (options.fp8) set_fp8_rounding(weight, name, options.fp8->passes);
   if (options.bias) bias = std::make_unique<Param>(name + ".bias", std::move(bias_box), Init::Zeros);
 }
 

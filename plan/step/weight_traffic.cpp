@@ -40,7 +40,7 @@ WeightTraffic::WeightTraffic(const PredictionInput& input)
       weights_(input),
       element_(real(size_of(input.work.dtype))),
       slowdown_(input.hardware.communication_slowdown()),
-      weight_bytes_(layout_.formats.quantized_weights ? kPackedBytes : element_),
+      weight_bytes_(layout_.formats.weight_encoding() != WeightEncoding::Full ? kPackedBytes : element_),
       gradient_bytes_(layout_.formats.has_bf16_grads() ? kBf16 : input.program.gradient_bytes) {}
 
 bool WeightTraffic::ties_own_embedding(const StageContents& stage) const {
@@ -91,10 +91,12 @@ double WeightTraffic::measured_ns(double MeasuredRates::*rate, const RankGroup& 
 Transfer WeightTraffic::gather(const Group& group, bool uses_secondary_shard) const {
   const RankGroup ranks = uses_secondary_shard && group.has_node_groups ? layout_.node_group() : group.shards;
   const double elements = group.weights.all;
-  if (const double ns = measured_ns(&MeasuredRates::gathered, ranks); ns > 0 && !layout_.formats.quantized_weights)
+  if (const double ns = measured_ns(&MeasuredRates::gathered, ranks);
+      ns > 0 && layout_.formats.weight_encoding() == WeightEncoding::Full)
     return {.links = 1e-9 * ns * elements};
   Transfer sum{.links = group.tensors * collectives_.all_gather(weight_bytes_ * elements / group.tensors, ranks)};
-  if (layout_.formats.quantized_weights)  // packed by the owner of a shard, and unpacked by all ranks
+  if (layout_.formats.weight_encoding() !=
+      WeightEncoding::Full)  // packed by the owner of a shard, and unpacked by all ranks
     sum.device =
         input_.hardware.traffic_seconds((kPackedBytes + element_) * elements * (1 + 1 / real(group.shards.ranks)));
   return sum;

@@ -136,6 +136,7 @@ Experts::Linear Experts::make_linear(const std::string& name, const Shape& shape
                 .recipe = recipe ? *recipe : PassRecipes::of(GemmRecipe::Bf16)};
   MCPP_CHECK(!result.recipe.needs_amax() && result.recipe.wgrad == GemmRecipe::Bf16, name,
              ": experts support fp8 with blocks, and bf16 weight gradients");
+  set_fp8_rounding(result.weight, name, result.recipe, /*matrices=*/result.weight.box.shape[0]);
   result.weight.placement.grid = GridKind::Expert;
   result.weight.matrices = expert_matrices(shape);
   if (!context_.config.mlp_bias()) return result;

@@ -41,6 +41,8 @@ struct DataParallelGroups {
   /// copy of the weights, sharded among them.
   Communicator* intra_node = nullptr;
   Communicator* inter_node = nullptr;
+  /// Ranks that hold the other shards of the weights along the tensor-parallel axis; null: none.
+  Communicator* tensor_parallel = nullptr;
 };
 
 /// Elements [begin, begin + count) of the flat vectors, whose weights this rank updates.

@@ -55,7 +55,7 @@ constexpr float fp8_scale(Fp8Format format, float amax) {
 /// Rows and columns of the blocks of a matrix, counted from its first element; the last blocks may be smaller.
 struct BlockShape {
   i64 rows = 0, columns = 0;  ///< both 0: no blocks
-  bool is_defined() const { return rows > 0; }
+  constexpr bool is_defined() const { return rows > 0; }
   bool operator==(const BlockShape&) const = default;
 };
 

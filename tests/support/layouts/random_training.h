@@ -483,6 +483,11 @@ class RandomTraining {
         add(modules,
             pick(str("recipe of ", modules).c_str(),
                  {GemmRecipe::Delayed, GemmRecipe::Blockwise, GemmRecipe::Mxfp8, GemmRecipe::Nvfp4, GemmRecipe::Bf16}));
+    ParallelConfig& p = config_.parallel;
+    const std::set<GemmRecipe> recipes = t.recipes();
+    if (p.zero_stage > 0 && !p.formats.quantized_weights &&
+        (recipes.contains(GemmRecipe::Tensorwise) || recipes.contains(GemmRecipe::Blockwise)))
+      p.formats.fp8_param_gather = flip("fp8_param_gather");
   }
 
   i64 ranks() const { return config_.parallel.ranks_per_sample() * dp_; }

@@ -8,9 +8,11 @@
 namespace mcpp {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::IsSupersetOf;
 using testing::UnorderedElementsAre;
 
 Config config_of(i64 zero_stage) {
@@ -46,6 +48,31 @@ TEST(CompressedCommunicationConfigTest, NamesAllConflictsWithZeroStage) {
   EXPECT_THAT(describe_run(config, 4), Not(HasSubstr("second copy")));
   config.parallel.zero_stage = 3;
   EXPECT_THAT(layout_problems(config, 4), IsEmpty());
+}
+
+TEST(CompressedCommunicationConfigTest, Fp8WeightsNeedZeroStageRecipeAndNoOtherFormat) {
+  Config config = config_of(0);
+  config.parallel.formats.fp8_param_gather = config.parallel.formats.quantized_weights = true;
+  EXPECT_THAT(layout_problems(config, 4),
+              IsSupersetOf({HasSubstr("fp8_param_gather = true has no effect with zero_stage = 0"),
+                            HasSubstr("fp8_param_gather = true and zero_quantized_weights = true are two ways")}));
+  constexpr const char* kNeedsRecipe = "parallel.fp8_param_gather: needs linear layers with the recipe";
+  config = config_of(3);
+  config.parallel.formats.fp8_param_gather = true;
+  EXPECT_THAT(layout_problems(config, 4), IsEmpty());
+  EXPECT_THAT(config.conflicts(), Contains(HasSubstr(kNeedsRecipe)));
+  config.training.precision = Precision::Bf16;
+  config.training.fp8 = Fp8::Hybrid;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_THAT(describe_run(config, 4), HasSubstr("sent in fp8 where GEMMs round them"));
+  for (const Fp8RecipeName recipe : {Fp8RecipeName::Mxfp8, Fp8RecipeName::Delayed}) {
+    config.training.fp8_recipe = recipe;
+    EXPECT_THAT(config.conflicts(), Contains(HasSubstr(kNeedsRecipe)));
+  }
+  config.training.low_precision = {{.modules = OneOrList<std::string>("*.linear_fc1"),
+                                    .recipe = GemmRecipe::Blockwise,
+                                    .wgrad = PassRecipeName::Bf16}};
+  EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
 TEST(CompressedCommunicationConfigTest, Bf16GradientsNeedZeroStageAndNoOtherCompression) {
