@@ -197,14 +197,16 @@ void Kernels<DeviceType::Cuda>::embedding(const Tensor& tokens, const Tensor& ta
   const i64 rows = table.dim(0), n = table.dim(1), count = tokens.numel();
   if (y.numel() == 0) return;
   const cudaStream_t stream = cuda(y).stream();
-  on_float(y.dtype(), [&]<class T>() {
-    using E = Element<T>;
-    const E* from = elements<T>(table);
-    E* to = elements<T>(y);
+  const auto run = [&]<class E>(const E* from, E* to) {
     on_unit<E>(is_packable(n, from, to), [&]<int N>() {
       launch(look_up<N, E>, row_grid(count, n / N), kRowThreads, 0, stream, tokens.data<i32>(), from, first_row, rows,
              n, to);
     });
+  };
+  if (y.dtype() == DType::I32) return run(static_cast<const i32*>(table.data<i32>()), y.data<i32>());
+  on_float(y.dtype(), [&]<class T>() {
+    const Element<T>* from = elements<T>(table);
+    run(from, elements<T>(y));
   });
 }
 
