@@ -41,9 +41,7 @@ class LayoutMemory {
   using ParametersKey = std::tuple<SizesKey, int, i64, i64, bool, bool>;
 
   Pipeline& get_pipeline(const Layout& layout);
-  LayerSizes& get_sizes(const Layout& layout) {
-    return measurements_->sizes.get(activation_setup(layout, work_.dtype));
-  }
+  LayerSizes& get_sizes(const Layout& layout) { return measurements_->sizes.get(work_.activations(layout)); }
   MemoryEstimate estimate_rank(const Layout& layout, LayerSizes& sizes, Pipeline& pipeline, int rank);
   const RankParameters& get_parameters(const Layout& layout, const ActivationSetup& setup, const RankMemorySpec& share);
   const PeakActivations& get_peak(LayerSizes& sizes, Pipeline& pipeline);

@@ -10,7 +10,7 @@ namespace mcpp {
 namespace {
 
 /// "section." stands for all keys of a section, and "data.fim_" for all keys that begin with it.
-constexpr std::array<std::string_view, 32> kRunDefining{"model.",
+constexpr std::array<std::string_view, 33> kRunDefining{"model.",
                                                         "optimizer.",
                                                         "training.seed",
                                                         "training.global_batch_size",
@@ -27,6 +27,7 @@ constexpr std::array<std::string_view, 32> kRunDefining{"model.",
                                                         "training.num_layers_at_start_in_bf16",
                                                         "training.num_layers_at_end_in_bf16",
                                                         "training.low_precision",
+                                                        "training.moe_fp8_dispatch",
                                                         "data.train_data_path",
                                                         "data.valid_data_path",
                                                         "data.test_data_path",

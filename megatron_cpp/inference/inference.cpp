@@ -25,6 +25,7 @@ Config config_of(const CheckpointReader& reader, const InferenceOptions& options
   // other texts in the batch.
   config.training.fp8 = Fp8::None;
   config.training.low_precision.clear();
+  config.training.moe_fp8_dispatch = false;
   config.model.remove_mtp();
   config.device = {};
   config.device.device = options.device;

@@ -68,6 +68,13 @@ std::vector<LinearLayer> linear_layers(const ModelConfig& model, const Activatio
   return layers;
 }
 
+/// Returns true if a linear layer of routed experts receives tokens, or gradients of its outputs, in fp8 with
+/// training.moe_fp8_dispatch.
+bool receives_fp8(const LinearLayer& layer, const Fp8Layers& fp8) {
+  const PassRecipes* recipe = layer.is_expert ? layer.recipe(fp8) : nullptr;
+  return recipe && has_blocks(layer.name.ends_with("linear_fc1") ? recipe->forward : recipe->dgrad);
+}
+
 /// Linear layers that take a table.
 struct TableMembers {
   std::set<std::string> layers;
@@ -120,6 +127,7 @@ class Checker {
       check_features(layer, *recipe);
       if (!layer.is_expert) check_tokens(layer, *recipe);
     }
+    if (config_.training.moe_fp8_dispatch) check_dispatch();
     return problems_.take();
   }
 
@@ -165,6 +173,16 @@ class Checker {
       problems_.add(title(layer),
                     "set wgrad = \"bf16\": in weight gradients of routed experts, blocks of tokens would "
                     "depend on which ranks exchange tokens");
+  }
+
+  /// Checks that experts of a layer receive rows in fp8.
+  void check_dispatch() {
+    if (std::ranges::any_of(layers_, [&](const LinearLayer& layer) { return receives_fp8(layer, fp8_); })) return;
+    const bool has_experts = std::ranges::any_of(layers_, &LinearLayer::is_expert);
+    problems_.add("training.moe_fp8_dispatch: ",
+                  has_experts ? "no routed expert has the recipe \"blockwise\" or \"mxfp8\"; set it in a table of "
+                                "training.low_precision that matches \"*.experts.*\", or remove the key"
+                              : "the model has no routed experts (model.num_experts); remove it");
   }
 
   /// Checks that the blocks of a weight, and those of the activations along the same axis, lie in one shard.
@@ -239,6 +257,17 @@ std::string describe(const PassRecipes& recipe) {
   return text;
 }
 
+/// Returns a line with the number of layers whose routed experts receive rows in fp8.
+std::string describe_dispatch(const Config& config, const Fp8Layers& fp8) {
+  std::set<std::string> tokens, gradients;
+  for (const LinearLayer& layer : linear_layers(config.model)) {
+    if (!receives_fp8(layer, fp8)) continue;
+    (layer.name.ends_with("linear_fc1") ? tokens : gradients).insert(layer.name);
+  }
+  return str("  routed experts receive tokens of ", tokens.size(), " and gradients of ", gradients.size(),
+             " layers in fp8\n");
+}
+
 }  // namespace
 
 std::vector<std::string> low_precision_problems(const Config& config, int world_size) {
@@ -279,6 +308,7 @@ std::string describe_low_precision(const Config& config) {
     text += str("  ", join(fp8.modules[i].patterns, ", "), ": ", count,
                 count == 1 ? " linear layer, " : " linear layers, ", describe(fp8.modules[i].recipe), "\n");
   }
+  if (fp8.moe_fp8_dispatch) text += describe_dispatch(config, fp8);
   return text;
 }
 

@@ -9,7 +9,8 @@ Fp8Layers fp8_layers(const Config& config) {
   const TrainingConfig& t = config.training;
   Fp8Layers layers{.delayed = {.amax_history_len = t.fp8_amax_history_len,
                                .amax_compute_algo = t.fp8_amax_compute_algo,
-                               .margin = t.fp8_margin}};
+                               .margin = t.fp8_margin},
+                   .moe_fp8_dispatch = t.moe_fp8_dispatch};
   for (const LowPrecisionConfig& table : t.low_precision)
     layers.modules.push_back({table.modules.values(), table.passes()});
   if (t.fp8 == Fp8::None) return layers;

@@ -43,6 +43,8 @@ struct Fp8Layers {
   i64 first = 0, end = 0;  ///< global layer indices [first, end); empty if equal
   std::vector<ModuleRecipe> modules = {};
   DelayedScaling delayed = {};  ///< settings of the recipe `delayed`
+  /// Routed experts receive the rows that their recipes round in blocks, tokens and gradients of outputs, as codes.
+  bool moe_fp8_dispatch = false;
 
   /// Returns true if any linear layer may use the recipe in any pass.
   bool uses(GemmRecipe recipe) const;

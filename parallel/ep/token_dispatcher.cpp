@@ -129,6 +129,13 @@ ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const Expe
   return {experts, all, num_experts};
 }
 
+Tensor encoded_rows(const Tensor& rows, const RowEncoding& encoding) {
+  if (!encoding.is_defined()) return rows;
+  Tensor codes = Tensor::empty({rows.dim(0), encoding.words(rows.dim(1))}, DType::I32, rows.device());
+  ops::encode_rows(rows, encoding, codes);
+  return codes;
+}
+
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
                                                        i64 padded_rows) {
   std::unique_ptr<TokenDispatcher> dispatcher;
@@ -208,11 +215,12 @@ TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Te
 }
 
 TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
-                                                                 const Tensor& weights, const OverlapFn& overlap_fn) {
+                                                                 const Tensor& weights, const RowEncoding& encoding,
+                                                                 const OverlapFn& overlap_fn) {
   const Tensor all_weights = gather_rows(weights);
   Tensor d_rows = saved, d_weights = Tensor::like(all_weights);
   ops::combine_rows_backward(gather_rows(d_out, overlap_fn), saved, slots_, all_weights, d_rows, d_weights);
-  return {.rows = d_rows, .weights = reduce_scatter_rows(d_weights)};
+  return {.rows = encoded_rows(d_rows, encoding), .weights = reduce_scatter_rows(d_weights)};
 }
 
 namespace {
@@ -319,10 +327,11 @@ TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Ten
 }
 
 TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
-                                                                const Tensor& weights, const OverlapFn& overlap_fn) {
+                                                                const Tensor& weights, const RowEncoding& encoding,
+                                                                const OverlapFn& overlap_fn) {
   Tensor d_choices = saved, d_weights = Tensor::like(weights);
   ops::combine_rows_backward(d_out, saved, slots_, weights, d_choices, d_weights);
-  return {.rows = send_to_experts(d_choices, overlap_fn), .weights = d_weights};
+  return {.rows = send_to_experts(encoded_rows(d_choices, encoding), overlap_fn), .weights = d_weights};
 }
 
 PaddedDispatcher::PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device)
@@ -337,12 +346,12 @@ PaddedDispatcher::PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 r
     }
   }
   padded_indices_ = integers(indices, device);
-  sources_ = integers(sources, {static_cast<i64>(sources.size()), 1}, device);
+  sources_ = integers(sources, device);
 }
 
 Tensor PaddedDispatcher::add_padding(const Tensor& rows) const {
   Tensor all = Tensor::like(rows, {sources_.dim(0), rows.dim(1)});
-  ops::combine_rows(rows, sources_, nullptr, all);
+  ops::gather_rows(rows, sources_, all);
   return all;
 }
 
@@ -362,8 +371,9 @@ TokenDispatcher::Combined PaddedDispatcher::combine(const Tensor& y, const Tenso
 }
 
 TokenDispatcher::Gradients PaddedDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
-                                                              const Tensor& weights, const OverlapFn& overlap_fn) {
-  Gradients gradients = inner_->combine_backward(d_out, saved, weights, overlap_fn);
+                                                              const Tensor& weights, const RowEncoding& encoding,
+                                                              const OverlapFn& overlap_fn) {
+  Gradients gradients = inner_->combine_backward(d_out, saved, weights, encoding, overlap_fn);
   gradients.rows = add_padding(gradients.rows);
   return gradients;
 }

@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "parallel/ep/expert_parallel.h"
+#include "tensor/ops/low_precision/row_codes.h"
 
 namespace mcpp {
 
@@ -55,8 +56,8 @@ class TokenDispatcher {
  public:
   virtual ~TokenDispatcher() = default;
 
-  /// Sends tokens [T, h] to their experts; returns the M rows of this rank's experts, in the order of experts. Calls
-  /// `overlap_fn` once.
+  /// Sends tokens [T, h] to their experts; returns the M rows of this rank's experts, in the order of experts. Tokens
+  /// may be rows of codes, which padding extends with rows of zeros. Calls `overlap_fn` once.
   virtual Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) = 0;
   /// Returns the number of rows of each expert of this rank.
   virtual std::span<const i64> rows() const = 0;
@@ -69,26 +70,29 @@ class TokenDispatcher {
   /// Calls `overlap_fn` once.
   virtual Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) = 0;
   struct Gradients {
-    Tensor rows;     ///< [M, h]
+    Tensor rows;     ///< [M, h], or their codes
     Tensor weights;  ///< [T, k]
   };
-  /// Returns the gradients of combine() given the gradient of its output. May overwrite `saved`. Calls `overlap_fn`
-  /// once.
+  /// Returns the gradients of combine() given the gradient of its output. The gradients of rows are in `encoding`, if
+  /// it is defined. May overwrite `saved`. Calls `overlap_fn` once.
   virtual Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
-                                     const OverlapFn& overlap_fn) = 0;
+                                     const RowEncoding& encoding, const OverlapFn& overlap_fn) = 0;
   /// Returns the gradient of tokens [T, h] given the gradient of the dispatched rows [M, h]. Calls `overlap_fn` once.
   virtual Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) = 0;
 };
 
 /// Exchanges the information that a dispatcher needs about the other ranks' choices. Collective.
 ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel);
+/// Returns rows [N, h] in `encoding`, or the rows if it is not defined.
+Tensor encoded_rows(const Tensor& rows, const RowEncoding& encoding);
 /// Creates a dispatcher. Each expert's rows are padded with zeros to `padded_rows`; 0 = no padding.
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
                                                        i64 padded_rows);
 
 /// All-gather token dispatcher: all ranks of the exchange receive all tokens, process those of their experts, and
 /// reduce-scatter the results. It uses two simple collectives but sends more bytes than all-to-all, unless the number
-/// of experts per token is close to the number of ranks.
+/// of experts per token is close to the number of ranks. Gradients are encoded after they were sent, because rounding
+/// applies to the products with the weights, which differ between the experts of a token.
 class AllGatherDispatcher final : public TokenDispatcher {
  public:
   /// The exchange must have more than one rank.
@@ -98,7 +102,7 @@ class AllGatherDispatcher final : public TokenDispatcher {
   std::span<const i64> rows() const override { return plan_.rows; }
   Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) override;
   Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
-                             const OverlapFn& overlap_fn) override;
+                             const RowEncoding& encoding, const OverlapFn& overlap_fn) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
@@ -124,7 +128,7 @@ class AllToAllDispatcher final : public TokenDispatcher {
   std::span<const i64> rows() const override { return plan_.rows; }
   Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) override;
   Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
-                             const OverlapFn& overlap_fn) override;
+                             const RowEncoding& encoding, const OverlapFn& overlap_fn) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
@@ -153,7 +157,7 @@ class PaddedDispatcher final : public TokenDispatcher {
   std::span<const i64> rows() const override { return rows_; }
   Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) override;
   Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
-                             const OverlapFn& overlap_fn) override;
+                             const RowEncoding& encoding, const OverlapFn& overlap_fn) override;
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
@@ -162,7 +166,7 @@ class PaddedDispatcher final : public TokenDispatcher {
 
   std::unique_ptr<TokenDispatcher> inner_;
   std::vector<i64> rows_;
-  Tensor sources_;         // int32 [padded rows, 1]: source row; -1 = padding
+  Tensor sources_;         // int32 [padded rows]: source row; -1 = padding
   Tensor padded_indices_;  // int32 [received rows]: index among the padded rows
 };
 

@@ -10,6 +10,12 @@ std::vector<GemmRecipe> Workload::recipes() const {
   return used;
 }
 
+ActivationSetup Workload::activations(const Layout& layout) const {
+  ActivationSetup setup = activation_setup(layout, dtype);
+  if (fp8.moe_fp8_dispatch) setup.fp8 = fp8;
+  return setup;
+}
+
 ActivationSetup PredictionInput::trace_setup() const {
   ActivationSetup setup = activations();
   setup.fp8 = work.fp8;

@@ -34,6 +34,9 @@ struct Workload {
   GemmType gemms() const { return dtype == DType::F32 ? GemmType::Fp32 : GemmType::Bf16; }
   /// Returns the recipes that round operands in any pass of a linear layer, in the order of GemmRecipe.
   std::vector<GemmRecipe> recipes() const;
+  /// Returns the setup of the activations of a layout. Low precision is included only if experts receive rows in fp8,
+  /// since it hardly changes what is saved for backward otherwise.
+  ActivationSetup activations(const Layout& layout) const;
 };
 
 /// Input of the step time prediction.
@@ -45,7 +48,7 @@ struct PredictionInput {
   /// Measurements of work.model. Predictions that share this object measure each block only once.
   std::shared_ptr<ModelMeasurements> measurements = std::make_shared<ModelMeasurements>(work.model, work.fp8);
 
-  ActivationSetup activations() const { return activation_setup(layout, work.dtype); }
+  ActivationSetup activations() const { return work.activations(layout); }
   /// Returns the setup of traces, which describe the rank with the busiest experts.
   ActivationSetup trace_setup() const;
   /// Return the traces of a block, or of a part of one, with the recipes of layer `layer`, and of what follows the

@@ -171,6 +171,27 @@ TEST(BlockTraceTest, ImbalanceAddsRowsToExpertsOfRank) {
   EXPECT_EQ(sent(1.5), 1.5 * sent(1));
 }
 
+/// Tokens of 64 elements take 68 bytes in fp8 and 128 in bf16.
+TEST(BlockTraceTest, SendsTokensOfExpertsInFp8) {
+  ModelConfig config = make_config();
+  config.moe.num_experts = 8, config.moe.router_topk = 2, config.moe.layer_freq = {1};
+  BlockTraces traces(config);
+  const auto sent = [&](bool dispatches) {
+    ActivationSetup setup{.dtype = DType::BF16, .micro_batch_size = 8, .expert_parallel = 4};
+    PassRecipes recipe = PassRecipes::of(GemmRecipe::Mxfp8);
+    recipe.wgrad = GemmRecipe::Bf16;
+    setup.fp8 = {.modules = {{{"*.experts.*"}, recipe}}, .moe_fp8_dispatch = dispatches};
+    const BlockTrace& trace = traces.get(setup, block_spec(config, 0));
+    double bytes = 0;
+    for (const OpTrace* pass : {&trace.forward, &trace.backward})
+      for (const MessageRecord& message : pass->messages)
+        if (message.kind == MessageKind::AllToAll) bytes += message.bytes;
+    return bytes;
+  };
+  EXPECT_EQ(sent(false), 512 * 4 * 128);
+  EXPECT_EQ(sent(true), 512 * (2 * 128 + 2 * 68));
+}
+
 TEST(BlockTraceTest, RecordsOutput) {
   const ModelConfig config = make_config();
   BlockTraces traces(config);

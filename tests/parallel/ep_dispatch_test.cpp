@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "comm/local.h"
@@ -160,12 +161,89 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
     const auto combined = dispatcher->combine(apply_experts(rows, dispatcher->rows(), parallel), weights, [] {});
     const Numbers out = to_doubles(combined.out);
     const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // rebuilt, as in backward
-    const auto gradients = again->combine_backward(d_out, combined.saved, weights, [] {});
+    const auto gradients = again->combine_backward(d_out, combined.saved, weights, {}, [] {});
     const Numbers d_weights = to_doubles(gradients.weights),
                   dx = to_doubles(again->dispatch_backward(apply_experts(gradients.rows, dispatcher->rows(), parallel),
                                                            [&] { ++calls; }));
     EXPECT_EQ(calls, 2);
     expect_matches_one_rank(own, out, dx, d_weights);
+  });
+}
+
+constexpr i64 kWide = 75;  ///< three blocks of 32, the last of which is smaller
+
+/// Returns bf16 rows [kRankTokens, kWide] of different magnitudes, with a block of zeros, and one with a NaN.
+Tensor wide_rows(Device& device, int rank, u64 seed) {
+  Numbers x = test::normals(kRankTokens * kWide, seed + static_cast<u64>(rank), DType::BF16, 1e-3);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= std::ldexp(1.0, static_cast<int>(i / kWide) * 5);
+  std::fill(x.begin(), x.begin() + 32, 0);
+  x[2 * kWide + 40] = std::nan("");
+  return test::tensor_of(x, {kRankTokens, kWide}, DType::BF16, device, 0);
+}
+
+/// Expects that codes decode to `rows` rounded in blocks of 32.
+void expect_codes_of(const Tensor& codes, const RowEncoding& encoding, const Tensor& rows) {
+  Tensor decoded = Tensor::like(rows), rounded = Tensor::like(rows);
+  ops::decode_rows(codes, encoding, decoded);
+  ops::round_to_fp8(rows, {.format = encoding.format, .block = {1, encoding.block}}, rounded);
+  const Numbers found = to_doubles(decoded), expected = to_doubles(rounded);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(found[i] == expected[i] || (std::isnan(found[i]) && std::isnan(expected[i]))) << i;
+}
+
+/// Codes of tokens and of gradients decode to what the ranks would round after an exchange in bf16, even if a rank
+/// receives none, and gradients of weights are the same.
+TEST_P(TokenDispatcherTest, RowsInCodesEqualRowsRoundedAfterExchange) {
+  const Case& c = GetParam();
+  run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
+    CpuDevice device;
+    const ExpertParallel parallel{.dispatcher = c.dispatcher,
+                                  .ep = c.ep,
+                                  .ep_rank = rank / c.tp,
+                                  .tp = c.tp,
+                                  .tp_rank = rank % c.tp,
+                                  .exchange = &world};
+    const RankInput own = make_rank_input(0, 2);  // no rank chooses the last expert
+    const RowEncoding to_experts{.block = 32}, of_gradients{.block = 32, .format = Fp8Format::E5M2};
+    const Tensor tokens = wide_rows(device, rank, 1), d_out = wide_rows(device, rank, 100);
+    Tensor weights = Tensor::empty({kRankTokens, kTopk}, DType::F32, device);
+    test::set_values(weights, own.weights);
+    const ExpertChoice choice =
+        exchange_choices(integers_of(own.experts, device).view({kRankTokens, kTopk}), kExperts, parallel);
+    const auto dispatcher = make_token_dispatcher(choice, parallel, c.padded_rows);
+    const Tensor rows = dispatcher->dispatch(tokens, [] {});
+    expect_codes_of(dispatcher->dispatch(encoded_rows(tokens, to_experts), [] {}), to_experts, rows);
+    const auto gradients = [&](const RowEncoding& encoding) {
+      Tensor y = Tensor::like(rows);
+      ops::copy(rows, y);
+      const auto combined = dispatcher->combine(y, weights, [] {});
+      return dispatcher->combine_backward(d_out, combined.saved, weights, encoding, [] {});
+    };
+    const auto plain = gradients({}), encoded = gradients(of_gradients);
+    expect_codes_of(encoded.rows, of_gradients, plain.rows);
+    EXPECT_TRUE(test::same_bits(encoded.weights, plain.weights));
+  });
+}
+
+/// A row of 128 bf16 elements has 256 bytes; its codes have 128, and its scales 4, rounded up to a word.
+TEST(TokenDispatcherExchangeTest, SendsOneBytePerElementAndScales) {
+  constexpr i64 kColumns = 128, kCodedBytes = 132;
+  run_local_ranks(2, [&](Communicator& world, int rank) {
+    const auto meter = std::make_shared<CommMeter>();
+    const auto exchange = make_metered(world.split(0, rank), meter);
+    CpuDevice device;
+    const ExpertParallel parallel{.ep = 2, .ep_rank = rank, .exchange = exchange.get()};
+    const ExpertChoice choice = exchange_choices(integers_of({0, 1, 2, 3, 1, 2}, device).view({3, 2}), 4, parallel);
+    const auto dispatcher = make_token_dispatcher(choice, parallel, 0);
+    const Tensor tokens = test::random_tensor({3, kColumns}, DType::BF16, device, 1, 1, 0);
+    const auto sent_bytes = [&](const Tensor& x) {
+      meter->reset();
+      dispatcher->dispatch(x, [] {});
+      return meter->total_bytes();
+    };
+    EXPECT_EQ(sent_bytes(tokens), 3 * 2 * kColumns);
+    EXPECT_EQ(sent_bytes(encoded_rows(tokens, {.block = 32})), 3 * kCodedBytes);
+    EXPECT_EQ(sent_bytes(encoded_rows(tokens, {.block = 128})), 3 * kCodedBytes);
   });
 }
 

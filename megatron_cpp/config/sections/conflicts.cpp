@@ -61,6 +61,13 @@ void delayed_scaling_conflicts(const TrainingConfig& t, std::vector<std::string>
   add(t.fp8_margin != defaults.fp8_margin, "fp8_margin");
 }
 
+void dispatch_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
+  if (t.moe_fp8_dispatch && t.low_precision.empty())
+    errors.push_back(
+        "training.moe_fp8_dispatch: needs a table of training.low_precision that gives routed experts "
+        "(\"*.experts.*\") the recipe \"blockwise\" or \"mxfp8\"; add it, or remove the key");
+}
+
 void fp8_conflicts(const TrainingConfig& t, std::vector<std::string>& errors) {
   if (t.fp8 == Fp8::None && t.fp8_recipe != Fp8RecipeName::Tensorwise)
     errors.push_back("training.fp8_recipe: only read when fp8 is \"e4m3\" or \"hybrid\"");
@@ -140,6 +147,7 @@ std::vector<std::string> TrainingConfig::conflicts() const {
   fp8_conflicts(*this, errors);
   low_precision_conflicts(*this, errors);
   delayed_scaling_conflicts(*this, errors);
+  dispatch_conflicts(*this, errors);
   return errors;
 }
 

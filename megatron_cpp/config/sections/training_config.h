@@ -118,6 +118,7 @@ struct TrainingConfig {
   i64 num_layers_at_start_in_bf16 = 1;
   i64 num_layers_at_end_in_bf16 = 1;
   std::vector<LowPrecisionConfig> low_precision = {};
+  bool moe_fp8_dispatch = false;
   RecomputeGranularity recompute_granularity = RecomputeGranularity::None;
   RecomputeMethod recompute_method = RecomputeMethod::Uniform;
   i64 recompute_num_layers = 0;
@@ -204,6 +205,9 @@ struct TrainingConfig {
     visit("low_precision", self.low_precision,
           "linear layers with their own recipe, as [[training.low_precision]] tables with the keys modules, recipe, "
           "dgrad, wgrad and gradients; a layer takes the first table that matches its name");
+    visit("moe_fp8_dispatch", self.moe_fp8_dispatch,
+          "with a table of low_precision for routed experts, blockwise or mxfp8: tokens, and gradients of the experts' "
+          "outputs, are sent to the experts in fp8, which are also the values in weight gradients");
   }
 
   template <class Self, class Visitor>

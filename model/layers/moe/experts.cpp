@@ -67,10 +67,31 @@ void for_each_expert(const Tensor& x, std::span<const i64> rows, F&& f) {
   }
 }
 
-/// Returns x rounded to blocks, in memory for kernels.
-Tensor rounded(const Tensor& x, const Fp8Scale& scale) {
-  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.device(), MemoryClass::Workspace);
-  ops::round_to_fp8(x, scale, y);
+/// Encodings of the rows that a recipe multiplies in forward and in the gradient of inputs.
+RowEncoding forward_encoding(const PassRecipes& recipe) {
+  return {.block = block_size(recipe.forward)};
+}
+RowEncoding dgrad_encoding(const PassRecipes& recipe) {
+  return {.block = block_size(recipe.dgrad), .format = recipe.gradients};
+}
+
+bool is_encoded(const Tensor& rows) {
+  return rows.dtype() == DType::I32;
+}
+
+/// Returns rows [M, columns], decoded to memory for kernels if they are encoded.
+Tensor decoded(const Tensor& rows, const RowEncoding& encoding, i64 columns) {
+  if (!is_encoded(rows)) return rows;
+  Tensor y = Tensor::empty({rows.dim(0), columns}, DType::BF16, rows.device(), MemoryClass::Workspace);
+  ops::decode_rows(rows, encoding, y);
+  return y;
+}
+
+/// Returns rows [M, columns] rounded to blocks, in memory for kernels.
+Tensor rounded(const Tensor& rows, const RowEncoding& encoding, i64 columns) {
+  if (is_encoded(rows)) return decoded(rows, encoding, columns);
+  Tensor y = Tensor::empty(rows.shape(), rows.dtype(), rows.device(), MemoryClass::Workspace);
+  ops::round_to_fp8(rows, {.format = encoding.format, .block = {1, encoding.block}}, y);
   return y;
 }
 
@@ -88,21 +109,21 @@ Tensor rounded_matrices(const Tensor& weights, const Fp8Scale& scale) {
   return y;
 }
 
-/// Computes y = x W^T per expert for weights [experts, out, in].
+/// Computes y = x W^T per expert for weights [experts, out, in]. x may be encoded.
 void multiply(const PassRecipes& recipe, const Tensor& x, const Tensor& weights, std::span<const i64> rows, Tensor& y) {
   const GemmRecipe blocks = recipe.forward;
   if (blocks == GemmRecipe::Bf16) return ops::grouped_matmul(x, weights, rows, y, /*transpose_weights=*/true);
-  const Tensor a = rounded(x, {.block = activation_blocks(blocks, Contraction::Columns)});
+  const Tensor a = rounded(x, forward_encoding(recipe), weights.dim(2));
   const Tensor b = rounded_matrices(weights, {.block = weight_blocks(blocks, Contraction::Columns)});
   ops::grouped_matmul(a, b, rows, y, /*transpose_weights=*/true);
 }
 
-/// Computes dx = dy W per expert.
+/// Computes dx = dy W per expert. dy may be encoded.
 void multiply_backward(const PassRecipes& recipe, const Tensor& dy, const Tensor& weights, std::span<const i64> rows,
                        Tensor& dx) {
   const GemmRecipe blocks = recipe.dgrad;
   if (blocks == GemmRecipe::Bf16) return ops::grouped_matmul(dy, weights, rows, dx, /*transpose_weights=*/false);
-  const Tensor a = rounded(dy, {.format = recipe.gradients, .block = activation_blocks(blocks, Contraction::Columns)});
+  const Tensor a = rounded(dy, dgrad_encoding(recipe), weights.dim(1));
   const Tensor b = rounded_matrices(weights, {.block = weight_blocks(blocks, Contraction::Rows)});
   ops::grouped_matmul(a, b, rows, dx, /*transpose_weights=*/false);
 }
@@ -160,10 +181,18 @@ Tensor Experts::activate(const Tensor& up) const {
   return y;
 }
 
+RowEncoding Experts::token_encoding() const {
+  return context_.fp8.moe_fp8_dispatch ? forward_encoding(fc1_.recipe) : RowEncoding();
+}
+
+RowEncoding Experts::gradient_encoding() const {
+  return context_.fp8.moe_fp8_dispatch ? dgrad_encoding(fc2_.recipe) : RowEncoding();
+}
+
 Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchContext& microbatch) {
   microbatch.save(this, x);
   const Tensor fc1 = matrices(fc1_.weight.value);
-  Tensor up = Tensor::like(x, {x.dim(0), fc1.dim(1)});
+  Tensor up = Tensor::empty({x.dim(0), fc1.dim(1)}, fc1.dtype(), x.device());
   multiply(fc1_.recipe, x, fc1, rows, up);
   if (fc1_.bias) add_biases(*fc1_.bias, rows, up);
   microbatch.save(this, up);
@@ -173,7 +202,7 @@ Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchCo
     discard.emplace(microbatch, activated, std::vector{up},
                     [this](std::span<const Tensor> saved) { return activate(saved[0]); });
   microbatch.save(this, activated);
-  Tensor y = Tensor::like(x);
+  Tensor y = Tensor::like(up, {x.dim(0), width()});
   multiply(fc2_.recipe, activated, fc2_.weight.value, rows, y);
   if (fc2_.bias && context_.experts.tp_rank == 0) add_biases(*fc2_.bias, rows, y);
   return y;
@@ -181,12 +210,14 @@ Tensor Experts::forward(const Tensor& x, std::span<const i64> rows, MicrobatchCo
 
 void Experts::add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows,
                                   MicrobatchContext& microbatch) {
-  microbatch.run_or_delay_wgrad([&linear, dy, x, rows = std::vector(rows.begin(), rows.end())] {
+  microbatch.run_or_delay_wgrad([&linear, dy, x, columns = width(), rows = std::vector(rows.begin(), rows.end())] {
+    const Tensor gradient = decoded(dy, dgrad_encoding(linear.recipe), columns),
+                 input = decoded(x, forward_encoding(linear.recipe), columns);
     linear.weight.add_grad([&](const Tensor& sum, float beta) {
       Tensor dw = matrices(sum);
-      ops::grouped_weight_gradient(dy, x, rows, dw, beta);
+      ops::grouped_weight_gradient(gradient, input, rows, dw, beta);
     });
-    if (linear.bias) add_bias_gradients(*linear.bias, dy, rows);
+    if (linear.bias) add_bias_gradients(*linear.bias, gradient, rows);
   });
 }
 
@@ -199,7 +230,7 @@ Tensor Experts::backward(const Tensor& dy, std::span<const i64> rows, Microbatch
   add_weight_gradient(fc2_, dy, activated, rows, microbatch);
   Tensor d_up = up;  // overwrites its input, which is no longer needed
   ops::activation_backward(activation_, d_activated, up, nullptr, d_up);
-  Tensor dx = Tensor::like(x);
+  Tensor dx = Tensor::like(d_up, {x.dim(0), width()});
   multiply_backward(fc1_.recipe, d_up, matrices(fc1_.weight.value), rows, dx);
   add_weight_gradient(fc1_, d_up, x, rows, microbatch);
   return dx;

@@ -10,6 +10,7 @@
 #include "model/layers/fp32_linear.h"
 #include "model/layers/mlp.h"
 #include "nn/module.h"
+#include "tensor/ops/low_precision/row_codes.h"
 
 namespace mcpp {
 
@@ -22,6 +23,8 @@ namespace mcpp {
 ///   [num_experts, h]. Of the ranks that share an expert's width, only the first adds the latter.
 /// A recipe with blocks rounds the operands of forward and of the input gradient. Weight gradients are in the model's
 /// dtype: their blocks of tokens would depend on which ranks exchange tokens.
+/// With Fp8Layers::moe_fp8_dispatch, x and the gradient of the result are passed in the encoding in which they are
+/// multiplied, and weight gradients are computed from the decoded rows.
 /// Saves x, the up projection [M, ffn] (gated: [M, 2 ffn]) including bias, and the output of the activation [M, ffn].
 class Experts {
  public:
@@ -31,6 +34,9 @@ class Experts {
   /// Returns the gradient of x.
   Tensor backward(const Tensor& dy, std::span<const i64> rows, MicrobatchContext& microbatch);
   void visit(const ParamVisitor& f);
+  /// Return the encodings of the arguments of forward() and backward(); undefined: the model's dtype.
+  RowEncoding token_encoding() const;
+  RowEncoding gradient_encoding() const;
 
  private:
   /// One of the two linear maps of all experts.
@@ -41,6 +47,8 @@ class Experts {
   };
   Linear make_linear(const std::string& name, const Shape& shape, std::size_t ffn_axis, double init_std) const;
   Tensor activate(const Tensor& up) const;
+  /// Returns the width of an expert's input and output.
+  i64 width() const { return fc1_.weight.box.shape.back(); }
   void add_weight_gradient(Linear& linear, const Tensor& dy, const Tensor& x, std::span<const i64> rows,
                            MicrobatchContext& microbatch);
 

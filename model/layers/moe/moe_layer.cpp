@@ -87,7 +87,8 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   const Tensor latent = fc1_latent_proj_ ? fc1_latent_proj_->forward(tokens) : tokens;
   if (fc1_latent_proj_ && scales_input) microbatch.save(this, latent);
   const Tensor inputs = scales_input ? scale_rows(latent, routed.weights) : latent;
-  const Tensor y = experts_.forward(dispatcher->dispatch(inputs, overlap_dispatch), dispatcher->rows(), microbatch);
+  const Tensor sent = encoded_rows(inputs, experts_.token_encoding());
+  const Tensor y = experts_.forward(dispatcher->dispatch(sent, overlap_dispatch), dispatcher->rows(), microbatch);
   const TokenDispatcher::Combined combined =
       dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights, [&] { hand_over(microbatch); });
   for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.saved})
@@ -108,7 +109,7 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
       make_dispatcher({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), microbatch);
   const bool scales_input = context_.config.moe.apply_probs_on_input;
   auto gradients = dispatcher->combine_backward(d_combined, saved_outputs, scales_input ? ones_like(weights) : weights,
-                                                [&] { hand_over(microbatch); });
+                                                experts_.gradient_encoding(), [&] { hand_over(microbatch); });
   // The weight gradients of the experts are computed during the next exchange, unless they are delayed anyway.
   const bool overlaps_wgrad = microbatch.hand_over && !microbatch.delay_wgrad_compute;
   const auto backward_experts = [&] {

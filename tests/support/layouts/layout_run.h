@@ -52,6 +52,7 @@ struct RunTask {
   Fp8 fp8 = Fp8::None;
   Fp8RecipeName fp8_recipe = Fp8RecipeName::Tensorwise;
   std::vector<LowPrecisionConfig> low_precision = {};
+  bool moe_fp8_dispatch = false;
   bool first_last_layers_bf16 = false;
   bool gelu_epilogue = false;
   OptimizerConfig optimizer;
@@ -103,6 +104,7 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   t.fp8 = task.fp8;
   t.fp8_recipe = task.fp8_recipe;
   t.low_precision = task.low_precision;
+  t.moe_fp8_dispatch = task.moe_fp8_dispatch;
   config.device.gelu_epilogue = task.gelu_epilogue;
   t.first_last_layers_bf16 = task.first_last_layers_bf16;
   config = apply_layout(config, layout);

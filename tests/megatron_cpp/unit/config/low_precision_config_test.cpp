@@ -139,6 +139,28 @@ TEST(LowPrecisionConfigTest, LimitsRecipesOfRoutedExperts) {
                         "parallel.expert_tensor_parallel_size 2"));
 }
 
+/// Layers whose experts are in bf16 exchange tokens in bf16, but no experts in fp8 at all is an error.
+TEST(LowPrecisionConfigTest, DispatchInFp8NeedsRoutedExpertsWithBlocks) {
+  const std::vector<std::string> experts{"--model.num_experts=4", "--model.moe_ffn_hidden_size=192"};
+  const auto error = [&](const std::string& tables, const std::vector<std::string>& more) {
+    return error_of("moe_fp8_dispatch = true\n" + tables, more);
+  };
+  const std::string of_experts = table("modules = \"*.experts.*\"\nrecipe = \"mxfp8\"\nwgrad = \"bf16\"");
+  EXPECT_EQ(error(of_experts, experts), "");
+  EXPECT_EQ(error(table("modules = \"decoder.layers.0.*\"") + of_experts, experts), "");
+  EXPECT_THAT(error("", experts), HasSubstr("training.moe_fp8_dispatch: needs a table of training.low_precision"));
+  EXPECT_EQ(
+      error(table("modules = \"*.self_attention.*\"\nrecipe = \"mxfp8\""), experts),
+      "training.moe_fp8_dispatch: no routed expert has the recipe \"blockwise\" or \"mxfp8\"; set it in a table of "
+      "training.low_precision that matches \"*.experts.*\", or remove the key");
+  EXPECT_EQ(error(table("modules = \"*\"\nrecipe = \"mxfp8\""), {}),
+            "training.moe_fp8_dispatch: the model has no routed experts (model.num_experts); remove it");
+  EXPECT_THAT(
+      describe_run(parse("moe_fp8_dispatch = true\n" + table("modules = \"decoder.layers.0.*\"") + of_experts, experts),
+                   1),
+      HasSubstr("routed experts receive tokens of 11 and gradients of 11 layers in fp8\n"));
+}
+
 TEST(LowPrecisionConfigTest, RejectsSizesThatGpuGemmsDoNotSupport) {
   const auto error = [](const std::string& training, i64 hidden_size) {
     return error_of(training, {"--device.device=cuda", str("--model.hidden_size=", hidden_size)});
@@ -167,6 +189,10 @@ TEST(LowPrecisionConfigTest, RefusesChangeOnResume) {
               HasSubstr("training.fp8_recipe: \"tensorwise\" in the checkpoint, \"mxfp8\" now"));
   EXPECT_THAT(test::input_error([&] { check_same_run(before, tables, "iter_5", Log()); }),
               HasSubstr("training.low_precision: [] in the checkpoint, [{modules = \"output_layer\""));
+  Config dispatch = tables;
+  dispatch.training.moe_fp8_dispatch = true;
+  EXPECT_THAT(test::input_error([&] { check_same_run(tables, dispatch, "iter_5", Log()); }),
+              HasSubstr("training.moe_fp8_dispatch: false in the checkpoint, true now"));
   Config accepted = tables;
   accepted.checkpoint.allow_changed_keys = {"training.low_precision"};
   check_same_run(before, accepted, "iter_5", Log());
