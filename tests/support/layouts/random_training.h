@@ -34,6 +34,7 @@ class RandomTraining {
     task.fp8 = config_.training.fp8;
     task.fp8_recipe = config_.training.fp8_recipe;
     task.low_precision = config_.training.low_precision;
+    task.moe_fp8_dispatch = config_.training.moe_fp8_dispatch;
     task.optimizer = config_.optimizer;
     task.global_batch_size = config_.training.global_batch_size;
     task.micro_batch_size = config_.training.micro_batch_size;
@@ -272,11 +273,11 @@ class RandomTraining {
     r.mamba_head_dim = 4;
   }
 
-  /// Draws experts, except in low-precision types: if rounding routes a token to a different expert, all correct
-  /// layouts differ.
+  /// Draws experts, except in fp16. In bf16 they are chosen at random: if rounding routes a token to a different
+  /// expert, all correct layouts differ.
   void draw_experts() {
     ModelConfig& m = config_.model;
-    if (is_low_precision(dtype_) || !flip("experts")) return;
+    if (dtype_ == DType::F16 || !flip("experts")) return;
     m.moe.num_experts = pick<i64>("num_experts", {4, 8});
     m.moe.router_topk = pick<i64>("moe_router_topk", {1, 2, 3});
     m.moe.router_score_function = pick("moe_router_score_function", {RouterScore::Softmax, RouterScore::Sigmoid});
@@ -304,10 +305,12 @@ class RandomTraining {
     m.moe.expert_capacity_factor = pick("moe_expert_capacity_factor", {0.0, 0.0, 1.0});
     if (m.moe.expert_capacity_factor > 0) {
       m.moe.token_drop_policy = pick("moe_token_drop_policy", {TokenDropPolicy::Probs, TokenDropPolicy::Position});
+      if (dtype_ == DType::BF16) m.moe.token_drop_policy = TokenDropPolicy::Position;
       m.moe.pad_expert_input_to_capacity = flip("moe_pad_expert_input_to_capacity");
     }
     m.moe.input_jitter_eps = pick("moe_input_jitter_eps", {0.0, 0.0, 0.01});
-    m.moe.router_force_load_balancing = pick("moe_router_force_load_balancing", {false, false, false, true});
+    m.moe.router_force_load_balancing =
+        dtype_ == DType::BF16 || pick("moe_router_force_load_balancing", {false, false, false, true});
     m.moe.shared_expert_intermediate_size = pick<i64>("moe_shared_expert_intermediate_size", {0, 0, 16});
     m.moe.shared_expert_gate = m.moe.shared_expert_intermediate_size > 0 && flip("moe_shared_expert_gate");
   }
@@ -478,11 +481,17 @@ class RandomTraining {
       if (!is_supported()) t.low_precision.back().wgrad = PassRecipeName::Bf16;
       if (!is_supported()) t.low_precision.pop_back();
     };
-    for (const char* modules : {"*.experts.*", "output_layer", "*.linear_proj", "*.linear_fc2"})
+    const auto recipe = [&](const char* modules, std::initializer_list<GemmRecipe> recipes) {
+      return pick(str("recipe of ", modules).c_str(), recipes);
+    };
+    constexpr const char* kExperts = "*.experts.*";
+    if (flip(kExperts)) add(kExperts, recipe(kExperts, {GemmRecipe::Blockwise, GemmRecipe::Mxfp8}));
+    for (const char* modules : {"output_layer", "*.linear_proj", "*.linear_fc2"})
       if (flip(modules))
-        add(modules,
-            pick(str("recipe of ", modules).c_str(),
-                 {GemmRecipe::Delayed, GemmRecipe::Blockwise, GemmRecipe::Mxfp8, GemmRecipe::Nvfp4, GemmRecipe::Bf16}));
+        add(modules, recipe(modules, {GemmRecipe::Delayed, GemmRecipe::Blockwise, GemmRecipe::Mxfp8, GemmRecipe::Nvfp4,
+                                      GemmRecipe::Bf16}));
+    t.moe_fp8_dispatch = !t.low_precision.empty() && flip("moe_fp8_dispatch");
+    if (!is_supported()) t.moe_fp8_dispatch = false;
     ParallelConfig& p = config_.parallel;
     const std::set<GemmRecipe> recipes = t.recipes();
     if (p.zero_stage > 0 && !p.formats.quantized_weights &&
