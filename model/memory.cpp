@@ -88,6 +88,7 @@ ActivationSetup activation_setup(const Layout& layout, DType dtype) {
           .micro_batch_size = layout.micro_batch_size,
           .tensor_parallel = layout.tp,
           .sequence_parallel = layout.sequence_parallel,
+          .tp_comm_overlap = layout.tp_comm_overlap,
           .partition = {.heads = layout.cp_heads(), .rings = layout.cp / layout.cp_heads()},
           .cp_comm_type = layout.cp_comm_type,
           .expert_parallel = layout.ep,

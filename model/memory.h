@@ -25,6 +25,7 @@ struct ActivationSetup {
   i64 micro_batch_size = 1;
   i64 tensor_parallel = 1;
   bool sequence_parallel = false;
+  bool tp_comm_overlap = false;
   SequencePartition partition = {};  ///< context-parallel sharding
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 expert_parallel = 1, expert_tensor_parallel = 1;

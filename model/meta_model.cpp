@@ -83,6 +83,7 @@ ModelContext MetaModelContext::context(const ModelConfig& config) {
           .device = device_,
           .tp = *tp_,
           .sequence_parallel = setup_.sequence_parallel,
+          .tp_comm_overlap = setup_.tp_comm_overlap,
           .cp = {.comm_type = setup_.cp_comm_type,
                  .partition = setup_.partition,
                  .heads = heads_.get(),

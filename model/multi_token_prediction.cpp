@@ -45,11 +45,13 @@ MtpLayer::MtpLayer(i64 index, StoredRef<ModelContext> context, RotaryTable& rota
       enorm_(layer_name(index) + ".enorm", context_),
       hnorm_(layer_name(index) + ".hnorm", context_),
       region_(context_.tp, context_.sequence_parallel),
-      eh_proj_(
-          layer_name(index) + ".eh_proj", 2 * context_.config.hidden_size, {context_.config.hidden_size}, 0,
-          context_.tp,
-          {.bias = false, .init_std = context_.config.init_method_std, .sequence_parallel = context_.sequence_parallel},
-          /*gather_output=*/true),
+      eh_proj_(layer_name(index) + ".eh_proj", 2 * context_.config.hidden_size, {context_.config.hidden_size}, 0,
+               context_.tp,
+               {.bias = false,
+                .init_std = context_.config.init_method_std,
+                .sequence_parallel = context_.sequence_parallel,
+                .tp_comm_overlap = context_.tp_comm_overlap},
+               /*gather_output=*/true),
       final_layernorm_(layer_name(index) + ".final_layernorm", context_) {
   auto layer = std::make_unique<TransformerLayer>(context_.config.num_layers + index, context, rotary);
   router_ = layer->router();

@@ -20,7 +20,7 @@ std::string recompute_count_text(const Recompute& recompute) {
 }  // namespace
 
 std::string Layout::describe() const {
-  std::string text = str("tp ", tp, sequence_parallel && tp > 1 ? " sp" : "");
+  std::string text = str("tp ", tp, sequence_parallel && tp > 1 ? " sp" : "", tp_comm_overlap ? " overlapped" : "");
   if (cp > 1) text += str(", cp ", cp, " ", enum_name(cp_comm_type));
   if (cp_comm_type == CpCommType::A2aP2p) text += str(" of ", cp_heads(), " x ", cp / cp_heads());
   if (ep > 1) text += str(", ep ", ep);

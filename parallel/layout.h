@@ -132,6 +132,7 @@ struct Layout {
   i64 tp = 1, cp = 1, pp = 1;
   i64 dp = 1;  ///< not a key: follows from the number of ranks
   bool sequence_parallel = false;
+  bool tp_comm_overlap = false;  ///< overlap the communication of linear layers with their GEMMs
   CpCommType cp_comm_type = CpCommType::P2p;
   std::vector<i64> cp_hierarchy = {};  ///< with A2aP2p: consecutive ranks that exchange heads, and members of the ring
   i64 ep = 1, etp = 0;                 ///< only for models with experts; etp 0 = tp
@@ -250,6 +251,9 @@ struct Layout {
     visit("tensor_model_parallel_size", self.tp, "ranks that share each layer", between(1, 4096));
     visit("sequence_parallel", self.sequence_parallel,
           "tensor-parallel ranks also shard the sequence between layers: less memory, the same communication");
+    visit("tp_comm_overlap", self.tp_comm_overlap,
+          "tensor-parallel ranks communicate some rows of a linear layer while they compute others; without effect on "
+          "layers in low precision");
     visit("context_parallel_size", self.cp, "ranks that share each sample, each with some of its positions",
           between(1, 4096));
     visit("cp_comm_type", self.cp_comm_type,

@@ -115,6 +115,10 @@ class LayoutChecker {
     check_recurrent("mamba_num_groups", model_.mamba_num_groups);
     conflicts_.divides(kTp, tp, "the padded vocabulary", model_.padded_vocab_size);
     check_stages();
+    conflicts_.add_if(layout_.tp_comm_overlap && tp == 1,
+                      str("tp_comm_overlap = true has no effect with one tensor-parallel rank, which does not "
+                          "communicate; use ",
+                          kTp, " above 1, or remove it"));
     check_sequence();
     check_head_exchange();
     check_experts();

@@ -152,6 +152,7 @@ class LayoutEnumerator {
   void for_each_micro_batch(i64 tp, i64 cp, i64 pp) {
     Layout layout = work_.base;
     layout.tp = tp, layout.cp = cp, layout.pp = pp, layout.dp = limits_.world_size / (tp * cp * pp);
+    layout.tp_comm_overlap = work_.base.tp_comm_overlap && tp > 1;
     layout.states_tier = placement_.states, layout.params_tier = placement_.params;
     const i64 batch = work_.global_batch_size, dp = layout.dp;
     if (batch % dp != 0) return;

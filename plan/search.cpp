@@ -60,6 +60,7 @@ int complexity(const Layout& l) {
                           l.pp > 1,
                           l.ep > 1,
                           l.ep > 1 && l.tp > 1 && l.expert_tp() != l.tp,
+                          l.tp_comm_overlap,
                           l.overlap_moe_expert_parallel_comm,
                           l.cp > 1 && l.cp_comm_type == CpCommType::A2aP2p,
                           l.pp > 1 && l.schedule != ScheduleKind::OneFOneB,

@@ -29,6 +29,7 @@ ModelContext model_provider(const Config& config, Session& session) {
           .device = *session.device,
           .tp = *parallel.tp,
           .sequence_parallel = parallel.layout.sequence_parallel && parallel.layout.tp > 1,
+          .tp_comm_overlap = parallel.layout.tp_comm_overlap,
           .cp = parallel.context_parallel(),
           .experts = parallel.expert_parallel(),
           .fp8 = fp8_layers(config),

@@ -69,6 +69,8 @@ struct ModelContext {
   /// Shards the sequence across tensor-parallel ranks, [s / tp, b, h], between the parallel regions of a layer
   /// (Korthikanti et al. 2022). Avoids duplicate norms and dropout, and reduces activation memory.
   bool sequence_parallel = false;
+  /// Overlaps the communication of linear layers across tensor-parallel ranks with their GEMMs.
+  bool tp_comm_overlap = false;
   /// Context parallelism: each rank has [s / cp, b, h] of a sample, which sequence parallelism shards further.
   ContextParallel cp = {};
   /// Ranks that exchange the tokens of layers with experts.

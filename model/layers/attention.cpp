@@ -22,7 +22,7 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, const Attention
                              StoredRef<ModelContext> context)
     : spec_(spec),
       context_(context),
-      region_(context_.tp, context_.sequence_parallel),
+      region_(context_.tp, context_.sequence_parallel, context_.tp_comm_overlap && !context_.fp8_recipe(name, layer)),
       fp8_(context_.fp8_recipe(name, layer)) {
   const i64 tp = context_.tp.size(), groups = spec_.num_query_groups, head_dim = spec_.head_dim;
   const i64 q_rows = spec_.num_heads / groups * head_dim;
@@ -76,14 +76,24 @@ QkvProjection::Output QkvProjection::forward(const Tensor& x, MicrobatchContext&
   for (const LinearSlice* slice : {keys_values_.get(), gate_.get()})
     if (slice) weights.push_back(slice->weight.value);
   const LinearScales scales = fp8_.forward(this, x, weights, microbatch);
-  const Tensor full_x = region_.gather_sequence(x).wait();
-  const i64 head_dim = spec_.head_dim, s = full_x.dim(0), b = full_x.dim(1);
-  const Tensor queries = queries_->multiply_add(full_x, scales);
-  const Tensor gate = gate_ ? gate_->multiply(full_x, scales) : Tensor();
-  if (keys_values_)
-    return {{queries.view({s, b, -1, head_dim}), keys_values_->multiply_add(full_x, scales).view({s, b, 2, head_dim})},
-            gate};
-  return {{queries.view({s, b, queries_->weight.box.shape[0], -1, head_dim}), {}}, gate};
+  const auto make = [&](const LinearSlice* slice) {
+    return slice ? Tensor::like(x, region_.full_shape(x, slice->outputs())) : Tensor();
+  };
+  Tensor queries = make(queries_.get()), keys_values = make(keys_values_.get()), gate = make(gate_.get());
+  region_.gather_and_multiply(x, [&](const Tensor& rows, i64 first) {
+    const auto multiply = [&](const LinearSlice& slice, const Tensor& y) {
+      Tensor y_rows = rows_like(rows, y, first);
+      slice.multiply(rows, scales, y_rows);
+    };
+    multiply(*queries_, queries);
+    if (keys_values_) multiply(*keys_values_, keys_values);
+    if (gate_) multiply(*gate_, gate);
+  });
+  queries_->add_bias(queries);
+  const i64 head_dim = spec_.head_dim, s = queries.dim(0), b = queries.dim(1);
+  if (!keys_values_) return {{queries.view({s, b, queries_->weight.box.shape[0], -1, head_dim}), {}}, gate};
+  keys_values_->add_bias(keys_values);
+  return {{queries.view({s, b, -1, head_dim}), keys_values.view({s, b, 2, head_dim})}, gate};
 }
 
 Qkv QkvProjection::make_empty(i64 s, i64 b) const {
@@ -103,11 +113,10 @@ Tensor QkvProjection::backward(const Output& gradient, MicrobatchContext& microb
     if (part.defined()) gradients.push_back(part);
   const LinearScales scales = fp8_.backward(this, gradients, microbatch);
   const Tensor x = microbatch.take(this);
-  const auto input_gradient = [&] {
-    Tensor dx = queries_->input_gradient(d_queries, scales);
-    if (keys_values_) keys_values_->add_input_gradient(d_keys_values, scales, dx);
-    if (gate_) gate_->add_input_gradient(d_gate, scales, dx);
-    return dx;
+  const auto input_gradient = [&](Tensor& dx, i64 first) {
+    queries_->input_gradient(rows_like(dx, d_queries, first), scales, dx);
+    if (keys_values_) keys_values_->add_input_gradient(rows_like(dx, d_keys_values, first), scales, dx);
+    if (gate_) gate_->add_input_gradient(rows_like(dx, d_gate, first), scales, dx);
   };
   return region_.backward(x, microbatch, input_gradient,
                           [this, d_queries, d_keys_values, d_gate, scales](const Tensor& full_x) {
@@ -219,6 +228,7 @@ SelfAttention::SelfAttention(const std::string& name, i64 layer, const Attention
                     .skip_bias_add = true,
                     .init_std = context_.output_init_std(layer),
                     .sequence_parallel = context_.sequence_parallel,
+                    .tp_comm_overlap = context_.tp_comm_overlap,
                     .fp8 = context_.fp8_recipe(name + ".linear_proj", layer)}) {
   if (spec.softmax == SoftmaxType::Learnable)
     softmax_offset_ =

@@ -31,6 +31,7 @@ LinearOptions projection_options(const std::string& name, const ModelContext& co
   return {.bias = false,
           .init_std = context.config.init_method_std,
           .sequence_parallel = context.sequence_parallel,
+          .tp_comm_overlap = context.tp_comm_overlap,
           .fp8 = context.fp8_recipe(name, layer)};
 }
 

@@ -53,12 +53,14 @@ Mlp::Mlp(const std::string& name, i64 layer, StoredRef<ModelContext> context, i6
                    .init_std = context_.config.init_method_std,
                    .matrices = up_matrices(context_.config, ffn),
                    .sequence_parallel = context_.sequence_parallel,
+                   .tp_comm_overlap = context_.tp_comm_overlap,
                    .fp8 = context_.fp8_recipe(name + ".linear_fc1", layer)}),
       linear_fc2_(name + ".linear_fc2", ffn, context_.config.hidden_size, context_.tp,
                   {.bias = context_.config.mlp_bias(),
                    .skip_bias_add = true,
                    .init_std = context_.output_init_std(layer),
                    .sequence_parallel = context_.sequence_parallel,
+                   .tp_comm_overlap = context_.tp_comm_overlap,
                    .fp8 = context_.fp8_recipe(name + ".linear_fc2", layer)}) {}
 
 Tensor Mlp::activate(const Tensor& up) const {

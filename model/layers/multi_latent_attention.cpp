@@ -39,6 +39,7 @@ LinearOptions linear_options(const std::string& name, const ModelContext& contex
   return {.bias = false,
           .init_std = context.config.init_method_std,
           .sequence_parallel = context.sequence_parallel,
+          .tp_comm_overlap = context.tp_comm_overlap,
           .fp8 = context.fp8_recipe(name, layer)};
 }
 
@@ -171,6 +172,7 @@ MultiLatentAttention::MultiLatentAttention(const std::string& name, i64 layer, c
                     .skip_bias_add = true,
                     .init_std = context_.output_init_std(layer),
                     .sequence_parallel = context_.sequence_parallel,
+                    .tp_comm_overlap = context_.tp_comm_overlap,
                     .fp8 = context_.fp8_recipe(name + ".linear_proj", layer)}) {}
 
 AttentionOptions MultiLatentAttention::make_options(const MicrobatchContext& microbatch) const {

@@ -48,7 +48,8 @@ void VocabMatrix::visit(const ParamVisitor& f) {
 
 OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
     : context_(context),
-      region_(context_.tp, context_.sequence_parallel),
+      region_(context_.tp, context_.sequence_parallel,
+              context_.tp_comm_overlap && !context_.fp8_recipe("output_layer")),
       fp8_(context_.fp8_recipe("output_layer")),
       weight_(weight_name(context_.config), context, shared) {
   const bool is_tied = !context_.config.untie_embeddings_and_output_weights;
@@ -67,9 +68,12 @@ Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& microbatch) 
   }
   microbatch.save(this, input);
   const LinearScales scales = fp8_.forward(this, input, {weight_.value()}, microbatch);
-  const Tensor rows = region_.gather_sequence(input).wait().as_matrix();
-  Tensor y = Tensor::like(rows, {rows.dim(0), weight_.value().dim(0)});
-  multiply_scaled(rows, weight_.value(), y, scales.forward(), {.transpose_b = true});
+  const Tensor full_y = Tensor::like(input, region_.full_shape(input, weight_.value().dim(0)));
+  region_.gather_and_multiply(input, [&](const Tensor& rows, i64 first) {
+    Tensor y_rows = rows_like(rows, full_y, first).as_matrix();
+    multiply_scaled(rows.as_matrix(), weight_.value(), y_rows, scales.forward(), {.transpose_b = true});
+  });
+  Tensor y = full_y.as_matrix();
   if (context_.config.final_logit_softcapping > 0) ops::soft_cap(y, context_.config.final_logit_softcapping);
   return y;
 }
@@ -91,12 +95,11 @@ Tensor OutputLayer::backward(MicrobatchContext& microbatch) {
   const Tensor d_logits = microbatch.take(this);
   const LinearScales scales = fp8_.backward(this, {d_logits}, microbatch);
   const Tensor input = microbatch.take(this);
-  const auto input_gradient = [&] {
-    Tensor dx = Tensor::like(input, {d_logits.dim(0) / input.dim(1), input.dim(1), input.dim(2)});
+  const auto input_gradient = [&](Tensor& dx, i64 first) {
+    const i64 batch = dx.dim(1);
     Tensor rows = dx.as_matrix();
-    multiply_scaled(d_logits, weight_.value(), rows, scales.dgrad(columns()));
+    multiply_scaled(rows_like(rows, d_logits, first * batch), weight_.value(), rows, scales.dgrad(columns()));
     if (const double factor = context_.config.logit_scale(); factor != 1) ops::scale(dx, factor);
-    return dx;
   };
   return region_.backward(input, microbatch, input_gradient,
                           [this, d_logits, scales](const Tensor& full) { weight_gradient(d_logits, full, scales); });

@@ -47,6 +47,7 @@ RecurrentMixer::RecurrentMixer(const std::string& name, i64 layer, const Recurre
                  .skip_bias_add = true,
                  .init_std = context_.output_init_std(layer),
                  .sequence_parallel = context_.sequence_parallel,
+                 .tp_comm_overlap = context_.tp_comm_overlap,
                  .fp8 = context_.fp8_recipe(name + ".out_proj", layer)}) {
   if (!spec.is_mamba()) {
     norm_weight_.placement.tp = {gradient_spread(ActivationPlacement::ColumnSharded)};

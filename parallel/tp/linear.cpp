@@ -18,6 +18,11 @@ Shape with_last(const Tensor& x, i64 last) {
   return shape;
 }
 
+/// GEMMs in low precision are not split, because each part would round the weight again.
+bool overlaps_communication(const LinearOptions& options) {
+  return options.tp_comm_overlap && !options.fp8;
+}
+
 }  // namespace
 
 LinearSlice::LinearSlice(const std::string& name, Box weight_box, Box bias_box, const LinearOptions& options)
@@ -30,42 +35,41 @@ LinearSlice::LinearSlice(const std::string& name, Box weight_box, Box bias_box, 
   if (options.bias) bias = std::make_unique<Param>(name + ".bias", std::move(bias_box), Init::Zeros);
 }
 
-Tensor LinearSlice::multiply(const Tensor& x, const LinearScales& scales) const {
-  const Tensor w = weight.value.as_matrix();
-  Tensor y = Tensor::like(x, with_last(x, w.dim(0)));
+void LinearSlice::multiply(const Tensor& x, const LinearScales& scales, Tensor& y) const {
   Tensor y_matrix = y.as_matrix();
-  multiply_scaled(x.as_matrix(), w, y_matrix, scales.forward(), {.transpose_b = true});
-  return y;
+  multiply_scaled(x.as_matrix(), weight.value.as_matrix(), y_matrix, scales.forward(), {.transpose_b = true});
 }
 
 Tensor LinearSlice::multiply_add(const Tensor& x, const LinearScales& scales) const {
-  Tensor y = multiply(x, scales);
+  Tensor y = Tensor::like(x, with_last(x, outputs()));
+  multiply(x, scales, y);
+  add_bias(y);
+  return y;
+}
+
+void LinearSlice::add_bias(Tensor& y) const {
   if (bias) ops::add_bias(y, bias->value);
-  return y;
 }
 
-Tensor LinearSlice::multiply_gelu(const Tensor& x, Tensor& u) const {
-  const Tensor w = weight.value.as_matrix();
-  Tensor y = Tensor::like(x, with_last(x, w.dim(0)));
-  u = Tensor::like(y);
+void LinearSlice::multiply_gelu(const Tensor& x, Tensor& u, Tensor& y) const {
   Tensor y_matrix = y.as_matrix(), u_matrix = u.as_matrix();
-  ops::matmul_gelu(x.as_matrix(), w, bias ? &bias->value : nullptr, u_matrix, y_matrix);
-  return y;
+  ops::matmul_gelu(x.as_matrix(), weight.value.as_matrix(), bias ? &bias->value : nullptr, u_matrix, y_matrix);
 }
 
-Tensor LinearSlice::input_gradient_gelu(const Tensor& dy, const Tensor& u) const {
-  Tensor du = Tensor::like(u);
+void LinearSlice::input_gradient_gelu(const Tensor& dy, const Tensor& u, Tensor& du) const {
   Tensor du_matrix = du.as_matrix();
   ops::matmul_gelu_backward(dy.as_matrix(), weight.value.as_matrix(), u.as_matrix(), du_matrix);
-  return du;
 }
 
 Tensor LinearSlice::input_gradient(const Tensor& dy, const LinearScales& scales) const {
-  const Tensor w = weight.value.as_matrix();
-  Tensor dx = Tensor::like(dy, with_last(dy, w.dim(1)));
-  Tensor dx_matrix = dx.as_matrix();
-  multiply_scaled(dy.as_matrix(), w, dx_matrix, scales.dgrad(columns_));
+  Tensor dx = Tensor::like(dy, with_last(dy, inputs()));
+  input_gradient(dy, scales, dx);
   return dx;
+}
+
+void LinearSlice::input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const {
+  Tensor dx_matrix = dx.as_matrix();
+  multiply_scaled(dy.as_matrix(), weight.value.as_matrix(), dx_matrix, scales.dgrad(columns_));
 }
 
 void LinearSlice::add_input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const {
@@ -88,7 +92,7 @@ void LinearSlice::visit(const ParamVisitor& f) {
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, const Shape& out, int split_axis,
                                            Communicator& tp, const LinearOptions& options, bool gather_output)
-    : region_(tp, options.sequence_parallel),
+    : region_(tp, options.sequence_parallel, overlaps_communication(options)),
       fp8_(options.fp8),
       slice_(name, split_box(append(out, in), split_axis, tp), split_box(out, split_axis, tp), options),
       skip_bias_add_(options.skip_bias_add),
@@ -99,15 +103,25 @@ ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, cons
 Tensor ColumnParallelLinear::forward(const Tensor& x, MicrobatchContext& context) {
   context.save(this, x);
   const LinearScales scales = fp8_.forward(this, x, {slice_.weight.value}, context);
-  const Tensor full_x = region_.gather_sequence(x).wait();
-  const Tensor y = skip_bias_add_ ? slice_.multiply(full_x, scales) : slice_.multiply_add(full_x, scales);
+  Tensor y = Tensor::like(x, region_.full_shape(x, slice_.outputs()));
+  region_.gather_and_multiply(x, [&](const Tensor& rows, i64 first) {
+    Tensor y_rows = rows_like(rows, y, first);
+    slice_.multiply(rows, scales, y_rows);
+  });
+  if (!skip_bias_add_) slice_.add_bias(y);
   return gather_output_ ? gather_from_tensor_parallel_region(y, region_.tp()) : y;
 }
 
 Tensor ColumnParallelLinear::forward_gelu(const Tensor& x, MicrobatchContext& context, Tensor& u) {
   MCPP_CHECK(skip_bias_add_ && !gather_output_, slice_.weight.name, " does not support a fused GELU");
   context.save(this, x);
-  return slice_.multiply_gelu(region_.gather_sequence(x).wait(), u);
+  Tensor y = Tensor::like(x, region_.full_shape(x, slice_.outputs()));
+  u = Tensor::like(y);
+  region_.gather_and_multiply(x, [&](const Tensor& rows, i64 first) {
+    Tensor u_rows = rows_like(rows, u, first), y_rows = rows_like(rows, y, first);
+    slice_.multiply_gelu(rows, u_rows, y_rows);
+  });
+  return y;
 }
 
 Tensor ColumnParallelLinear::backward(const Tensor& dy, MicrobatchContext& context) {
@@ -115,7 +129,7 @@ Tensor ColumnParallelLinear::backward(const Tensor& dy, MicrobatchContext& conte
   const LinearScales scales = fp8_.backward(this, {own_dy}, context);
   const Tensor x = context.take(this);
   return region_.backward(
-      x, context, [&] { return slice_.input_gradient(own_dy, scales); },
+      x, context, [&](Tensor& dx, i64 first) { slice_.input_gradient(rows_like(dx, own_dy, first), scales, dx); },
       [this, own_dy, scales](const Tensor& full_x) { slice_.weight_gradient(own_dy, full_x, scales); });
 }
 
@@ -126,7 +140,7 @@ ActivationPlacement ColumnParallelLinear::output_placement(ActivationPlacement x
 
 RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp,
                                      const LinearOptions& options, bool input_is_parallel)
-    : region_(tp, options.sequence_parallel),
+    : region_(tp, options.sequence_parallel, overlaps_communication(options)),
       fp8_(options.fp8),
       slice_(name, split_box({out, in}, 1, tp), Box{{out}, {0}, {out}}, options),
       skip_bias_add_(options.skip_bias_add),
@@ -138,16 +152,21 @@ Tensor RowParallelLinear::forward(const Tensor& x, MicrobatchContext& context) {
   const Tensor own_x = input_is_parallel_ ? x : scatter_to_tensor_parallel_region(x, region_.tp());
   context.save(this, own_x);
   const LinearScales scales = fp8_.forward(this, own_x, {slice_.weight.value}, context);
-  Tensor y = region_.sum(slice_.multiply(own_x, scales)).wait();
-  if (slice_.bias && !skip_bias_add_) ops::add_bias(y, slice_.bias->value);
+  Tensor y = region_.multiply_and_sum(own_x, with_last(own_x, slice_.outputs()), [&](Tensor& rows, i64 first) {
+    slice_.multiply(rows_like(rows, own_x, first), scales, rows);
+  });
+  if (!skip_bias_add_) slice_.add_bias(y);
   return y;
 }
 
 Tensor RowParallelLinear::backward(const Tensor& dy, MicrobatchContext& context) {
   const LinearScales scales = fp8_.backward(this, {dy}, context);
   const Tensor x = context.take(this);
-  const Tensor full_dy = region_.gather_sequence(dy).wait();
-  const Tensor dx = slice_.input_gradient(full_dy, scales);
+  Tensor dx = Tensor::like(dy, region_.full_shape(dy, slice_.inputs()));
+  const Tensor full_dy = region_.gather_and_multiply(dy, [&](const Tensor& rows, i64 first) {
+    Tensor dx_rows = rows_like(rows, dx, first);
+    slice_.input_gradient(rows, scales, dx_rows);
+  });
   weight_gradient(dy, full_dy, x, scales, context);
   return input_is_parallel_ ? dx : gather_from_tensor_parallel_region(dx, region_.tp());
 }
@@ -156,8 +175,11 @@ Tensor RowParallelLinear::backward_gelu(const Tensor& dy, MicrobatchContext& con
                                         const std::function<Tensor()>& take_u) {
   MCPP_CHECK(input_is_parallel_, slice_.weight.name, " does not support a fused GELU");
   const Tensor x = context.take(this), u = take_u();
-  const Tensor full_dy = region_.gather_sequence(dy).wait();
-  const Tensor du = slice_.input_gradient_gelu(full_dy, u);
+  Tensor du = Tensor::like(u);
+  const Tensor full_dy = region_.gather_and_multiply(dy, [&](const Tensor& rows, i64 first) {
+    Tensor du_rows = rows_like(rows, du, first);
+    slice_.input_gradient_gelu(rows, rows_like(rows, u, first), du_rows);
+  });
   weight_gradient(dy, full_dy, x, {}, context);
   return du;
 }

@@ -23,6 +23,7 @@ struct LinearOptions {
   std::vector<Box> matrices = {};     ///< Param::matrices of the weight; empty = one matrix
   i64 head_rows = 0;                  ///< Param::head_rows of the weight
   bool sequence_parallel = false;     ///< activations outside the region are [s / tp, b, h]
+  bool tp_comm_overlap = false;       ///< overlaps communication with the GEMMs; without effect in low precision
   std::optional<Fp8Recipe> fp8 = {};  ///< if not set, GEMMs use the model's dtype
 };
 
@@ -32,12 +33,17 @@ class LinearSlice {
  public:
   LinearSlice(const std::string& name, Box weight, Box bias, const LinearOptions& options);
 
-  Tensor multiply(const Tensor& x, const LinearScales& scales) const;      ///< x W^T
-  Tensor multiply_add(const Tensor& x, const LinearScales& scales) const;  ///< x W^T + b
-  /// Returns gelu(x W^T + b) and stores the input of GELU in `u` (tensor/ops/fused/gelu_epilogue.h).
-  Tensor multiply_gelu(const Tensor& x, Tensor& u) const;
+  i64 outputs() const { return weight.value.numel() / inputs(); }
+  i64 inputs() const { return weight.value.dim(-1); }
+
+  void multiply(const Tensor& x, const LinearScales& scales, Tensor& y) const;  ///< y = x W^T
+  Tensor multiply_add(const Tensor& x, const LinearScales& scales) const;       ///< x W^T + b
+  void add_bias(Tensor& y) const;                                               ///< y += b, if there is a bias
+  /// Sets y = gelu(x W^T + b) and the input of GELU, u (tensor/ops/fused/gelu_epilogue.h).
+  void multiply_gelu(const Tensor& x, Tensor& u, Tensor& y) const;
   Tensor input_gradient(const Tensor& dy, const LinearScales& scales) const;                ///< dy W
-  Tensor input_gradient_gelu(const Tensor& dy, const Tensor& u) const;                      ///< (dy W) gelu'(u)
+  void input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const;      ///< dx = dy W
+  void input_gradient_gelu(const Tensor& dy, const Tensor& u, Tensor& du) const;            ///< du = (dy W) gelu'(u)
   void add_input_gradient(const Tensor& dy, const LinearScales& scales, Tensor& dx) const;  ///< dx += dy W
   /// Accumulates dW += dy^T x and db += column sums of dy.
   void weight_gradient(const Tensor& dy, const Tensor& x, const LinearScales& scales);

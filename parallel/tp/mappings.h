@@ -42,8 +42,9 @@ Tensor scatter_to_tensor_parallel_region(const Tensor& x, Communicator& tp);
 /// [s / tp, b, h] (Korthikanti et al. 2022). A group of one rank does not communicate.
 class TensorParallelRegion {
  public:
-  TensorParallelRegion(Communicator& tp, bool sequence_parallel)
-      : tp_(tp), sequence_parallel_(sequence_parallel && tp.size() > 1) {}
+  /// `overlaps`: collectives run while the GEMMs that need or produce their rows are computed (tp_comm_overlap).
+  TensorParallelRegion(Communicator& tp, bool sequence_parallel, bool overlaps = false)
+      : tp_(tp), sequence_parallel_(sequence_parallel && tp.size() > 1), overlaps_(overlaps && tp.size() > 1) {}
 
   Communicator& tp() const { return tp_; }
   bool sequence_parallel() const { return sequence_parallel_; }
@@ -61,16 +62,42 @@ class TensorParallelRegion {
   /// sequence. May overwrite x.
   PendingTensor sum(const Tensor& x) const;
 
+  // GEMMs at the borders. A row of their result must depend only on the same row of their input, because they are
+  // called for some rows at a time if the region overlaps. Positions are counted in the full sequence.
+
+  /// GEMM of `x`, which is positions [first, first + x.dim(0)).
+  using ConsumeRows = std::function<void(const Tensor& x, i64 first)>;
+  /// GEMM that sets `y`, positions [first, first + y.dim(0)) of its result.
+  using ProduceRows = std::function<void(Tensor& y, i64 first)>;
+
+  /// Calls `multiply` for all rows of gather_sequence(x): if the region overlaps, first for those of this rank, while
+  /// the others are gathered. Returns the full sequence.
+  Tensor gather_and_multiply(const Tensor& x, const ConsumeRows& multiply) const;
+  /// Returns sum(y) of a tensor y of this shape, with the dtype of `like`, that `multiply` computes: if the region
+  /// overlaps, in chunks, each of which is summed while the next one is computed.
+  Tensor multiply_and_sum(const Tensor& like, const Shape& shape, const ProduceRows& multiply) const;
+
+  /// Returns the shape of gather_sequence(x), with `columns` columns.
+  Shape full_shape(const Tensor& x, i64 columns) const;
+
   /// Runs the backward pass of GEMMs of gather_sequence(x) with weights sharded along their outputs. Returns dx.
   /// Overlaps each collective with a GEMM: gathering x with the input gradient, and reducing dx with the weight
-  /// gradient.
-  Tensor backward(const Tensor& x, MicrobatchContext& context, const std::function<Tensor()>& input_gradient,
+  /// gradient or, if that is delayed and the region overlaps, with the input gradient.
+  Tensor backward(const Tensor& x, MicrobatchContext& context, const ProduceRows& input_gradient,
                   std::function<void(const Tensor& full_x)> weight_gradient) const;
 
  private:
+  Tensor reduce_in_chunks(Tensor y, i64 chunks, const ProduceRows& multiply) const;
+  Tensor reduce_scatter_in_chunks(Tensor part, i64 chunks, const ProduceRows& multiply) const;
+
   Communicator& tp_;
-  bool sequence_parallel_;
+  bool sequence_parallel_, overlaps_;
 };
+
+/// Returns as many positions of x as `rows` has, from position `first`: the counterpart of the rows of a GEMM.
+inline Tensor rows_like(const Tensor& rows, const Tensor& x, i64 first) {
+  return x.slice(first, first + rows.dim(0));
+}
 
 // Slice of a global tensor held by one rank of a group.
 

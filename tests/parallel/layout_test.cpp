@@ -157,6 +157,17 @@ TEST(LayoutTest, RejectsInvalidSequenceAndExpertSizes) {
                                              "context_parallel_size 1 or 3 it is valid"));
 }
 
+TEST(LayoutTest, RejectsTensorParallelOverlapOfOneRank) {
+  Rules rules = valid_rules();
+  rules.layout = {.tp = 2, .tp_comm_overlap = true};
+  rules.world_size = 2;
+  EXPECT_THAT(rules.conflicts(), IsEmpty());
+  EXPECT_THAT(rules.layout.describe(), HasSubstr("tp 2 overlapped, "));
+  rules.layout.tp = 1;
+  EXPECT_THAT(rules.conflicts(), ElementsAre(HasSubstr("tp_comm_overlap = true has no effect with one "
+                                                       "tensor-parallel rank")));
+}
+
 TEST(LayoutTest, RejectsExpertOverlapWhenNotApplicable) {
   Rules rules = valid_rules();
   rules.layout = {.ep = 2, .overlap_moe_expert_parallel_comm = true};

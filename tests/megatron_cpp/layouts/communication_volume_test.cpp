@@ -101,15 +101,18 @@ class TensorParallelVolumeTest : public testing::TestWithParam<std::tuple<const 
 TEST_P(TensorParallelVolumeTest, MatchesFormula) {
   const auto& [name, ranks, microbatches] = GetParam();
   const RunTask task = task_of(name, DType::F32, microbatches * kBatch);
-  in_each_rank(task, {{.tp = ranks}}, [&, t = ranks, m = microbatches](LayoutRank&, const Meters& meters) {
-    const ModelConfig& c = task.model;
-    const i64 tokens = c.seq_length * kBatch, n = tokens * c.hidden_size * 4;
-    const CommMeter& meter = meters.at("tp");
-    EXPECT_EQ(meter[CommOp::AllReduce].bytes,
-              m * ((4 * c.num_layers + 2) * all_reduce(n, t) + 3 * all_reduce(4 * tokens, t)));
-    EXPECT_EQ(meter.total_bytes(), meter[CommOp::AllReduce].bytes);
-    EXPECT_EQ(meters.at("model").total_bytes(), all_reduce(kSquares, t));
-  });
+  for (const bool overlaps : {false, true}) {
+    in_each_rank(task, {{.tp = ranks, .tp_comm_overlap = overlaps}},
+                 [&, t = ranks, m = microbatches](LayoutRank&, const Meters& meters) {
+                   const ModelConfig& c = task.model;
+                   const i64 tokens = c.seq_length * kBatch, n = tokens * c.hidden_size * 4;
+                   const CommMeter& meter = meters.at("tp");
+                   EXPECT_EQ(meter[CommOp::AllReduce].bytes,
+                             m * ((4 * c.num_layers + 2) * all_reduce(n, t) + 3 * all_reduce(4 * tokens, t)));
+                   EXPECT_EQ(meter.total_bytes(), meter[CommOp::AllReduce].bytes);
+                   EXPECT_EQ(meters.at("model").total_bytes(), all_reduce(kSquares, t));
+                 });
+  }
 }
 
 /// With sequence parallelism (Korthikanti et al. 2022, section 4.2) a layer gathers 2 times in forward and 2 in

@@ -39,6 +39,7 @@ const RunLayout kLayouts[]{
     {"recompute_selective", {.recompute = kSelective}},
     {"tp2", {.tp = 2}},
     {"tp4_sp", {.tp = 4, .sequence_parallel = true}},
+    {"tp2_sp_overlap", {.tp = 2, .sequence_parallel = true, .tp_comm_overlap = true}},
     {"tp2_sp_recompute_full", {.tp = 2, .sequence_parallel = true, .recompute = kFull}},
     {"tp2_sp_selective", {.tp = 2, .sequence_parallel = true, .recompute = kSelective}},
     {"pp2", {.pp = 2}},

@@ -322,6 +322,7 @@ class RandomTraining {
     p.pp = pick<i64>("pp", {1, 1, 2, 4});
     dp_ = pick<i64>("dp", {1, 1, 2, 4});
     p.sequence_parallel = p.tp > 1 && flip("sequence_parallel");
+    p.tp_comm_overlap = p.tp > 1 && flip("tp_comm_overlap");
     p.cp = pick<i64>("cp", {1, 1, 2, 4});
     p.cp_comm_type =
         pick("cp_comm_type", {CpCommType::P2p, CpCommType::AllGather, CpCommType::A2a, CpCommType::A2aP2p});

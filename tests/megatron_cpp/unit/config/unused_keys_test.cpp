@@ -80,6 +80,7 @@ constexpr std::pair<std::string_view, std::string_view> kRunTimeEffects[]{
     {"training.exit_interval", "when the run ends"},
     {"training.exit_duration_in_mins", "when the run ends"},
     {"parallel.sequence_parallel", "none with one tensor-parallel rank, as in Megatron-LM, whose users always set it"},
+    {"parallel.tp_comm_overlap", "when tensor-parallel ranks communicate"},
     {"parallel.ddp_bucket_size", "which gradients are reduced together"},
     {"parallel.overlap_grad_reduce", "when gradients are reduced"},
     {"parallel.overlap_param_gather", "when weights are gathered"},
