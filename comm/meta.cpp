@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// Collectives of one kind that are in flight at the same time, like the all-to-alls of several runs of a sequence, are
-/// recorded as one.
+/// Collectives of one kind that are in flight at the same time are recorded as one if they start together or, like the
+/// all-to-alls of several runs of a sequence, with only copies in between.
 Work MetaCommunicator::record(MessageKind kind, const Tensor& t, i64 elements) {
   OpTrace* trace = trace_of(t);
   if (!trace || size_ == 1) return {};
@@ -15,7 +15,7 @@ Work MetaCommunicator::record(MessageKind kind, const Tensor& t, i64 elements) {
   const auto bytes = static_cast<double>(elements * size_of(t.dtype()));
   const std::size_t ops = trace->ops.size();
   if (in_flight_ > 0 && kind != MessageKind::Send && !messages.empty() && messages.back().group == name_ &&
-      messages.back().kind == kind)
+      messages.back().kind == kind && (kind == MessageKind::AllToAll || messages.back().first_op == ops))
     messages.back().bytes += bytes;
   else
     messages.push_back({kind, name_, bytes, ops, ops});

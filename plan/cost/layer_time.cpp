@@ -56,8 +56,7 @@ class TraceTime {
                {kHeadsGroup, layout_.heads_group(), &PassTime::context_parallel},
                {kRingGroup, layout_.keys_group(), &PassTime::context_parallel},
                {kExchangeGroup, layout_.exchange_group(), &PassTime::expert_parallel},
-               {kSampleGroup, {.ranks = layout_.tp * layout_.cp, .stride = 1}, &PassTime::expert_parallel}}},
-        overlaps_(program_.overlaps_within_layers && !row_of(layout_.schedule).splits_backward) {}
+               {kSampleGroup, {.ranks = layout_.tp * layout_.cp, .stride = 1}, &PassTime::expert_parallel}}} {}
 
   /// Returns the seconds of all messages between the ranks that exchange tokens, exposed or not.
   double exchange_seconds(const OpTrace& trace) const {
@@ -72,8 +71,10 @@ class TraceTime {
                               backward_starts = starts(trace_.backward, &TraceTime::add_backward);
     time_.forward.elementwise += rank_.seconds(0, launches_.forward);
     time_.backward_input.elementwise += rank_.seconds(0, launches_.backward);
-    add_messages(trace_.forward, forward_starts, time_.forward, /*returns_gradients=*/false);
-    add_messages(trace_.backward, backward_starts, time_.backward_input, /*returns_gradients=*/true);
+    const bool splits_backward = row_of(layout_.schedule).splits_backward;
+    add_messages(trace_.forward, forward_starts, time_.forward, {.overlaps = program_.overlaps_within_layers});
+    add_messages(trace_.backward, backward_starts, time_.backward_input,
+                 {.overlaps = program_.overlaps_within_layers && !splits_backward, .returns_gradients = true});
     if (layout_.recompute.granularity == Recompute::Granularity::Selective && program_.recomputed_gemms > 0) {
       time_.backward_input.gemms += program_.recomputed_gemms * time_.forward.gemms;
       time_.backward_input.elementwise += time_.forward.elementwise;
@@ -260,12 +261,17 @@ class TraceTime {
     return *axis;
   }
 
+  struct MessageTiming {
+    /// A delayed weight gradient gathers its operand again when it is computed, and nothing overlaps.
+    bool overlaps;
+    bool returns_gradients = false;
+  };
   /// Adds the exposed time of a pass's messages. `starts` are the times of its ops. Messages of a ring travel
   /// concurrently with attention, except that the last one in backward returns gradients to their owner when nothing is
   /// left to compute. Collectives run one after the other, concurrently with the ops that are queued until their
   /// results are used.
   void add_messages(const OpTrace& trace, const std::vector<double>& starts, PassTime& pass,
-                    bool returns_gradients) const {
+                    MessageTiming timing) const {
     double sent = 0, last = 0;
     double waits = 0, links_free = 0;
     for (const MessageRecord& message : trace.messages) {
@@ -276,12 +282,12 @@ class TraceTime {
         continue;
       }
       links_free = std::max(links_free, waits + starts[message.first_op]) + seconds;
-      const std::size_t use = overlaps_ ? message.end_op : message.first_op;
+      const std::size_t use = timing.overlaps ? message.end_op : message.first_op;
       const double exposed = std::max(hw_.communication_slowdown() * seconds, links_free - waits - starts[use]);
       pass.*(axis.exposed) += exposed;
       waits += exposed;
     }
-    if (!returns_gradients) sent += std::exchange(last, 0);
+    if (!timing.returns_gradients) sent += std::exchange(last, 0);
     pass.context_parallel += std::max(hw_.communication_slowdown() * sent, sent - pass.attention) + last;
   }
 
@@ -294,8 +300,6 @@ class TraceTime {
   const Layout& layout_;
   const BlockTrace& trace_;
   const std::array<Axis, 5> axes_;
-  /// A delayed weight gradient gathers its operand again when it is computed, and nothing overlaps.
-  const bool overlaps_;
   UnitTime time_;
 };
 

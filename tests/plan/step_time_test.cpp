@@ -146,6 +146,38 @@ TEST(StepTimeTest, CollectivesOfLinearLayersOverlapInBackward) {
               all.backward_input.tensor_parallel, 1e-12);
 }
 
+/// With tp_comm_overlap, GEMMs of the forward pass hide its collectives except the last chunk of a sum, and the gather
+/// of a row-parallel layer's gradient is hidden, too.
+TEST(StepTimeTest, TensorParallelOverlapHidesCollectivesOfForward) {
+  const Workload work = work_of(8);
+  const KernelTraits program;
+  const auto layer = [&](double bandwidth, bool overlaps, bool sequence_parallel,
+                         ScheduleKind schedule = ScheduleKind::OneFOneB) {
+    const Hardware hardware = hardware_with(bandwidth);
+    return layer_time(
+        {hardware,
+         program,
+         work,
+         {.tp = 2, .sequence_parallel = sequence_parallel, .tp_comm_overlap = overlaps, .schedule = schedule}},
+        block_spec(work.model, 0));
+  };
+  for (const ScheduleKind schedule : {ScheduleKind::OneFOneB, ScheduleKind::ZbH1}) {
+    const UnitTime serial = layer(200, false, true, schedule), overlapped = layer(200, true, true, schedule);
+    // Two gathers are hidden, and three of four chunks of two sums. Each chunk has the latency of a collective.
+    EXPECT_LT(overlapped.forward.tensor_parallel, 1.0 / 4 * serial.forward.tensor_parallel);
+    EXPECT_GT(overlapped.forward.tensor_parallel, 1.0 / 8 * serial.forward.tensor_parallel);
+  }
+  const UnitTime sums = layer(200, false, false), chunks = layer(200, true, false);
+  EXPECT_LT(chunks.forward.tensor_parallel, 1.0 / 2 * sums.forward.tensor_parallel);
+  EXPECT_GT(chunks.forward.tensor_parallel, 1.0 / 4 * sums.forward.tensor_parallel);
+  const UnitTime serial = layer(200, false, true), overlapped = layer(200, true, true);
+  EXPECT_LT(overlapped.backward_input.tensor_parallel, 0.1 * serial.backward_input.tensor_parallel);
+  // GEMMs hide no more than their own time.
+  const UnitTime slow_serial = layer(0.1, false, true), slow = layer(0.1, true, true);
+  EXPECT_LT(slow.forward.tensor_parallel, slow_serial.forward.tensor_parallel);
+  EXPECT_GE(slow.forward.tensor_parallel, slow_serial.forward.tensor_parallel - slow.forward.gemms);
+}
+
 /// Few heads leave cores idle while the last blocks of queries are computed.
 TEST(StepTimeTest, AttentionOfFewHeadsIsLessEfficient) {
   const Hardware hardware = hardware_with(100);
