@@ -34,6 +34,16 @@ inline ModelConfig memory_model(const std::string& name) {
   return config;
 }
 
+/// Returns the workspace of a GEMM in fp32 on this processor, which estimates do not count. It is 0 with AVX-512, where
+/// a library multiplies.
+inline double gemm_workspace_bytes() {
+  CpuDevice device;
+  const auto matrix = [&] { return Tensor::zeros({128, 128}, DType::F32, device); };
+  Tensor c = matrix();
+  ops::matmul(matrix(), matrix(), c, {.transpose_b = true});
+  return static_cast<double>(device.memory().by_class[static_cast<std::size_t>(MemoryClass::Workspace)].peak);
+}
+
 inline RunTask memory_task(const std::string& name, DType dtype, i64 samples) {
   RunTask task = learnable_task(memory_model(name), dtype);
   task.global_batch_size = samples;
