@@ -6,8 +6,8 @@
 
 namespace mcpp {
 
-/// Collectives of one kind that are in flight at the same time are recorded as one if they start together or, like the
-/// all-to-alls of several runs of a sequence, with only copies in between.
+/// Records collectives of one kind that are in flight at the same time as one if they start after the same op.
+/// All-to-alls are always recorded as one, because only copies separate those of several runs of a sequence.
 Work MetaCommunicator::record(MessageKind kind, const Tensor& t, i64 elements) {
   OpTrace* trace = trace_of(t);
   if (!trace || size_ == 1) return {};

@@ -42,7 +42,7 @@ class UnshardedUnits {
   i64 param_width_, grad_width_;               // bytes per unsharded element; 0: not sharded by ZeRO
   bool overlaps_gather_, overlaps_reduce_, keeps_embedding_;
   bool has_several_microbatches_;  // a step consists of several microbatches
-  WeightEncoding format_;          // of gathered weights
+  WeightEncoding format_;          // encoding of gathered weights
 };
 
 /// Units that a pass over a stage uses at the same time, from first to last, and their layers. The embedding and the

@@ -300,10 +300,9 @@ struct Layout {
           between(1, 4096));
     visit("zero_quantized_weights", self.formats.quantized_weights,
           "send weights as int8; all ranks compute with the quantized weights, so training is not bitwise identical");
-    visit(
-        "fp8_param_gather", self.formats.fp8_param_gather,
-        "with zero_stage 1, 2 and 3: send weights in fp8 if forward and backward round them with the recipe tensorwise "
-        "or blockwise; bitwise identical");
+    visit("fp8_param_gather", self.formats.fp8_param_gather,
+          "with zero_stage 1, 2 and 3: send weights in fp8 that GEMMs round to fp8 in any case (recipes tensorwise and "
+          "blockwise); bitwise identical");
     visit("zero_quantized_gradients", self.formats.quantized_gradients,
           "send gradients as int8 (accumulated in fp32); not bitwise identical");
     visit("grad_reduce_dtype", self.formats.grad_reduce_dtype,

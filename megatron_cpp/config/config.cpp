@@ -194,21 +194,12 @@ void fp8_size_conflicts(const Config& config, std::vector<std::string>& errors) 
     check("model.seq_length per rank with parallel.sequence_parallel", m.seq_length / p.cp / tp);
 }
 
-/// Weights can be sent in fp8 if forward and the gradient of inputs round them in the same way.
 void fp8_param_gather_conflicts(const Config& config, std::vector<std::string>& errors) {
-  if (!config.parallel.formats.fp8_param_gather) return;
-  const TrainingConfig& t = config.training;
-  std::vector<PassRecipes> recipes;
-  if (t.fp8 != Fp8::None) recipes.push_back(PassRecipes::of(recipe_of(t.fp8_recipe)));
-  for (const LowPrecisionConfig& table : t.low_precision) recipes.push_back(table.passes());
-  const bool has_weights = std::ranges::any_of(recipes, [](const PassRecipes& passes) {
-    return passes.dgrad == passes.forward &&
-           (passes.forward == GemmRecipe::Tensorwise || passes.forward == GemmRecipe::Blockwise);
-  });
-  if (!has_weights)
+  if (config.parallel.formats.fp8_param_gather && !config.training.has_low_precision())
     errors.push_back(
-        "parallel.fp8_param_gather: needs linear layers with the recipe \"tensorwise\" or \"blockwise\" in forward and "
-        "dgrad (training.fp8 or training.low_precision); remove it");
+        "parallel.fp8_param_gather: needs linear layers with the recipe \"tensorwise\" or \"blockwise\" (training.fp8 "
+        "or "
+        "training.low_precision); remove it");
 }
 
 void fp8_layer_conflicts(const Config& config, std::vector<std::string>& errors) {

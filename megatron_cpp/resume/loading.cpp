@@ -237,10 +237,12 @@ std::optional<Damage> load_all(const RunContext& run, TrainingState& state, Chec
   restore_counters(run.config, state, reader, run.log);
   run.log.info(str("resuming from ", reader.directory().string()));
   log_changed_ema(state.optimizer().has_ema(), has_ema(reader.manifest()), run.log);
-  if (!started.amax_histories.empty())
+  CpuDevice host;
+  if (reduce_scalar(started.amax_histories.empty() ? 0 : 1, ReduceOp::Max, world, host) > 0)
     run.log.info(
-        "the checkpoint has no histories of this length for the recipe \"delayed\"; scales are those of "
-        "\"tensorwise\" in the first step");
+        "layers with the recipe \"delayed\" have no history of this length in the checkpoint; their scales in the "
+        "first "
+        "step are those of \"tensorwise\"");
   return std::nullopt;
 }
 

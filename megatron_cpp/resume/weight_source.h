@@ -25,7 +25,8 @@ inline constexpr std::string_view kWeightsHelp =
 /// Returns true if the checkpoint has averaged weights.
 bool has_ema(const Manifest& manifest);
 
-/// States that were removed from the shards to load. Weights must start from the loaded ones, and histories as zeros.
+/// States that were removed from the shards to load. The caller must initialize averaged and master weights from the
+/// loaded weights, and histories with zeros.
 struct UnsavedStates {
   bool has_ema = false;                         ///< averaged weights
   bool has_master = false;                      ///< master weights

@@ -14,6 +14,7 @@
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/meta_model.h"
 #include "parallel/cp/sequence_partition.h"
+#include "tensor/ops/low_precision/pack.h"
 
 namespace mcpp {
 namespace {
@@ -128,6 +129,7 @@ class Checker {
       if (!layer.is_expert) check_tokens(layer, *recipe);
     }
     if (config_.training.moe_fp8_dispatch) check_dispatch();
+    if (config_.parallel.formats.fp8_param_gather) check_param_gather();
     return problems_.take();
   }
 
@@ -222,6 +224,20 @@ class Checker {
       check(SamplePartition::zigzag(setup_.partition, seq).chunk() / setup_.partition.heads, "a context-parallel rank");
     const bool has_own_rows = layout_.tp > 1 && layout_.sequence_parallel && layer.is_whole();
     if (has_own_rows) check(seq / layout_.cp / layout_.tp, "a sequence-parallel rank");
+  }
+
+  /// Checks that ZeRO sends the weight of at least one linear layer in fp8.
+  void check_param_gather() {
+    const auto is_sent_in_fp8 = [&](const LinearLayer& layer) {
+      const PassRecipes* recipe = layer.recipe(fp8_);
+      return recipe && rounds_weights_once(*recipe) &&
+             (!has_blocks(recipe->forward) || layer.box.shape.back() % kPackedBlock == 0);
+    };
+    if (std::ranges::none_of(layers_, is_sent_in_fp8))
+      problems_.add(
+          "parallel.fp8_param_gather: no linear layer has the recipe \"tensorwise\", or \"blockwise\" with a multiple "
+          "of ",
+          kPackedBlock, " input features, in forward and dgrad; remove it");
   }
 
   const Config& config_;

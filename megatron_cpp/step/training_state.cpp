@@ -270,7 +270,7 @@ void TrainingState::update(const StepOptions& options) {
 }
 
 void TrainingState::end_step_of_layers() {
-  if (!routers_.has_state() && !amax_histories_) return;  // do not wait for the device
+  if (!routers_.has_state() && !amax_histories_) return;  // Avoids waiting for the device.
   if (!std::isfinite(read_values<double>(step_scalars_)[StepScalars::kFactor])) return;
   if (routers_.has_state()) routers_.end_step();
   if (!amax_histories_) return;

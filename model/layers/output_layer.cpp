@@ -55,7 +55,9 @@ OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
   const bool is_tied = !context_.config.untie_embeddings_and_output_weights;
   MCPP_CHECK(!shared || is_tied, "untied embeddings cannot be shared");
   const std::optional<Fp8Recipe> recipe = context_.fp8_recipe("output_layer");
-  if (recipe && !shared) set_fp8_rounding(*weight_.own_weight(), "output_layer", recipe->passes);
+  // Multi-token prediction also looks up tied word embeddings in this matrix, unrounded.
+  const bool is_lookup_table = is_tied && context_.config.mtp_num_layers > 0;
+  if (recipe && !shared && !is_lookup_table) set_fp8_rounding(*weight_.own_weight(), "output_layer", recipe->passes);
   if (is_tied && !shared) weight_.own_weight()->placement.pp = context_.word_embedding_ranks();
 }
 

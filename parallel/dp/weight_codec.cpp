@@ -10,7 +10,7 @@
 namespace mcpp {
 namespace {
 
-constexpr i64 kWeightsPerWord = 2;  // of bf16
+constexpr i64 kWeightsPerWord = 2;  // bf16 weights per int32 word
 
 }  // namespace
 
@@ -71,7 +71,7 @@ std::vector<WeightCodec::Piece> WeightCodec::pieces(std::size_t bucket, i64 part
   std::ranges::stable_partition(all, [](const Piece& piece) { return piece.scales != nullptr; });
   i64 words = 0;
   for (Piece& piece : all) {
-    piece.words = words;
+    piece.word_offset = words;
     words += piece.scales ? packed_words(piece.count) : piece.count / kWeightsPerWord;
   }
   return all;
@@ -82,7 +82,7 @@ i64 WeightCodec::count_words(std::size_t bucket, i64 part) const {
   const std::vector<Piece> all = pieces(bucket, part);
   if (all.empty()) return 0;
   const Piece& last = all.back();
-  return last.words + (last.scales ? packed_words(last.count) : last.count / kWeightsPerWord);
+  return last.word_offset + (last.scales ? packed_words(last.count) : last.count / kWeightsPerWord);
 }
 
 i64 WeightCodec::part_numel(std::size_t bucket) const {
@@ -133,8 +133,8 @@ void WeightCodec::update_scales(const std::function<Tensor(std::size_t bucket)>&
     }
   }
   context_.groups.shard.all_reduce(amax_, ReduceOp::Max).wait();
-  Tensor of_tensors = amax_.flat(0, num_tensor_scales_);
-  if (context_.groups.tensor_parallel) context_.groups.tensor_parallel->all_reduce(of_tensors, ReduceOp::Max).wait();
+  Tensor tensor_amax = amax_.flat(0, num_tensor_scales_);
+  if (context_.groups.tensor_parallel) context_.groups.tensor_parallel->all_reduce(tensor_amax, ReduceOp::Max).wait();
 }
 
 Tensor WeightCodec::encode_fp8(std::size_t bucket, const Tensor& own_weights) const {
@@ -143,10 +143,10 @@ Tensor WeightCodec::encode_fp8(std::size_t bucket, const Tensor& own_weights) co
   for (const Piece& piece : pieces(bucket, context_.part)) {
     const Tensor from = own_weights.flat(piece.begin, piece.count);
     if (piece.scales) {
-      Tensor to = message.flat(piece.words, packed_words(piece.count));
+      Tensor to = message.flat(piece.word_offset, packed_words(piece.count));
       ops::pack_fp8_weights(from, range_of(piece), amax_of(*piece.scales), to);
     } else {
-      Tensor to = message.flat(piece.words, piece.count / kWeightsPerWord).reinterpret(dtype_);
+      Tensor to = message.flat(piece.word_offset, piece.count / kWeightsPerWord).reinterpret(dtype_);
       ops::copy(from, to);
     }
   }
@@ -156,13 +156,13 @@ Tensor WeightCodec::encode_fp8(std::size_t bucket, const Tensor& own_weights) co
 void WeightCodec::decode_fp8(std::size_t bucket, const Tensor& message, Tensor& weights) const {
   if (!has_codes(bucket)) return ops::copy(message.reinterpret(dtype_), weights);
   for (i64 part = 0; part < context_.parts; ++part) {
-    const Tensor of_part = message.flat(part * part_numel(bucket), part_numel(bucket));
+    const Tensor part_message = message.flat(part * part_numel(bucket), part_numel(bucket));
     for (const Piece& piece : pieces(bucket, part)) {
       Tensor to = weights.flat(part * weights_per_part(bucket) + piece.begin, piece.count);
       if (piece.scales)
-        ops::unpack_fp8_weights(of_part.flat(piece.words, packed_words(piece.count)), to);
+        ops::unpack_fp8_weights(part_message.flat(piece.word_offset, packed_words(piece.count)), to);
       else
-        ops::copy(of_part.flat(piece.words, piece.count / kWeightsPerWord).reinterpret(dtype_), to);
+        ops::copy(part_message.flat(piece.word_offset, piece.count / kWeightsPerWord).reinterpret(dtype_), to);
     }
   }
 }

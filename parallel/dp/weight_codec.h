@@ -25,14 +25,16 @@ class WeightCodec {
   i64 part_numel(std::size_t bucket) const;
   /// Allocates the message of a bucket.
   Tensor make_message(std::size_t bucket) const;
-  /// Returns this rank's part of the message for its part of the weights, which may share their memory.
+  /// Returns this rank's part of the message for its part of the weights. The message may share their memory, so they
+  /// must not change until it is sent. In fp8, update_scales() must have been called since they last changed.
   Tensor encode(std::size_t bucket, const Tensor& own_weights) const;
-  /// Returns the weights of a bucket, which may share the memory of the message.
+  /// Returns the weights of a bucket, which may share the memory of the message. Padding after the last parameter is
+  /// unspecified.
   Tensor decode(std::size_t bucket, const Tensor& message) const;
   /// Decodes into `weights`, which may be the message itself if it is unencoded.
   void decode_into(std::size_t bucket, const Tensor& message, Tensor& weights) const;
-  /// In fp8, computes the scales of changed weights; otherwise does nothing. `own_weights` returns this rank's part of
-  /// a bucket. Collective over the ranks that hold parts of the weights.
+  /// In fp8, computes the scales of the current weights; otherwise does nothing. `own_weights` returns this rank's part
+  /// of a bucket. Collective over groups.shard and groups.tensor_parallel, in the same order of buffers on all ranks.
   void update_scales(const std::function<Tensor(std::size_t bucket)>& own_weights);
 
  private:
@@ -44,7 +46,7 @@ class WeightCodec {
   /// Range of a part of a bucket that has one encoding.
   struct Piece {
     i64 begin = 0, count = 0;  // in the part
-    i64 words = 0;             // position in the part of the message
+    i64 word_offset = 0;       // in the part of the message
     std::size_t param = 0;
     i64 first_element = 0;           // of the parameter
     const Scales* scales = nullptr;  // null: sent unchanged
@@ -66,8 +68,8 @@ class WeightCodec {
   WeightEncoding format_;
   std::vector<std::optional<Scales>> scales_;  // by parameter; only in fp8
   std::vector<i64> part_words_;                // by bucket; only in fp8
-  i64 num_tensor_scales_ = 0;                  // of full tensors, before those of blocks
-  Tensor amax_;                                // fp32
+  i64 num_tensor_scales_ = 0;                  // number of scales of full tensors, which precede those of blocks
+  Tensor amax_;                                // fp32 [scales]
 };
 
 }  // namespace mcpp

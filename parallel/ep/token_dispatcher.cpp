@@ -129,7 +129,7 @@ ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const Expe
   return {experts, all, num_experts};
 }
 
-Tensor encoded_rows(const Tensor& rows, const RowEncoding& encoding) {
+Tensor encode_if_defined(const Tensor& rows, const RowEncoding& encoding) {
   if (!encoding.is_defined()) return rows;
   Tensor codes = Tensor::empty({rows.dim(0), encoding.words(rows.dim(1))}, DType::I32, rows.device());
   ops::encode_rows(rows, encoding, codes);
@@ -220,7 +220,7 @@ TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d
   const Tensor all_weights = gather_rows(weights);
   Tensor d_rows = saved, d_weights = Tensor::like(all_weights);
   ops::combine_rows_backward(gather_rows(d_out, overlap_fn), saved, slots_, all_weights, d_rows, d_weights);
-  return {.rows = encoded_rows(d_rows, encoding), .weights = reduce_scatter_rows(d_weights)};
+  return {.rows = encode_if_defined(d_rows, encoding), .weights = reduce_scatter_rows(d_weights)};
 }
 
 namespace {
@@ -331,7 +331,7 @@ TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_
                                                                 const OverlapFn& overlap_fn) {
   Tensor d_choices = saved, d_weights = Tensor::like(weights);
   ops::combine_rows_backward(d_out, saved, slots_, weights, d_choices, d_weights);
-  return {.rows = send_to_experts(encoded_rows(d_choices, encoding), overlap_fn), .weights = d_weights};
+  return {.rows = send_to_experts(encode_if_defined(d_choices, encoding), overlap_fn), .weights = d_weights};
 }
 
 PaddedDispatcher::PaddedDispatcher(std::unique_ptr<TokenDispatcher> inner, i64 rows, Device& device)

@@ -84,7 +84,7 @@ class TokenDispatcher {
 /// Exchanges the information that a dispatcher needs about the other ranks' choices. Collective.
 ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel);
 /// Returns rows [N, h] in `encoding`, or the rows if it is not defined.
-Tensor encoded_rows(const Tensor& rows, const RowEncoding& encoding);
+Tensor encode_if_defined(const Tensor& rows, const RowEncoding& encoding);
 /// Creates a dispatcher. Each expert's rows are padded with zeros to `padded_rows`; 0 = no padding.
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
                                                        i64 padded_rows);

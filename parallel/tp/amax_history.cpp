@@ -53,15 +53,15 @@ void AmaxHistories::begin_step() {
 
 void AmaxHistories::end_step(std::span<Communicator* const> groups) {
   for (Communicator* group : groups) group->all_reduce(current_, ReduceOp::Max).wait();
+  // No scale can be derived from an infinite magnitude, which would turn later values into NaN.
   HostValues<float> values(values_);
   auto row = values.begin();
   for (const float amax : read_values<float>(current_)) {
     std::shift_right(row, row + settings_.amax_history_len, 1);
-    *row = std::isfinite(amax) ? amax : 0;  // an infinite one would make all later values NaN
+    *row = std::isfinite(amax) ? amax : 0;
     row += settings_.amax_history_len;
   }
   values.write_back();
-  update_scales();
 }
 
 float AmaxHistories::scaling_amax(std::span<const float> values) const {

@@ -3,34 +3,17 @@
 // is the maximum over all microbatches and ranks, and thus does not depend on the layout.
 #pragma once
 #include <array>
-#include <compare>
 #include <functional>
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/fields.h"
 #include "comm/communicator.h"
+#include "parallel/tp/delayed_scaling.h"
 #include "tensor/tensor.h"
 
 namespace mcpp {
-
-/// Value of a history that determines the scale.
-enum class AmaxComputeAlgo : u8 { Max, MostRecent };
-template <>
-struct EnumNames<AmaxComputeAlgo> {
-  static constexpr std::array<std::string_view, 2> value{"max", "most_recent"};
-};
-
-/// Settings of delayed scaling. Defaults are those of Transformer Engine.
-struct DelayedScaling {
-  i64 amax_history_len = 1024;  ///< steps
-  AmaxComputeAlgo amax_compute_algo = AmaxComputeAlgo::Max;
-  i64 margin = 0;  ///< the scale is divided by 2^margin
-  auto operator<=>(const DelayedScaling&) const = default;
-};
 
 /// Tensor of a linear layer that has a history.
 enum class ScaledTensor : u8 { Input, Weight, Gradient };
@@ -40,7 +23,8 @@ inline constexpr i64 kScaledTensors = 3;
 /// scales are derived from.
 class AmaxHistory {
  public:
-  /// Returns true if a past step had a nonzero amax. Identical on all ranks; constant within a step.
+  /// Returns true if the amax that the scale follows from is above 0. Identical on all ranks with the layer; constant
+  /// within a step.
   bool has_scale(ScaledTensor tensor) const { return has_scale_[index(tensor)]; }
   /// Returns the magnitude that the scale is derived from, fp32 [1]; larger values saturate. has_scale() must be true.
   Tensor scaling_amax(ScaledTensor tensor) const;
@@ -73,8 +57,9 @@ class AmaxHistories {
 
   /// Discards the records of the current step.
   void begin_step();
-  /// Appends the maxima of the records of all ranks to the histories, and drops the oldest values. Collective over
-  /// `groups`, which together connect the ranks with these layers.
+  /// Appends the maxima of the records of all ranks to the histories, and drops the oldest values. Stores a maximum
+  /// that is not finite as 0 (no value). Call update_scales() afterwards. Collective over `groups`, which together
+  /// connect the ranks with these layers.
   void end_step(std::span<Communicator* const> groups);
   /// Derives the scales from the histories. Call it after they changed, here or through visit().
   void update_scales();

@@ -24,8 +24,7 @@ Fp8Scale scale_of(GemmRecipe recipe, Fp8Format format, const Tensor& amax, const
 }  // namespace
 
 void set_fp8_rounding(Param& weight, const std::string& layer, const PassRecipes& passes, i64 matrices) {
-  const bool is_supported = passes.forward == GemmRecipe::Tensorwise || passes.forward == GemmRecipe::Blockwise;
-  if (!is_supported || passes.dgrad != passes.forward) return;
+  if (!rounds_weights_once(passes)) return;
   const i64 columns = weight.box.shape.back();
   const WeightBlocks blocks{.rows = weight.numel() / columns / matrices,
                             .columns = columns,
@@ -118,8 +117,8 @@ void Fp8Scaling::reduce_amax(Tensor& amax) const {
 }
 
 bool Fp8Scaling::needs_amax(ScaledTensor tensor) const {
-  const bool is_first_step = !recipe_->history || !recipe_->history->has_scale(tensor);
-  return recipe_->passes.needs_amax() || (recipe_->passes.uses(GemmRecipe::Delayed) && is_first_step);
+  const bool lacks_history = !recipe_->history || !recipe_->history->has_scale(tensor);
+  return recipe_->passes.needs_amax() || (recipe_->passes.uses(GemmRecipe::Delayed) && lacks_history);
 }
 
 Tensor Fp8Scaling::delayed_amax(ScaledTensor tensor, const Tensor& current) const {

@@ -57,7 +57,7 @@ struct TensorMagnitudes {
 /// Scales of the operands of a layer's GEMMs. Each function returns std::nullopt if the pass does not round operands.
 struct LinearScales {
   PassRecipes passes = PassRecipes::of(GemmRecipe::Bf16);
-  TensorMagnitudes current = {};  ///< of the tensors themselves
+  TensorMagnitudes current = {};  ///< magnitudes of this pass
   TensorMagnitudes delayed = {};  ///< for the recipe `delayed`
   u64 seed = 0;                   ///< Fp8Recipe::seed
   std::vector<i64> samples = {};  ///< samples of the microbatch, for stochastic rounding
@@ -82,7 +82,9 @@ class Fp8Scaling {
   explicit Fp8Scaling(std::optional<Fp8Recipe> recipe) : recipe_(std::move(recipe)) {}
 
   /// Returns the scales of the input and the weight of a layer. Each of them may consist of several tensors or be
-  /// sharded over ranks. If a pass has scales of full tensors, saves 8 bytes for backward() under `owner`.
+  /// sharded over ranks. If a scale follows from the current magnitude of the full input or
+  /// weight, saves 8 bytes for backward() under `owner`. In training, records magnitudes in the history, if there is
+  /// one.
   LinearScales forward(const void* owner, const Tensor& input, const std::vector<Tensor>& weight,
                        MicrobatchContext& context) const;
   /// Returns the scales of forward(), taken from the context, and of the output's gradient, whose first row is row
@@ -93,7 +95,7 @@ class Fp8Scaling {
  private:
   /// Returns true if scales are derived from the current magnitude of the tensor.
   bool needs_amax(ScaledTensor tensor) const;
-  /// Returns true if forward() saves current magnitudes. The same for all passes of a step.
+  /// Returns true if forward() saves current magnitudes. The result is identical for all passes of a step.
   bool saves_amax() const { return needs_amax(ScaledTensor::Input) || needs_amax(ScaledTensor::Weight); }
   /// Returns the scales of the input and the weight. `amax` has their current magnitudes; undefined if they are not
   /// needed.

@@ -120,9 +120,10 @@ Tensor TensorParallelRegion::gather_and_multiply(const Tensor& x, const ConsumeR
 
 Tensor TensorParallelRegion::multiply_and_sum(const Tensor& like, const Shape& shape,
                                               const ProduceRows& multiply) const {
-  const i64 parts = sequence_parallel_ ? tp_.size() : 1, positions = shape.front() / parts;
-  const i64 rows = shape.size() > 2 ? shape[1] : 1;
-  const i64 chunks = overlaps_ && shape.front() % parts == 0 ? count_chunks(positions, rows) : 1;
+  const i64 parts = sequence_parallel_ ? tp_.size() : 1;
+  MCPP_CHECK(shape.front() % parts == 0, shape.front(), " positions cannot be divided by ", parts, " ranks");
+  const i64 positions = shape.front() / parts, rows = shape.size() > 2 ? shape[1] : 1;
+  const i64 chunks = overlaps_ ? count_chunks(positions, rows) : 1;
   if (chunks == 1) {
     Tensor y = Tensor::like(like, shape);
     multiply(y, 0);

@@ -62,19 +62,20 @@ class TensorParallelRegion {
   /// sequence. May overwrite x.
   PendingTensor sum(const Tensor& x) const;
 
-  // GEMMs at the borders. A row of their result must depend only on the same row of their input, because they are
-  // called for some rows at a time if the region overlaps. Positions are counted in the full sequence.
+  // GEMMs at the borders of the region. A row of the result must depend only on the same row of the input, because a
+  // region that overlaps calls them for some rows at a time. Positions are those of the full sequence.
 
-  /// GEMM of `x`, which is positions [first, first + x.dim(0)).
+  /// GEMM of `x`, positions [first, first + x.dim(0)). Must not keep `x`.
   using ConsumeRows = std::function<void(const Tensor& x, i64 first)>;
-  /// GEMM that sets `y`, positions [first, first + y.dim(0)) of its result.
+  /// GEMM that sets every element of `y`, positions [first, first + y.dim(0)) of its result. `y` is uninitialized.
   using ProduceRows = std::function<void(Tensor& y, i64 first)>;
 
-  /// Calls `multiply` for all rows of gather_sequence(x): if the region overlaps, first for those of this rank, while
-  /// the others are gathered. Returns the full sequence.
+  /// Calls `multiply` once for each row of gather_sequence(x). If the region overlaps, calls it for this rank's rows
+  /// while the others are gathered, and then for those before and after them. Returns the full sequence. Collective.
   Tensor gather_and_multiply(const Tensor& x, const ConsumeRows& multiply) const;
-  /// Returns sum(y) of a tensor y of this shape, with the dtype of `like`, that `multiply` computes: if the region
-  /// overlaps, in chunks, each of which is summed while the next one is computed.
+  /// Returns sum(y) of a tensor y of this shape, with the dtype and device of `like`, that `multiply` computes. If the
+  /// region overlaps, calls it for chunks of rows, in an order that is the same on all ranks, and sums each chunk while
+  /// the next one is computed. Collective.
   Tensor multiply_and_sum(const Tensor& like, const Shape& shape, const ProduceRows& multiply) const;
 
   /// Returns the shape of gather_sequence(x), with `columns` columns.
@@ -94,7 +95,7 @@ class TensorParallelRegion {
   bool sequence_parallel_, overlaps_;
 };
 
-/// Returns as many positions of x as `rows` has, from position `first`: the counterpart of the rows of a GEMM.
+/// Returns positions [first, first + rows.dim(0)) of x.
 inline Tensor rows_like(const Tensor& rows, const Tensor& x, i64 first) {
   return x.slice(first, first + rows.dim(0));
 }

@@ -262,7 +262,8 @@ class TraceTime {
   }
 
   struct MessageTiming {
-    /// A delayed weight gradient gathers its operand again when it is computed, and nothing overlaps.
+    /// True: results are used when the recorded op needs them; false: at once. Backward with delayed weight gradients
+    /// is predicted without overlap, because they gather their operand again.
     bool overlaps;
     bool returns_gradients = false;
   };

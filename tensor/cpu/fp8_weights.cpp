@@ -26,8 +26,8 @@ void Fp8WeightKernels<DeviceType::Cpu>::add_amax(const Tensor& x, const WeightRa
   const auto* values = static_cast<const u16*>(x.raw());
   float* largest = amax.data<float>();
   for (i64 group = 0; group < x.numel() / kPackedBlock; ++group) {
-    float& of_block = largest[range.block_of(group)];
-    of_block = std::max(of_block, group_amax(values + group * kPackedBlock));
+    float& block_amax = largest[range.block_of(group)];
+    block_amax = std::max(block_amax, group_amax(values + group * kPackedBlock));
   }
 }
 

@@ -113,8 +113,8 @@ void for_each_row(const Tensor& x, const RowEncoding& encoding, const Tensor& co
   auto* bytes = reinterpret_cast<u8*>(codes.data<i32>());
   parallel_for(cpu(x), x.dim(0), rows_per_chunk(columns), [&](i64 begin, i64 end) {
     for (i64 row = begin; row < end; ++row) {
-      u8* of_row = bytes + row * words * 4;
-      f(values + row * columns, of_row, of_row + encoding.code_words(columns) * 4);
+      u8* row_codes = bytes + row * words * 4;
+      f(values + row * columns, row_codes, row_codes + encoding.code_words(columns) * 4);
     }
   });
 }

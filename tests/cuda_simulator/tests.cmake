@@ -35,7 +35,7 @@ endforeach()
 # emulates the others.
 foreach(capability 90 100)
   set(generation MCPP_SIMULATOR_COMPUTE_CAPABILITY=${capability})
-  mcpp_simulate(tensor_tests "${fast}" ops.low_precision.${capability} *BlockScaling*cuda*:*Nvfp4*cuda*:*Fp8*cuda*
+  mcpp_simulate(tensor_tests "${fast}" ops.low_precision.${capability} *BlockScaling*cuda*:*Nvfp4*cuda*:*Fp8*cuda*:*RowCodes*cuda*
                 ${generation})
   mcpp_simulate(megatron_cpp_tests cuda-sim recipe_parity.${capability} *Fp8DeviceParityTest*-*llama_even*
                 ${generation} MCPP_TEST_MAX_STEPS=4 OMP_NUM_THREADS=1)
@@ -78,7 +78,10 @@ mcpp_simulate(megatron_cpp_tests "${fast}" layouts.fast "${fast_compositions}" $
               MCPP_SIMULATOR_POLICY=random)
 mcpp_seeds(resumed RandomResumeTest 4 12 24 32)
 set(fp8_cases *Fp8SameSummationOrderTest*/llama_pp2_zb_v *Fp8SameSummationOrderTest*/llama_tp2_sp_pp2_zb_h1
-              *Fp8SameSummationOrderTest*/llama_dp2_zero3 *Fp8LayersTest*)
+              *Fp8SameSummationOrderTest*/llama_dp2_zero3 *Fp8LayersTest*
+              *DelayedScalingSameSummationOrderTest*/gpt2_pp2_zb_h1 *DelayedScalingSameSummationOrderTest*/gpt2_dp2_zero3
+              Layouts/Fp8ParamGatherTest.IsBitwiseIdenticalWithScalesOfTensors/dp2_zero1
+              Layouts/Fp8ParamGatherTest.IsBitwiseIdenticalWithScalesOfTensors/tp2_sp_dp2_zero3)
 list(JOIN fp8_cases ":" fp8_cases)
 set(recipe_cases *BlocksSameSummationOrderTest*/mxfp8_llama_pp2_zb_v_recompute
                  *BlocksSameSummationOrderTest*/mxfp8_experts_dp2_zero3

@@ -27,6 +27,7 @@ class OneLayer {
       layer_.record(ScaledTensor::Input, test::tensor_of({-input, 0}, {2}, DType::BF16, device_));
     Communicator* const ranks[]{self_.get()};
     histories_.end_step(ranks);
+    histories_.update_scales();
   }
   /// Runs a step with a weight of two parts, and a further record of other values.
   void step_with_weight(double first, double second, double other) {
@@ -36,6 +37,7 @@ class OneLayer {
     layer_.record_weight({part(other)});
     Communicator* const ranks[]{self_.get()};
     histories_.end_step(ranks);
+    histories_.update_scales();
   }
   /// Returns the magnitude that the scale of a tensor is derived from; -1: none.
   double scaling(ScaledTensor tensor = ScaledTensor::Input) const {
@@ -104,9 +106,23 @@ TEST(AmaxHistoryTest, RanksUseTheirCommonMaximum) {
     layer.record(ScaledTensor::Gradient, test::tensor_of({1.0 + rank}, {1}, DType::BF16, device));
     Communicator* const groups[]{&ranks};
     histories.end_step(groups);
+    histories.update_scales();
     EXPECT_EQ(test::to_doubles(layer.scaling_amax(ScaledTensor::Gradient))[0], 4);
     EXPECT_FALSE(layer.has_scale(ScaledTensor::Input));
   });
+}
+
+/// A pipeline stage may have no layer with the recipe.
+TEST(AmaxHistoriesTest, DoNothingWhenNoLayerIsAdded) {
+  CpuDevice device;
+  const auto self = make_self_communicator();
+  AmaxHistories histories({});
+  histories.allocate(device);
+  histories.begin_step();
+  Communicator* const ranks[]{self.get()};
+  histories.end_step(ranks);
+  histories.update_scales();
+  histories.visit([](const std::string& module, const Tensor&) { ADD_FAILURE() << module; });
 }
 
 }  // namespace

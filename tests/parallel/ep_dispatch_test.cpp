@@ -212,7 +212,7 @@ TEST_P(TokenDispatcherTest, RowsInCodesEqualRowsRoundedAfterExchange) {
         exchange_choices(integers_of(own.experts, device).view({kRankTokens, kTopk}), kExperts, parallel);
     const auto dispatcher = make_token_dispatcher(choice, parallel, c.padded_rows);
     const Tensor rows = dispatcher->dispatch(tokens, [] {});
-    expect_codes_of(dispatcher->dispatch(encoded_rows(tokens, to_experts), [] {}), to_experts, rows);
+    expect_codes_of(dispatcher->dispatch(encode_if_defined(tokens, to_experts), [] {}), to_experts, rows);
     const auto gradients = [&](const RowEncoding& encoding) {
       Tensor y = Tensor::like(rows);
       ops::copy(rows, y);
@@ -242,8 +242,8 @@ TEST(TokenDispatcherExchangeTest, SendsOneBytePerElementAndScales) {
       return meter->total_bytes();
     };
     EXPECT_EQ(sent_bytes(tokens), 3 * 2 * kColumns);
-    EXPECT_EQ(sent_bytes(encoded_rows(tokens, {.block = 32})), 3 * kCodedBytes);
-    EXPECT_EQ(sent_bytes(encoded_rows(tokens, {.block = 128})), 3 * kCodedBytes);
+    EXPECT_EQ(sent_bytes(encode_if_defined(tokens, {.block = 32})), 3 * kCodedBytes);
+    EXPECT_EQ(sent_bytes(encode_if_defined(tokens, {.block = 128})), 3 * kCodedBytes);
   });
 }
 

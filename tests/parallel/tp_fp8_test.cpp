@@ -274,6 +274,7 @@ TEST_P(Fp8LinearTest, DelayedScalesFollowFromPastSteps) {
           expect_pass(c, data, delayed_reference(c, scaled_as, data), is_first, *layer, tp, device);
           Communicator* const ranks[]{&tp};
           histories.end_step(ranks);
+          histories.update_scales();
         };
         step(first, first, true);
         step(second, first, false);
@@ -283,6 +284,54 @@ TEST_P(Fp8LinearTest, DelayedScalesFollowFromPastSteps) {
       });
       if (HasFailure()) return;
     }
+}
+
+/// The gradient was zero so far, so that it has no scale, unlike the input and the weight.
+TEST_P(Fp8LinearTest, UsesCurrentScaleWhenGradientHistoryIsZero) {
+  const Case c{false, false, false, PassRecipes::of(GemmRecipe::Delayed, Fp8Format::E5M2)};
+  const Data data(c);
+  Data first = data;
+  std::ranges::fill(first.dy, 0);
+  run_local_ranks(GetParam(), [&](Communicator& tp, int) {
+    CpuDevice device;
+    AmaxHistories histories({.amax_history_len = 2});
+    const auto layer = make_layer(c, tp, &histories.add("layer"));
+    histories.allocate(device);
+    for (const bool is_first : {true, false}) {
+      const Data& step = is_first ? first : data;
+      histories.begin_step();
+      expect_pass(c, step, delayed_reference(c, step, step), is_first, *layer, tp, device);
+      Communicator* const ranks[]{&tp};
+      histories.end_step(ranks);
+      histories.update_scales();
+    }
+  });
+}
+
+/// One pass has the scales of past steps, and another those of the current tensors.
+TEST_P(Fp8LinearTest, CombinesDelayedAndCurrentScales) {
+  Case c{true, true, false, {GemmRecipe::Delayed, kTensorwise, kBf16, Fp8Format::E4M3}};
+  const Data first(c);
+  Data second = first;
+  for (double& x : second.x) x *= 8;
+  Reference reference = delayed_reference(c, first, second);  // forward
+  Case current = c;
+  current.recipe.forward = kTensorwise;
+  const Reference other(current, second);
+  reference.dx = other.dx, reference.dw = other.dw;
+  run_local_ranks(GetParam(), [&](Communicator& tp, int) {
+    CpuDevice device;
+    AmaxHistories histories({.amax_history_len = 2});
+    const auto layer = make_layer(c, tp, &histories.add("layer"));
+    histories.allocate(device);
+    histories.begin_step();
+    expect_pass(c, first, Reference(current, first), true, *layer, tp, device);
+    Communicator* const ranks[]{&tp};
+    histories.end_step(ranks);
+    histories.update_scales();
+    histories.begin_step();
+    expect_pass(c, second, reference, true, *layer, tp, device);
+  });
 }
 
 /// Columns of a shard keep their places in the unsharded layer, wherever its weight is sharded.

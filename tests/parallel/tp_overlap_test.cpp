@@ -136,7 +136,7 @@ class LayerRun {
 class TpOverlapTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, TpOverlapTest, testing::Values(2, 4));
 
-TEST_P(TpOverlapTest, ResultsAreBitwiseTheSame) {
+TEST_P(TpOverlapTest, IsBitwiseIdenticalToSerialCommunication) {
   for (const Case& c : kCases) {
     for (const Variant& v : variants()) {
       if (v.gelu && c.recipe) continue;  // not supported

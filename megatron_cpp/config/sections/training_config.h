@@ -10,7 +10,7 @@
 #include "base/fields.h"
 #include "base/io/offload_tier.h"
 #include "parallel/layout.h"
-#include "parallel/tp/amax_history.h"
+#include "parallel/tp/delayed_scaling.h"
 #include "tensor/dtype.h"
 #include "tensor/ops/low_precision/recipe.h"
 
@@ -191,7 +191,7 @@ struct TrainingConfig {
           "gradients along the contraction, and 128 x 128 of weights; "
           "mxfp8: 32 elements along the contraction. Blocks need a CPU");
     visit("fp8_amax_history_len", self.fp8_amax_history_len,
-          "with the recipe delayed: number of past steps whose largest absolute values are kept", between(1, 65536));
+          "with the recipe delayed: number of past steps whose largest absolute values are kept", between(1, 4096));
     visit(
         "fp8_amax_compute_algo", self.fp8_amax_compute_algo,
         "with the recipe delayed: value that the scale follows from, the maximum of the past steps or the most recent");
@@ -206,8 +206,9 @@ struct TrainingConfig {
           "linear layers with their own recipe, as [[training.low_precision]] tables with the keys modules, recipe, "
           "dgrad, wgrad and gradients; a layer takes the first table that matches its name");
     visit("moe_fp8_dispatch", self.moe_fp8_dispatch,
-          "with a table of low_precision for routed experts, blockwise or mxfp8: tokens, and gradients of the experts' "
-          "outputs, are sent to the experts in fp8, which are also the values in weight gradients");
+          "send tokens, and gradients of the outputs of routed experts, to the experts in fp8; weight gradients of "
+          "experts are then computed from these values. Needs a table of low_precision that gives \"*.experts.*\" the "
+          "recipe blockwise or mxfp8");
   }
 
   template <class Self, class Visitor>

@@ -155,8 +155,10 @@ Experts::Linear Experts::make_linear(const std::string& name, const Shape& shape
   Linear result{.weight = Param(name + ".weight", shard_box(shape, ffn_axis, context_.experts), Init::Normal, init_std),
                 .bias = nullptr,
                 .recipe = recipe ? *recipe : PassRecipes::of(GemmRecipe::Bf16)};
-  MCPP_CHECK(!result.recipe.needs_amax() && result.recipe.wgrad == GemmRecipe::Bf16, name,
-             ": experts support fp8 with blocks, and bf16 weight gradients");
+  const auto is_supported = [](GemmRecipe r) { return r == GemmRecipe::Bf16 || has_blocks(r); };
+  MCPP_CHECK(is_supported(result.recipe.forward) && is_supported(result.recipe.dgrad) &&
+                 !result.recipe.uses(GemmRecipe::Nvfp4) && result.recipe.wgrad == GemmRecipe::Bf16,
+             name, ": experts support fp8 with blocks, and bf16 weight gradients");
   set_fp8_rounding(result.weight, name, result.recipe, /*matrices=*/result.weight.box.shape[0]);
   result.weight.placement.grid = GridKind::Expert;
   result.weight.matrices = expert_matrices(shape);

@@ -87,7 +87,7 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   const Tensor latent = fc1_latent_proj_ ? fc1_latent_proj_->forward(tokens) : tokens;
   if (fc1_latent_proj_ && scales_input) microbatch.save(this, latent);
   const Tensor inputs = scales_input ? scale_rows(latent, routed.weights) : latent;
-  const Tensor sent = encoded_rows(inputs, experts_.token_encoding());
+  const Tensor sent = encode_if_defined(inputs, experts_.token_encoding());
   const Tensor y = experts_.forward(dispatcher->dispatch(sent, overlap_dispatch), dispatcher->rows(), microbatch);
   const TokenDispatcher::Combined combined =
       dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights, [&] { hand_over(microbatch); });

@@ -36,7 +36,7 @@ struct WeightBlocks {
 };
 
 /// Elements [first, first + n) of a weight of `numel` elements. `first` and n are multiples of kPackedBlock; elements
-/// after the last one of the weight are padding.
+/// after the last one of the weight are padding and must be 0.
 struct WeightRange {
   WeightBlocks blocks;
   i64 first = 0, numel = 0;

@@ -76,4 +76,11 @@ struct PassRecipes {
   auto operator<=>(const PassRecipes&) const = default;
 };
 
+/// Returns true if forward and the gradient of inputs round the weight to the same values, with scales that messages of
+/// weights support (fp8_weights.h).
+constexpr bool rounds_weights_once(const PassRecipes& passes) {
+  const bool is_supported = passes.forward == GemmRecipe::Tensorwise || passes.forward == GemmRecipe::Blockwise;
+  return is_supported && passes.dgrad == passes.forward;
+}
+
 }  // namespace mcpp

@@ -97,7 +97,7 @@ TEST_F(Fp8EndToEndTest, BeginsNewHistoriesWhenRecipeOrLengthChanges) {
   const auto resume = [&](const Strings& more, const std::string& key) {
     return run_ok(pretrain("run", plus(fp8(more), "--checkpoint.allow_changed_keys=" + key)));
   };
-  constexpr const char* kNew = "the checkpoint has no histories of this length";
+  constexpr const char* kNew = "have no history of this length in the checkpoint";
   EXPECT_CONTAINS(resume(delayed, "training.fp8_recipe"), kNew);
   const Strings shorter{"--training.fp8_recipe=delayed", "--training.exit_interval=9",
                         "--training.fp8_amax_history_len=4"};

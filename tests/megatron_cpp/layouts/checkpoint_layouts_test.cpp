@@ -209,7 +209,7 @@ TEST_F(CheckpointLayoutsTest, LoadsCheckpointsOfEveryLayoutInFp8) {
 }
 
 /// The output layer is also that of multi-token prediction, which may be in another stage.
-TEST_F(CheckpointLayoutsTest, LoadsHistoriesOfDelayedScaling) {
+TEST_F(CheckpointLayoutsTest, LoadsAmaxHistoriesOfEveryLayout) {
   ModelConfig model = test::tiny_llama();
   model.mtp_num_layers = 1;
   RunTask task = task_of(model, DType::BF16);

@@ -176,6 +176,13 @@ TEST_P(DelayedScalingOtherSummationOrderTest, MatchesOneRankWithinFp8Error) {
             relative_distance(weights, all_weights(in_bf16, task.model)));
 }
 
+TEST(DelayedScalingTest, StageWithoutLayersKeepsNoHistories) {
+  RunTask task = delayed_task("gpt2");
+  task.fp8 = Fp8::None;
+  task.fp8_recipe = Fp8RecipeName::Tensorwise;
+  expect_same_bits(run_layout(task, {{.pp = 2}}), run_layout(task, {}));
+}
+
 /// Evaluations between steps and skipped steps leave no trace in the histories.
 TEST(DelayedScalingTest, OnlyAppliedStepsChangeHistories) {
   const RunTask task = delayed_task("llama");

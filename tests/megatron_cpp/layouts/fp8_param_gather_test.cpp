@@ -1,6 +1,7 @@
 // Weights sent in fp8 train bitwise like weights sent in bf16, in fewer bytes.
 #include <gtest/gtest.h>
 
+#include "megatron_cpp/setup/run_summary.h"
 #include "tests/support/layouts/compare_runs.h"
 #include "tests/support/layouts/layout_run.h"
 #include "tests/support/tiny_model.h"
@@ -21,6 +22,10 @@ RunTask tensorwise_task() {
   model.seq_length = 8;
   model.ffn_hidden_size = 36;
   model.untie_embeddings_and_output_weights = true;
+  if (test::runs_on_gpus()) {  // where all sizes of a rank's GEMMs must be multiples of 16
+    model.hidden_size = model.seq_length = model.vocab_size = 64;
+    model.ffn_hidden_size = 128;
+  }
   RunTask task = test::learnable_task(model, DType::BF16);
   task.fp8 = Fp8::Hybrid;
   task.low_precision = {{.modules = OneOrList<std::string>("output_layer"), .recipe = GemmRecipe::Tensorwise},
@@ -87,6 +92,38 @@ TEST_P(Fp8ParamGatherTest, IsBitwiseIdenticalWithBlocks) {
   RunLayout layout = GetParam();
   if (layout.zero_stage == 3 && layout.dp == 4) layout.ep = 2;
   expect_same_bits(run_layout(task, sent_in_fp8(layout)), run_layout(task, layout));
+}
+
+/// The copy of tied embeddings in the last stage is also a table in which multi-token prediction looks up tokens.
+TEST(Fp8ParamGatherTiedTest, IsBitwiseIdenticalWhenTiedOutputEmbedsTokens) {
+  RunTask task = tensorwise_task();
+  task.model.untie_embeddings_and_output_weights = false;
+  for (const i64 mtp_layers : {0, 1})
+    for (const i64 stage : {1, 3}) {
+      task.model.mtp_num_layers = mtp_layers;
+      const RunLayout layout{{.pp = 2, .dp = 2, .zero_stage = stage}};
+      expect_same_bits(run_layout(task, sent_in_fp8(layout)), run_layout(task, layout));
+    }
+}
+
+/// The estimate is an upper bound, because it counts messages as if all weights were sent in bf16.
+TEST(Fp8ParamGatherMemoryTest, EstimateBoundsPeak) {
+  const RunTask task = tensorwise_task();
+  for (const i64 stage : {1, 3}) {
+    const RunLayout layout = sent_in_fp8({{.dp = 2, .zero_stage = stage}});
+    const MemoryEstimate plan = estimate_memory_by_stage(config_of(task, layout), layout.ranks())[0];
+    run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
+      LayoutRank self(task, layout, world);
+      self.step(0);
+      self.device().reset_peak();
+      self.step(1);
+      const auto peak =
+          static_cast<double>(self.device().memory().by_class[static_cast<std::size_t>(MemoryClass::Params)].peak);
+      if (rank > 0) return;
+      EXPECT_LE(peak, plan.params + 3 * 1024) << "stage " << stage << "; scales are not counted";
+      EXPECT_GE(peak, 0.5 * plan.params) << "stage " << stage;
+    });
+  }
 }
 
 /// Returns the bytes of gathered weights that a rank sends in one step.

@@ -57,14 +57,14 @@ const RunLayout kLayouts[]{
 
 class TpOverlapLayoutsTest : public testing::TestWithParam<const char*> {};
 
-TEST_P(TpOverlapLayoutsTest, TrainingIsBitwiseTheSame) {
+TEST_P(TpOverlapLayoutsTest, IsBitwiseIdenticalToSerialCommunication) {
   for (const RunLayout& layout : kLayouts) expect_same_with_overlap(task_of(GetParam()), layout);
 }
 INSTANTIATE_TEST_SUITE_P(Models, TpOverlapLayoutsTest, testing::Values("gpt2", "llama"),
                          [](const auto& p) { return std::string(p.param); });
 
 /// Latent attention, output gates and scans, shared groups of query heads, and multi-token prediction.
-TEST(TpOverlapVariantsTest, TrainingIsBitwiseTheSame) {
+TEST(TpOverlapVariantsTest, IsBitwiseIdenticalToSerialCommunication) {
   for (const char* name : {"deepseek", "qwen3_next", "olmo2", "mtp"}) {
     SCOPED_TRACE(name);
     for (const bool sequence_parallel : {false, true})
@@ -72,7 +72,7 @@ TEST(TpOverlapVariantsTest, TrainingIsBitwiseTheSame) {
   }
 }
 
-TEST(TpOverlapPrecisionTest, TrainingIsBitwiseTheSame) {
+TEST(TpOverlapPrecisionTest, IsBitwiseIdenticalToSerialCommunication) {
   for (const DType dtype : {DType::BF16, DType::F64}) {
     RunTask task = task_of("gpt2", dtype);
     task.gelu_epilogue = dtype == DType::BF16;

@@ -75,7 +75,7 @@ class Fp8WeightsTest : public MatrixOps {
 
 INSTANTIATE_TEST_SUITE_P(Levels, Fp8WeightsTest, testing::ValuesIn(all_targets()), target_name);
 
-TEST_P(Fp8WeightsTest, ArrivesAsRoundedFullWeightForAnyParts) {
+TEST_P(Fp8WeightsTest, DecodesToRoundedWeightWhenSentInParts) {
   for (const Weight& weight : kWeights) {
     const Numbers x = values(weight), expected = rounded(weight, x);
     for (const i64 groups : {1, 3, 7, 10000}) EXPECT_EQ(sent(weight, x, groups), expected) << weight.name;
@@ -109,7 +109,7 @@ TEST(WeightBlocksTest, BlocksCannotStraddleGroups) {
   EXPECT_FALSE((WeightBlocks{.rows = 3, .columns = 64, .block = {1, 32}}.can_pack()));
 }
 
-TEST(Fp8WeightMessagesTest, RejectSizesThatDoNotMatch) {
+TEST(Fp8WeightMessagesTest, AreRejectedWhenSizesDiffer) {
   CpuDevice device;
   Tensor x = test::garbage({128}, DType::BF16, device), amax = Tensor::zeros({1}, DType::F32, device),
          message = Tensor::empty({packed_words(64)}, DType::I32, device);

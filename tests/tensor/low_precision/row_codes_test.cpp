@@ -40,7 +40,7 @@ Numbers values_of(i64 count) {
   return x;
 }
 
-TEST_P(RowCodesTest, DecodeToRoundedRows) {
+TEST_P(RowCodesTest, DecodesToRoundedRows) {
   for (const auto& [rows, columns] : kShapes) {
     const Numbers x = values_of(rows * columns);
     for (const i64 block : {32, 128}) {
@@ -59,7 +59,7 @@ TEST_P(RowCodesTest, DecodeToRoundedRows) {
 }
 
 /// Codes and scales are the same on all devices; unused bytes are 0.
-TEST_P(RowCodesTest, AreCodesAndScalesOfFormats) {
+TEST_P(RowCodesTest, MatchesCodesAndScalesOfFormats) {
   constexpr i64 kRows = 3, kColumns = 70, kBlock = 32, kBytes = 76;  // 72 of codes, 4 of scales
   const Numbers x = values_of(kRows * kColumns);
   for (const Fp8Format format : kFormats) {
@@ -85,7 +85,7 @@ TEST_P(RowCodesTest, AreCodesAndScalesOfFormats) {
 }
 
 /// A row that has been rounded is encoded without further error, so that senders and receivers may both round.
-TEST_P(RowCodesTest, AreExactForRoundedRows) {
+TEST_P(RowCodesTest, IsExactWhenRowsAreRounded) {
   constexpr i64 kColumns = 300;
   const Numbers x = values_of(8 * kColumns);
   for (const i64 block : {32, 128}) {
@@ -123,7 +123,7 @@ TEST_P(RowCodesTest, ZeroWordsDecodeToZeros) {
 }
 
 /// Rows of codes are permuted like other rows; rows that do not exist are zeros.
-TEST_P(RowCodesTest, AreGathered) {
+TEST_P(RowCodesTest, GathersRows) {
   for (const i64 columns : {70, 130, 92}) {  // 19, 35 and 24 words, which are read one by one or as packs of four
     const RowEncoding encoding{.block = 32};
     const Tensor codes = encoded(matrix(values_of(4 * columns), columns), encoding);
@@ -136,7 +136,7 @@ TEST_P(RowCodesTest, AreGathered) {
   }
 }
 
-TEST_P(RowCodesTest, RejectOtherShapesAndTypes) {
+TEST_P(RowCodesTest, RejectsOtherShapesAndTypes) {
   const RowEncoding encoding{.block = 32};
   const Tensor x = matrix(values_of(2 * 64), 64);
   Tensor few = Tensor::empty({2, encoding.words(64) - 1}, DType::I32, device()),

@@ -3,6 +3,7 @@
 
 #include "megatron_cpp/config/config_compare.h"
 #include "megatron_cpp/config/layout.h"
+#include "megatron_cpp/setup/low_precision_check.h"
 #include "megatron_cpp/setup/run_summary.h"
 
 namespace mcpp {
@@ -64,15 +65,20 @@ TEST(CompressedCommunicationConfigTest, Fp8WeightsNeedZeroStageRecipeAndNoOtherF
   config.training.precision = Precision::Bf16;
   config.training.fp8 = Fp8::Hybrid;
   EXPECT_THAT(config.conflicts(), IsEmpty());
+  EXPECT_THAT(low_precision_problems(config, 4), IsEmpty());
   EXPECT_THAT(describe_run(config, 4), HasSubstr("sent in fp8 where GEMMs round them"));
+  constexpr const char* kNoLayer = "parallel.fp8_param_gather: no linear layer has the recipe";
   for (const Fp8RecipeName recipe : {Fp8RecipeName::Mxfp8, Fp8RecipeName::Delayed}) {
     config.training.fp8_recipe = recipe;
-    EXPECT_THAT(config.conflicts(), Contains(HasSubstr(kNeedsRecipe)));
+    EXPECT_THAT(low_precision_problems(config, 4), Contains(HasSubstr(kNoLayer)));
   }
   config.training.low_precision = {{.modules = OneOrList<std::string>("*.linear_fc1"),
                                     .recipe = GemmRecipe::Blockwise,
                                     .wgrad = PassRecipeName::Bf16}};
-  EXPECT_THAT(config.conflicts(), IsEmpty());
+  config.model.hidden_size = 128;
+  EXPECT_THAT(low_precision_problems(config, 4), IsEmpty());
+  config.model.hidden_size = 96;  // rows straddle the groups of 64 weights that share a scale in messages
+  EXPECT_THAT(low_precision_problems(config, 4), Contains(HasSubstr(kNoLayer)));
 }
 
 TEST(CompressedCommunicationConfigTest, Bf16GradientsNeedZeroStageAndNoOtherCompression) {

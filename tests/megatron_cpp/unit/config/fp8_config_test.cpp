@@ -69,7 +69,7 @@ TEST(Fp8ConfigTest, RejectsKeysWithoutEffect) {
                     HasSubstr("training.fp8_amax_compute_algo: only read"), HasSubstr("training.fp8_margin: only")));
 }
 
-TEST(Fp8ConfigTest, AcceptsDelayedScalingInTablesOnly) {
+TEST(Fp8ConfigTest, AcceptsDelayedKeysWhenOnlyTableUsesDelayed) {
   Config config = config_in_fp8();
   config.training.fp8_margin = 1;
   EXPECT_THAT(config.conflicts(), SizeIs(1));
