@@ -150,6 +150,10 @@ Tensor WeightCodec::encode_fp8(std::size_t bucket, const Tensor& own_weights) co
       ops::copy(from, to);
     }
   }
+  // Parts of other ranks may be longer. Equal weights must give equal messages, which repeated steps compare.
+  const i64 words = count_words(bucket, context_.part);
+  Tensor rest = message.flat(words, message.numel() - words);
+  if (rest.numel() > 0) ops::fill_zero(rest);
   return message;
 }
 
