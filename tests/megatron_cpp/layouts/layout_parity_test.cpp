@@ -162,6 +162,8 @@ ModelConfig model_of(const std::string& name) {
 RunTask task_of(const std::string& model, DType dtype = DType::F32) {
   RunTask task = test::learnable_task(model_of(model), dtype);
   task.optimizer.initial_loss_scale = 0x1p16;  // for fp16, at which no step overflows
+  // Norms after branches amplify the rounding of sums, which differ most between kernels for AVX2 and for AVX-512.
+  if (model == "mtp_tied") task.lr = [lr = task.lr](i64 step) { return lr(step) / 4; };
   return task;
 }
 
