@@ -198,8 +198,7 @@ void fp8_param_gather_conflicts(const Config& config, std::vector<std::string>& 
   if (config.parallel.formats.fp8_param_gather && !config.training.has_low_precision())
     errors.push_back(
         "parallel.fp8_param_gather: needs linear layers with the recipe \"tensorwise\" or \"blockwise\" (training.fp8 "
-        "or "
-        "training.low_precision); remove it");
+        "or training.low_precision); remove it");
 }
 
 void fp8_layer_conflicts(const Config& config, std::vector<std::string>& errors) {

@@ -68,13 +68,7 @@ std::map<std::string, int, std::less<>> count_savers(const CheckpointReader& rea
 }  // namespace
 
 std::vector<NamedShard> extract_unsaved(std::vector<NamedShard>& shards, const CheckpointReader& reader) {
-  const auto is_saved = [&](const NamedShard& shard) {
-    const TensorEntry* entry = is_of_power_sgd(shard.name) ? reader.manifest().find(shard.name) : nullptr;
-    return !is_of_power_sgd(shard.name) || (entry && entry->global == shard.box.global);
-  };
-  const auto first = std::stable_partition(shards.begin(), shards.end(), is_saved);
-  std::vector<NamedShard> unsaved(std::make_move_iterator(first), std::make_move_iterator(shards.end()));
-  shards.erase(first, shards.end());
+  std::vector<NamedShard> unsaved = extract_missing(shards, reader.manifest(), is_of_power_sgd);
   for (NamedShard& shard : unsaved) {
     ops::fill_zero(shard.data);
     if (!error_name(shard.name)) ops::orthonormalize(shard.data);
@@ -241,8 +235,7 @@ std::optional<Damage> load_all(const RunContext& run, TrainingState& state, Chec
   if (reduce_scalar(started.amax_histories.empty() ? 0 : 1, ReduceOp::Max, world, host) > 0)
     run.log.info(
         "layers with the recipe \"delayed\" have no history of this length in the checkpoint; their scales in the "
-        "first "
-        "step are those of \"tensorwise\"");
+        "first step are those of \"tensorwise\"");
   return std::nullopt;
 }
 

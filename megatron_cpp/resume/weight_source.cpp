@@ -26,29 +26,31 @@ bool remove_unsaved(std::string_view state, std::vector<NamedShard>& shards, con
   return std::erase_if(shards, [&](const NamedShard& shard) { return shard.name.starts_with(prefix); }) > 0;
 }
 
-std::vector<NamedShard> extract_unsaved_histories(std::vector<NamedShard>& shards, const Manifest& manifest) {
-  const std::string prefix = optimizer_tensor(kAmaxHistory, "");
+}  // namespace
+
+std::vector<NamedShard> extract_missing(std::vector<NamedShard>& shards, const Manifest& manifest,
+                                        const std::function<bool(std::string_view name)>& is_optional) {
   const auto is_loadable = [&](const NamedShard& shard) {
-    if (!shard.name.starts_with(prefix)) return true;
+    if (!is_optional(shard.name)) return true;
     const TensorEntry* entry = manifest.find(shard.name);
     return entry && entry->global == shard.box.global;
   };
   const auto first = std::ranges::stable_partition(shards, is_loadable).begin();
-  std::vector<NamedShard> unsaved(std::make_move_iterator(first), std::make_move_iterator(shards.end()));
+  std::vector<NamedShard> missing(std::make_move_iterator(first), std::make_move_iterator(shards.end()));
   shards.erase(first, shards.end());
-  return unsaved;
+  return missing;
 }
-
-}  // namespace
 
 bool has_ema(const Manifest& manifest) {
   return has_state(manifest, kEmaState);
 }
 
 UnsavedStates remove_unsaved_states(std::vector<NamedShard>& shards, const CheckpointReader& reader) {
+  const std::string histories = optimizer_tensor(kAmaxHistory, "");
   return {.has_ema = remove_unsaved(kEmaState, shards, reader.manifest()),
           .has_master = remove_unsaved(kMasterState, shards, reader.manifest()),
-          .amax_histories = extract_unsaved_histories(shards, reader.manifest())};
+          .amax_histories = extract_missing(shards, reader.manifest(),
+                                            [&](std::string_view name) { return name.starts_with(histories); })};
 }
 
 void check_has_weights(const CheckpointReader& reader, WeightSource source) {

@@ -1,6 +1,7 @@
 // Weights of a checkpoint: those of the model, and their exponential moving average (optimizer.ema_decay).
 #pragma once
 #include <array>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,10 @@ inline constexpr std::string_view kWeightsHelp =
 
 /// Returns true if the checkpoint has averaged weights.
 bool has_ema(const Manifest& manifest);
+
+/// Removes the optional shards that the checkpoint does not have in their global shape, and returns them.
+std::vector<NamedShard> extract_missing(std::vector<NamedShard>& shards, const Manifest& manifest,
+                                        const std::function<bool(std::string_view name)>& is_optional);
 
 /// States that were removed from the shards to load. The caller must initialize averaged and master weights from the
 /// loaded weights, and histories with zeros.

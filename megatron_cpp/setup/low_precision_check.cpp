@@ -14,7 +14,7 @@
 #include "megatron_cpp/setup/model_provider.h"
 #include "model/meta_model.h"
 #include "parallel/cp/sequence_partition.h"
-#include "tensor/ops/low_precision/pack.h"
+#include "tensor/ops/low_precision/fp8_weights.h"
 
 namespace mcpp {
 namespace {
@@ -230,8 +230,9 @@ class Checker {
   void check_param_gather() {
     const auto is_sent_in_fp8 = [&](const LinearLayer& layer) {
       const PassRecipes* recipe = layer.recipe(fp8_);
+      const i64 columns = layer.box.shape.back();
       return recipe && rounds_weights_once(*recipe) &&
-             (!has_blocks(recipe->forward) || layer.box.shape.back() % kPackedBlock == 0);
+             WeightBlocks{.columns = columns, .block = weight_blocks(recipe->forward, Contraction::Columns)}.can_pack();
     };
     if (std::ranges::none_of(layers_, is_sent_in_fp8))
       problems_.add(

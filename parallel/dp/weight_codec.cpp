@@ -14,6 +14,10 @@ constexpr i64 kWeightsPerWord = 2;  // bf16 weights per int32 word
 
 }  // namespace
 
+i64 WeightCodec::Piece::words() const {
+  return scales ? packed_words(count) : count / kWeightsPerWord;
+}
+
 WeightCodec::WeightCodec(const StoreContext& context, DType dtype, WeightEncoding format)
     : context_(context), dtype_(dtype), format_(format) {
   if (format_ != WeightEncoding::Fp8) return;
@@ -72,7 +76,7 @@ std::vector<WeightCodec::Piece> WeightCodec::pieces(std::size_t bucket, i64 part
   i64 words = 0;
   for (Piece& piece : all) {
     piece.word_offset = words;
-    words += piece.scales ? packed_words(piece.count) : piece.count / kWeightsPerWord;
+    words += piece.words();
   }
   return all;
 }
@@ -80,9 +84,7 @@ std::vector<WeightCodec::Piece> WeightCodec::pieces(std::size_t bucket, i64 part
 i64 WeightCodec::count_words(std::size_t bucket, i64 part) const {
   if (!has_codes(bucket)) return weights_per_part(bucket) / kWeightsPerWord;
   const std::vector<Piece> all = pieces(bucket, part);
-  if (all.empty()) return 0;
-  const Piece& last = all.back();
-  return last.word_offset + (last.scales ? packed_words(last.count) : last.count / kWeightsPerWord);
+  return all.empty() ? 0 : all.back().end_word();
 }
 
 i64 WeightCodec::part_numel(std::size_t bucket) const {
@@ -140,19 +142,20 @@ void WeightCodec::update_scales(const std::function<Tensor(std::size_t bucket)>&
 Tensor WeightCodec::encode_fp8(std::size_t bucket, const Tensor& own_weights) const {
   if (!has_codes(bucket)) return own_weights.reinterpret(dtype());
   Tensor message = Tensor::empty({part_numel(bucket)}, dtype(), context_.device, MemoryClass::Params);
+  i64 end = 0;
   for (const Piece& piece : pieces(bucket, context_.part)) {
+    end = piece.end_word();
     const Tensor from = own_weights.flat(piece.begin, piece.count);
     if (piece.scales) {
-      Tensor to = message.flat(piece.word_offset, packed_words(piece.count));
+      Tensor to = message.flat(piece.word_offset, piece.words());
       ops::pack_fp8_weights(from, range_of(piece), amax_of(*piece.scales), to);
     } else {
-      Tensor to = message.flat(piece.word_offset, piece.count / kWeightsPerWord).reinterpret(dtype_);
+      Tensor to = message.flat(piece.word_offset, piece.words()).reinterpret(dtype_);
       ops::copy(from, to);
     }
   }
   // Parts of other ranks may be longer. Equal weights must give equal messages, which repeated steps compare.
-  const i64 words = count_words(bucket, context_.part);
-  Tensor rest = message.flat(words, message.numel() - words);
+  Tensor rest = message.flat(end, message.numel() - end);
   if (rest.numel() > 0) ops::fill_zero(rest);
   return message;
 }
@@ -164,9 +167,9 @@ void WeightCodec::decode_fp8(std::size_t bucket, const Tensor& message, Tensor& 
     for (const Piece& piece : pieces(bucket, part)) {
       Tensor to = weights.flat(part * weights_per_part(bucket) + piece.begin, piece.count);
       if (piece.scales)
-        ops::unpack_fp8_weights(part_message.flat(piece.word_offset, packed_words(piece.count)), to);
+        ops::unpack_fp8_weights(part_message.flat(piece.word_offset, piece.words()), to);
       else
-        ops::copy(part_message.flat(piece.word_offset, piece.count / kWeightsPerWord).reinterpret(dtype_), to);
+        ops::copy(part_message.flat(piece.word_offset, piece.words()).reinterpret(dtype_), to);
     }
   }
 }

@@ -50,6 +50,9 @@ class WeightCodec {
     std::size_t param = 0;
     i64 first_element = 0;           // of the parameter
     const Scales* scales = nullptr;  // null: sent unchanged
+
+    i64 words() const;  // of the message
+    i64 end_word() const { return word_offset + words(); }
   };
 
   void add_scales();

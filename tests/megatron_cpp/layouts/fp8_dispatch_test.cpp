@@ -200,8 +200,8 @@ TEST_P(Fp8DispatchOtherSummationOrderTest, MatchesOneRankWithinRecipeError) {
             test::relative_distance(weights(one_rank), weights(plain)));
 }
 
-/// Of the four exchanges of a layer, two send codes: of tokens, and of gradients of the experts' outputs. All-gather
-/// weights the latter after the exchange, so that it sends codes of tokens only.
+/// Two of the four exchanges of a layer send codes: those of tokens, and of gradients of the experts' outputs.
+/// All-gather weights the latter after the exchange, so that it sends codes of tokens only.
 TEST(Fp8DispatchTest, SendsCodesOfTokensAndGradients) {
   struct Exchange {
     TokenDispatcherType type;
