@@ -5,6 +5,7 @@
 #include <array>
 #include <string_view>
 
+#include "base/normal_quantile.h"
 #include "base/types.h"
 
 namespace mcpp {
@@ -40,11 +41,6 @@ constexpr u64 philox_key(u64 seed, std::string_view name, u64 index = 0) {
 constexpr double uniform_open(u32 bits) {
   return (static_cast<double>(bits) + 0.5) * 0x1p-32;
 }
-
-/// Returns the standard normal quantile of p in (0, 1). Uses only + - * / and sqrt (no libm), so that every IEEE
-/// machine, CPU or GPU, returns a bitwise identical result. Wichura, "Algorithm AS 241", Applied Statistics 37 (1988);
-/// error below 1e-15 relative.
-double normal_quantile(double p);
 
 /// Returns element `index` of the standard normal stream with this key.
 inline double philox_normal(u64 key, u64 index) {

@@ -1,10 +1,13 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <span>
 
 #include "base/philox.h"
 #include "nn/param.h"
+#include "tensor/cpu/normal_draws.h"
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
@@ -29,11 +32,9 @@ double uniform(u64 key, u64 index) {
   return uniform_open(philox4x32(key, {static_cast<u32>(index), static_cast<u32>(index >> 32), 0, 0})[0]);
 }
 
-/// Returns the initial value of an element.
+/// Returns the initial value of an element, unless it is normally distributed.
 double draw_value(const Param& param, u64 key, u64 index) {
   switch (param.init) {
-    case Init::Normal:
-      return param.init_std * philox_normal(key, index);
     case Init::Zeros:
       return 0;
     case Init::Ones:
@@ -42,17 +43,30 @@ double draw_value(const Param& param, u64 key, u64 index) {
       return std::log(1 + 15 * uniform(key, index));
     case Init::TimeStep:
       return std::log(std::expm1(1e-3 * std::pow(100.0, uniform(key, index))));
+    case Init::Normal:
+      break;
   }
   fail(ExitCode::Internal, "unknown initialization of ", param.name);
+}
+
+/// Sets out[i] to element first + i of the normal stream, times `std`.
+template <class T>
+void fill_normal(double std, u64 key, u64 first, std::span<T> out) {
+  std::array<double, 512> drawn;
+  for (std::size_t done = 0; done < out.size(); done += drawn.size()) {
+    const std::span part = out.subspan(done, std::min(drawn.size(), out.size() - done));
+    draw_normal(key, first + done, std::span(drawn).first(part.size()));
+    std::ranges::transform(drawn.begin(), drawn.begin() + static_cast<i64>(part.size()), part.begin(),
+                           [std](double x) { return from_double<T>(std * x); });
+  }
 }
 
 /// Writes elements [begin, end) of row `r` of the box to `out`.
 template <class T>
 void fill_row(const Param& param, u64 key, i64 r, i64 begin, i64 end, T* out) {
-  const i64 global = global_index(param.box, r);
-  for (i64 i = begin; i < end; ++i) {
-    *out++ = from_double<T>(draw_value(param, key, static_cast<u64>(global + i)));
-  }
+  const auto first = static_cast<u64>(global_index(param.box, r) + begin);
+  if (param.init == Init::Normal) return fill_normal(param.init_std, key, first, std::span(out, out + (end - begin)));
+  for (i64 i = 0; i < end - begin; ++i) out[i] = from_double<T>(draw_value(param, key, first + static_cast<u64>(i)));
 }
 
 /// Initializes values in host memory.

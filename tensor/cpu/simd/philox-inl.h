@@ -12,6 +12,38 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
+/// Counters of Philox, one per 64-bit lane. Word j is in the low half of the lane of the j-th vector; the upper halves
+/// are ignored.
+using PhiloxTag = hn::ScalableTag<u64>;
+struct PhiloxCounters {
+  hn::Vec<PhiloxTag> words0, words1, words2, words3;
+};
+
+HWY_INLINE hn::Vec<PhiloxTag> multiply_low_halves(hn::Vec<PhiloxTag> a, hn::Vec<PhiloxTag> b) {
+  const hn::Repartition<u32, PhiloxTag> halves;
+  return hn::MulEven(hn::BitCast(halves, a), hn::BitCast(halves, b));
+}
+
+/// Writes philox4x32(key, counter) of each counter, in the order of lanes, four words each.
+HWY_INLINE void store_philox_blocks(u64 key, const PhiloxCounters& counters, u32* out) {
+  const PhiloxTag d;
+  auto c0 = counters.words0, c1 = counters.words1, c2 = counters.words2, c3 = counters.words3;
+  const auto m0 = hn::Set(d, 0xD2511F53), m1 = hn::Set(d, 0xCD9E8D57);
+  u32 k0 = static_cast<u32>(key), k1 = static_cast<u32>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const auto p0 = multiply_low_halves(c0, m0), p1 = multiply_low_halves(c2, m1);
+    c0 = hn::Xor(hn::ShiftRight<32>(p1), hn::Xor(c1, hn::Set(d, k0)));
+    c2 = hn::Xor(hn::ShiftRight<32>(p0), hn::Xor(c3, hn::Set(d, k1)));
+    c1 = p1;
+    c3 = p0;
+    k0 += 0x9E3779B9, k1 += 0xBB67AE85;
+  }
+  const auto low = hn::Set(d, 0xFFFFFFFF);
+  const auto first_pair = hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1));
+  const auto second_pair = hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3));
+  hn::StoreInterleaved2(first_pair, second_pair, d, reinterpret_cast<u64*>(out));
+}
+
 /// Random words of one row: word(j) is word j % 4 of Philox(key, {counter[0..2], j / 4}). Holds a window of kCapacity
 /// elements at a time.
 class RandomRow {
@@ -24,40 +56,18 @@ class RandomRow {
   /// first. Callers may read one vector past the last element.
   HWY_INLINE const u32* window(i64 first, i64 count) {
     const i64 begin = first / 4, end = (first + count + 3) / 4;
-    const i64 step = static_cast<i64>(hn::Lanes(Tag()));
+    const i64 step = static_cast<i64>(hn::Lanes(PhiloxTag()));
     for (i64 block = begin; block < end; block += step) make_blocks(block, words_ + 4 * (block - begin));
     return words_ + first % 4;
   }
 
  private:
-  // One block per 64-bit lane, with each word in the lane's low half. The multiplication reads only that half, so the
-  // upper half is irrelevant until the end.
-  using Tag = hn::ScalableTag<u64>;
-  using V = hn::Vec<Tag>;
-
-  HWY_INLINE static V multiply(V a, V b) {
-    const hn::Repartition<u32, Tag> halves;
-    return hn::MulEven(hn::BitCast(halves, a), hn::BitCast(halves, b));
-  }
-
   HWY_INLINE void make_blocks(i64 first, u32* out) const {
-    const Tag d;
-    V c0 = hn::Set(d, counter_[0]), c1 = hn::Set(d, counter_[1]), c2 = hn::Set(d, counter_[2]);
-    V c3 = hn::Iota(d, static_cast<u64>(first));
-    const V m0 = hn::Set(d, 0xD2511F53), m1 = hn::Set(d, 0xCD9E8D57);
-    u32 k0 = static_cast<u32>(key_), k1 = static_cast<u32>(key_ >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const V p0 = multiply(c0, m0), p1 = multiply(c2, m1);
-      c0 = hn::Xor(hn::ShiftRight<32>(p1), hn::Xor(c1, hn::Set(d, k0)));
-      c2 = hn::Xor(hn::ShiftRight<32>(p0), hn::Xor(c3, hn::Set(d, k1)));
-      c1 = p1;
-      c3 = p0;
-      k0 += 0x9E3779B9, k1 += 0xBB67AE85;
-    }
-    const V low = hn::Set(d, 0xFFFFFFFF);
-    const V first_pair = hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1));
-    const V second_pair = hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3));
-    hn::StoreInterleaved2(first_pair, second_pair, d, reinterpret_cast<u64*>(out));
+    const PhiloxTag d;
+    store_philox_blocks(key_,
+                        {hn::Set(d, counter_[0]), hn::Set(d, counter_[1]), hn::Set(d, counter_[2]),
+                         hn::Iota(d, static_cast<u64>(first))},
+                        out);
   }
 
   u64 key_;
