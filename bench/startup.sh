@@ -26,17 +26,16 @@ trap 'rm -rf "$work"' EXIT
 "$program" preprocess --input=data/tinyshakespeare.txt --text_document=paragraph --output_prefix="$work/text" \
   --tokenizer_model="$work/tokenizer.model" >/dev/null
 
-# watch_memory <file>: until the file exists, samples the private memory of the program's processes. Writes the maximum
-# in MiB.
+# watch_memory <file>: until the file exists, samples the private memory of the program's processes once a second. Writes
+# the maximum in MiB. All ranks are read by one process, because a process per rank would delay the start it measures.
 watch_memory() {
-  local max=0 process size
+  local max=0 size statuses
   until [ -e "$1" ]; do
-    for process in $(pgrep -f "$work/text_text_document" || true); do
-      [ "$(readlink -f "/proc/$process/exe")" = "$(readlink -f "$program")" ] || continue
-      size=$(awk '/^RssAnon/ { print $2 }' "/proc/$process/status" 2>/dev/null || true)
-      [ "${size:-0}" -le "$max" ] || max=$size
-    done
-    sleep 0.2
+    mapfile -t statuses < <(pgrep -f "$work/text_text_document" | sed 's|.*|/proc/&/status|')
+    size=$(awk -v name="$(basename "$program" | cut -c 1-15)" '/^Name/ { is_rank = $2 == name }
+      /^RssAnon/ && is_rank && $2 > max { max = $2 } END { print max + 0 }' "${statuses[@]}" /dev/null 2>/dev/null || true)
+    [ "${size:-0}" -le "$max" ] || max=$size
+    sleep 1
   done
   echo $((max / 1024)) >"$work/memory"
 }
@@ -47,10 +46,9 @@ for n in $ranks; do
   rm -rf "$work/checkpoints" "$work/cache" "$work/end" "$work/metrics.jsonl"
   layout=() groups=(--tensor_model_parallel_size=1 --pipeline_model_parallel_size=1)
   [ "$n" -lt 4 ] || { layout=(--parallel.tensor_model_parallel_size=2 --parallel.pipeline_model_parallel_size=2) && groups=(); }
-  launch_ranks "$n" --bind-to none
   watch_memory "$work/end" &
   start=$(date +%s.%N)
-  "${launch[@]}" "$program" pretrain configs/quickstart.toml --data.train_data_path="[\"$work/text_text_document\"]" \
+  MEGATRON_CPP=$program scripts/pretrain.sh configs/quickstart.toml -n "$n" --data.train_data_path="[\"$work/text_text_document\"]" \
     --data.valid_data_path="[]" --data.tokenizer_model="$work/tokenizer.model" --checkpoint.save="$work/checkpoints" \
     --device.num_threads=1 --training.micro_batch_size=1 --training.global_batch_size="$n" --training.train_iters=2 --optimizer.lr_warmup_iters=0 \
     --training.eval_interval=0 --training.eval_iters=0 --logging.log_interval=1 --logging.metrics_path="$work/metrics.jsonl" "${layout[@]}" "${options[@]}" \
@@ -63,6 +61,7 @@ for n in $ranks; do
   elapsed=$(sed -E 's/.*"elapsed_ms": ?([0-9.]*).*/\1/' <<<"$first")
   echo "{\"ranks\": $n, \"to_first_step_s\": $(awk "BEGIN { print $stamp - $start - $elapsed / 1000 }"), \"first_step_s\":" \
     "$(awk "BEGIN { print $elapsed / 1000 }"), \"whole_run_s\": $(awk "BEGIN { print $end - $start }"), \"rank_mib\": $(cat "$work/memory")}"
+  launch_ranks "$n" --bind-to none
   "${launch[@]}" "$program" bench groups --json "${groups[@]}" </dev/null 2>/dev/null | grep '^{'
 done
 [ "$threads" -eq 0 ] || "$program" bench groups --json --threads="$threads"

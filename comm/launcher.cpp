@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -59,9 +60,19 @@ Launcher read_launcher(const std::function<const char*(const char*)>& variable) 
     if (!text || !*text) continue;
     const int ranks = parse_number<int>(text).value_or(0);
     check_input(ranks >= 1, name, "=", text, ": the number of ranks must be an integer of at least 1");
-    if (ranks > launcher.ranks || launcher.variable.empty()) launcher = {ranks, name};
+    if (ranks > launcher.ranks || launcher.variable.empty()) launcher.ranks = ranks, launcher.variable = name;
+  }
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    const char* text = variable(name);
+    if (text && launcher.node_ranks == 0) launcher.node_ranks = parse_number<int>(text).value_or(0);
   }
   return launcher;
+}
+
+u64 timer_slack_ns(int node_ranks, int cores) {
+  constexpr u64 kCheckNs = 100'000, kMaxNs = 20'000'000;
+  if (node_ranks <= cores) return 0;
+  return std::min(kMaxNs, kCheckNs * static_cast<u64>(node_ranks) / static_cast<u64>(std::max(1, cores)));
 }
 
 SlurmJob read_slurm_job(const std::function<const char*(const char*)>& variable) {

@@ -33,6 +33,9 @@ else
 ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=3}
 fi
 
+# The program sets this variable itself if it is unset, but then has to start again (megatron_cpp/main.cpp).
+[ -n "${OMP_WAIT_POLICY:-}" ] || export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
+
 # If this script is killed, the kernel terminates the launcher, which terminates its ranks.
 if setpriv --pdeathsig TERM true 2>/dev/null; then start=(setpriv --pdeathsig TERM "${start[@]}"); fi
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -312,6 +313,21 @@ class MpiCommunicator final : public Communicator {
   MpiMessages messages_;
 };
 
+/// Makes the sleeps of the calling thread longer while it exists (timer slack of Linux). MPI_Init and MPI_Finalize of
+/// Open MPI check every 0.1 ms whether the other ranks have arrived. If many ranks share a core, these checks occupy
+/// it, and the launcher and late ranks wait for their time slices. Threads that MPI_Init creates keep the slack; they
+/// wait for messages, not for timers.
+class LongSleeps {
+ public:
+  explicit LongSleeps(int node_ranks) {
+    const auto cores = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));  // regardless of how the launcher bound ranks
+    ::prctl(PR_SET_TIMERSLACK, timer_slack_ns(node_ranks, cores), 0, 0, 0);
+  }
+  ~LongSleeps() { ::prctl(PR_SET_TIMERSLACK, 0, 0, 0, 0); }  // the default
+  LongSleeps(const LongSleeps&) = delete;
+  LongSleeps& operator=(const LongSleeps&) = delete;
+};
+
 }  // namespace
 
 std::string mpi_version() {
@@ -325,6 +341,7 @@ std::string mpi_version() {
 }
 
 MpiSession::MpiSession(const Launcher& launcher) {
+  const LongSleeps sleeps(launcher.node_ranks);
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   has_thread_multiple_ = provided == MPI_THREAD_MULTIPLE;
@@ -340,6 +357,7 @@ MpiSession::MpiSession(const Launcher& launcher) {
 
 MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() > 0) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::Internal));
+  const LongSleeps sleeps(static_cast<int>(node_info_.ranks.size()));
   MPI_Finalize();
 }
 

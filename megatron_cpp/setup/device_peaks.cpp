@@ -170,13 +170,25 @@ PeakFile peak_file(const Config& config, const Session& session) {
               session.node->size(), " ranks on its host")};
 }
 
+namespace {
+
+/// Returns true if this rank measures its device. If ranks share the cores of a node, only as many measure as have
+/// cores of their own: others would only disturb the measurement and delay the start.
+bool measures_peak(const Session& session) {
+  Device& device = *session.device;
+  if (device.type() != DeviceType::Cpu || session.cores == 0) return true;
+  return session.node->rank() < std::max(1, session.cores / host_threads(device));
+}
+
+}  // namespace
+
 DevicePeak find_device_peak(const Config& config, Session& session, const Log& log) {
   Device& device = *session.device;
   if (config.logging.peak_tflops > 0) return {config.logging.peak_tflops, DevicePeak::Source::Config};
   const DType dtype = dtype_of(config.training.precision);
   Communicator& world = session.parallel.world;
   CpuDevice host;  // the world communicator transfers tensors in host memory
-  // Ranks may have different devices. Measuring is collective, so all ranks measure unless all devices are rated.
+  // Ranks may have different devices. All ranks take part in the reductions, unless all devices are rated.
   const double rated = rated_flops(device_name(device), dtype, config.device.allow_tf32);
   const double is_unrated = rated > 0 ? 0 : 1;
   if (reduce_scalar(is_unrated, ReduceOp::Max, world, host) == 0) return {rated / 1e12, DevicePeak::Source::DataSheet};
@@ -185,7 +197,8 @@ DevicePeak find_device_peak(const Config& config, Session& session, const Log& l
   const double stored = reduce_scalar(is_first ? file.read() : 0, ReduceOp::Max, world, host);
   double tflops = stored;
   if (stored == 0) {
-    tflops = reduce_scalar(peak_flops(dtype, device) / 1e12, ReduceOp::Max, world, host);
+    const double measured = measures_peak(session) ? peak_flops(dtype, device) / 1e12 : 0;
+    tflops = reduce_scalar(measured, ReduceOp::Max, world, host);
     if (is_first) file.write(tflops, log);
   }
   device.trim();

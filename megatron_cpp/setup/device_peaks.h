@@ -87,7 +87,7 @@ class PeakFile {
 PeakFile peak_file(const Config& config, const Session& session);
 
 /// Returns the peak: logging.peak_tflops; else the data sheet value of a known GPU; else the peak stored with the run;
-/// else the highest peak that any rank measures now, which is then stored. Collective.
+/// else the highest of the peaks that ranks measure now, which is then stored. Collective.
 DevicePeak find_device_peak(const Config& config, Session& session, const Log& log);
 
 /// Returns a warning if `reached` TFLOP/s exceeds `peak`, else "".

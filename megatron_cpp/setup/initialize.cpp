@@ -202,7 +202,8 @@ Session initialize(const Config& config, const World& world) {
           .parallel = std::move(parallel),
           .node = &world.ranks_of_node(),
           .recorder = world.recorder,
-          .job = world.job};
+          .job = world.job,
+          .cores = world.cores};
 }
 
 namespace {

@@ -50,6 +50,21 @@ TEST(LauncherTest, UsesLargestAnnouncedRankCount) {
   EXPECT_THAT(error, testing::HasSubstr("srun --mpi=pmix"));
 }
 
+TEST(LauncherTest, ReadsRanksOfNode) {
+  EXPECT_EQ(launcher_in({{"OMPI_COMM_WORLD_SIZE", "8"}}).node_ranks, 0);
+  EXPECT_EQ(launcher_in({{"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}).node_ranks, 4);
+  EXPECT_EQ(launcher_in({{"PMI_SIZE", "8"}, {"MPI_LOCALNRANKS", "2"}}).node_ranks, 2);
+  EXPECT_EQ(launcher_in({{"OMPI_COMM_WORLD_LOCAL_SIZE", "x"}}).node_ranks, 0);
+}
+
+TEST(TimerSlackTest, GrowsWithRanksPerCore) {
+  EXPECT_EQ(timer_slack_ns(0, 2), 0U);  // unknown
+  EXPECT_EQ(timer_slack_ns(64, 64), 0U);
+  EXPECT_EQ(timer_slack_ns(128, 64), 200'000U);
+  EXPECT_EQ(timer_slack_ns(256, 2), 12'800'000U);
+  EXPECT_EQ(timer_slack_ns(4096, 2), 20'000'000U);
+}
+
 SlurmJob job_in(const Environment& environment) {
   return read_slurm_job(variables_of(environment));
 }
