@@ -3,7 +3,7 @@
 # same number of active parameters and to Hugging Face's Mixtral in PyTorch; and of two ranks with expert parallelism, evenly
 # loaded, relative to one rank with two threads. Runs alternate.
 #
-#   bench/moe.sh [--rounds=N] [--python=PATH] [--program=PATH] [option of megatron_cpp bench step ...]
+#   bench/moe.sh [--rounds=N] [--dtypes="fp32 bf16"] [--python=PATH] [--program=PATH] [option of megatron_cpp bench step ...]
 #
 #   --python=PATH  a Python with torch and transformers; without it PyTorch is not measured
 #
@@ -12,11 +12,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=3
+dtypes="fp32 bf16"
 python=
 program=
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-read_options rounds python program -- "$@"
+read_options rounds dtypes python program -- "$@"
+for dtype in $dtypes; do
+  [[ $dtype = fp32 || $dtype = bf16 ]] || { echo "--dtypes: $dtype is neither fp32 nor bf16" >&2 && exit 2; }
+done
 build_program
 # shellcheck source=bench/lib/environment.sh
 source bench/lib/environment.sh
@@ -38,15 +42,15 @@ run() { # <name> <dtype> <samples per step> <samples per microbatch> <launcher w
 # shellcheck disable=SC2119
 environment_json
 for ((round = 0; round < rounds; ++round)); do
-  for dtype in fp32 bf16; do
+  for dtype in $dtypes; do
     for batch in 8 32; do
-      run dense $dtype $batch $batch env -- --device.num_threads=2
-      run experts $dtype $batch $batch env -- --device.num_threads=2 "${experts[@]}"
-      run even $dtype $batch $batch env -- --device.num_threads=2 "${experts[@]}" "${even[@]}"
-      run even_ep2 $dtype $batch $((batch / 2)) "${launch[@]}" -- --device.num_threads=1 "${experts[@]}" "${even[@]}" \
+      run dense "$dtype" $batch $batch env -- --device.num_threads=2
+      run experts "$dtype" $batch $batch env -- --device.num_threads=2 "${experts[@]}"
+      run even "$dtype" $batch $batch env -- --device.num_threads=2 "${experts[@]}" "${even[@]}"
+      run even_ep2 "$dtype" $batch $((batch / 2)) "${launch[@]}" -- --device.num_threads=1 "${experts[@]}" "${even[@]}" \
         --parallel.expert_model_parallel_size=2
     done
-    [ -z "$python" ] || record pytorch $dtype 8 "$("$python" bench/torch_mixtral.py --dtype $dtype --batch 8 --compile 2>/dev/null)"
+    [ -z "$python" ] || record pytorch "$dtype" 8 "$("$python" bench/torch_mixtral.py --dtype "$dtype" --batch 8 --compile 2>/dev/null)"
   done
 done
 

@@ -2,8 +2,8 @@
 # Compares training throughput with PyTorch on this host, with the same model, tokens per step, precision and
 # threads. Runs alternate.
 #
-#   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--threads=N] [--tune] [--output=FILE]
-#     [model ...]
+#   bench/vs_torch.sh [--device=cpu|cuda] [--python=PATH] [--program=PATH] [--rounds=N] [--threads=N] [--dtypes="fp32 bf16"] [--tune]
+#     [--output=FILE] [model ...]
 #
 #   model          on a CPU 14m, 124m (GPT-2), mla, gated_delta_net, kimi_delta_attention, mamba (14M parameters), each in
 #                  fp32 and bf16; on a GPU gpt2-124m, gpt2-1558m, llama-1b, llama-3b, llama-8b (bf16). llama-8b has 16 of
@@ -11,6 +11,7 @@
 #   --python=PATH  a Python with torch and numpy (python3 -m venv ~/peer && ~/peer/bin/pip install torch numpy); it runs
 #                  bench/torch_gpt.py or bench/torch_architectures.py with torch.compile
 #   --threads=N    threads of both programs on a CPU (default: all cores); 1 where other programs use the host
+#   --dtypes=...   precisions on a CPU; PyTorch is very slow in bf16 on processors without instructions for it
 #   --program=PATH a megatron_cpp that is already built
 #   --tune         times the algorithms of our GEMMs first; only on a GPU
 #   --output=FILE  receives one JSON line per run (default bench/results/vs_torch_<device>_<date>.jsonl)
@@ -27,6 +28,7 @@ program=
 rounds=3
 threads=$(nproc)
 output=
+dtype_list="fp32 bf16"
 tuning=()
 models=()
 fail() {
@@ -41,6 +43,7 @@ for argument in "$@"; do
     --rounds=*) rounds=${argument#*=} ;;
     --threads=*) threads=${argument#*=} ;;
     --output=*) output=${argument#*=} ;;
+    --dtypes=*) dtype_list=${argument#*=} ;;
     --tune) tuning=(--device.gemm_tuning=time) ;;
     14m | 124m | mla | gated_delta_net | kimi_delta_attention | mamba | gpt2-124m | gpt2-1558m | llama-1b | llama-3b | llama-8b) models+=("$argument") ;;
     *) fail "unknown argument $argument; see the header of $0" ;;
@@ -49,11 +52,16 @@ done
 
 case $device in
   cpu)
-    preset=release all=(14m 124m mla gated_delta_net kimi_delta_attention mamba) dtypes=(fp32 bf16)
+    preset=release all=(14m 124m mla gated_delta_net kimi_delta_attention mamba)
+    read -ra dtypes <<<"$dtype_list"
+    for dtype in "${dtypes[@]}"; do
+      [[ $dtype = fp32 || $dtype = bf16 ]] || fail "--dtypes: $dtype is neither fp32 nor bf16"
+    done
     [ ${#tuning[@]} -eq 0 ] || fail "--tune needs --device=cuda"
     processor=$(cpu_name)
     ;;
   cuda)
+    [ "$dtype_list" = "fp32 bf16" ] || fail "--dtypes: measurements on a GPU use bf16"
     preset=cuda all=(gpt2-124m gpt2-1558m llama-1b llama-3b llama-8b) dtypes=(bf16)
     processor=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 || true)
     [ -n "$processor" ] || fail "--device=cuda: nvidia-smi finds no GPU on this host"
