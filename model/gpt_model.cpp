@@ -255,9 +255,18 @@ Tensor GPTModel::forward(const Tensor& input, MicrobatchContext& microbatch, std
                          [&](const Tensor& x) { return join_rows(predictions(x, future, microbatch)); });
 }
 
+Tensor GPTModel::final_norm(const Tensor& x, MicrobatchContext& microbatch) {
+  return final_layernorm_ ? final_layernorm_->forward(x, microbatch) : x;
+}
+
 Tensor GPTModel::logits(const Tensor& input, MicrobatchContext& microbatch) {
+  return run_with_output(input, microbatch,
+                         [&](const Tensor& x) { return output_->logits(final_norm(x, microbatch), microbatch); });
+}
+
+Tensor GPTModel::logits_of_rows(const Tensor& input, const Tensor& rows, MicrobatchContext& microbatch) {
   return run_with_output(input, microbatch, [&](const Tensor& x) {
-    return output_->logits(final_layernorm_ ? final_layernorm_->forward(x, microbatch) : x, microbatch);
+    return output_->logits_of_rows(final_norm(x, microbatch), rows, microbatch);
   });
 }
 

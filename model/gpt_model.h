@@ -80,8 +80,11 @@ class GPTModel {
   /// Returns the losses of the microbatch, in the stage with the output layer. `input` is as in forward(). `grad_scale`
   /// multiplies only the gradient.
   Losses loss(const Tensor& input, const Targets& targets, double grad_scale, MicrobatchContext& microbatch);
-  /// Returns the logits [s * b, padded vocabulary / tp], for generation and tests.
+  /// Returns the logits [s * b, padded vocabulary / tp].
   Tensor logits(const Tensor& input, MicrobatchContext& microbatch);
+  /// Returns the logits [n, padded vocabulary / tp] of rows of the microbatch, int32 [n], without computing the others.
+  /// Only for passes without backward.
+  Tensor logits_of_rows(const Tensor& input, const Tensor& rows, MicrobatchContext& microbatch);
 
   /// Adds the gradient of grad_scale times the sum of losses to the main gradients, and returns the gradient of
   /// `input`. `dy` is the gradient of the result of forward(), or undefined after loss(). The result is undefined if
@@ -95,6 +98,7 @@ class GPTModel {
   void add_shared_gradient();
 
  private:
+  Tensor final_norm(const Tensor& x, MicrobatchContext& microbatch);
   int norm_unit() const { return kFirstLayerUnit + static_cast<int>(layers_.size()); }
   int output_unit() const { return norm_unit() + 1; }
   int mtp_embedding_unit() const { return norm_unit() + 2; }

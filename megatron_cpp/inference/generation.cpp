@@ -239,8 +239,10 @@ class Generation {
       if (limits_.documents.resets_positions) context.position_starts = starts;
     };
     const auto output = [&](int, const Tensor& x, MicrobatchContext& context) {
-      const Tensor logits = stage_.logits(x, context);
-      all = gather_logits(logits.slice(logits.dim(0) - rows, logits.dim(0)), *parallel_.tp);
+      std::vector<i32> last_rows(static_cast<std::size_t>(rows));
+      std::iota(last_rows.begin(), last_rows.end(), static_cast<i32>(unread_length() * batch - rows));
+      const Tensor logits = stage_.logits_of_rows(x, integers(last_rows, {rows}, model.device), context);
+      all = gather_logits(logits, *parallel_.tp);
     };
     run_forward(stage_, parallel_,
                 {.seq = unread_length(),

@@ -22,6 +22,10 @@ namespace {
 /// Attention releases its tensors before the MLP allocates its own.
 constexpr double kBlocksPerLayer = 2;
 
+/// Windows in a batch, and the predictions that are scored, are padded to a multiple of this. With fewer rows, GEMMs
+/// may round differently.
+constexpr i64 kLengthStep = 32;
+
 double weight_bytes(GPTModel& stage) {
   i64 weights = 0;
   stage.visit([&](const Param& param, int) { weights += param.value.bytes(); });
@@ -30,12 +34,12 @@ double weight_bytes(GPTModel& stage) {
 
 }  // namespace
 
-double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
+double scoring_bytes(GPTModel& stage, const ScoringShape& shape) {
   const ModelContext& context = stage.context();
   ModelConfig config = context.config;
-  config.seq_length = seq;
+  config.seq_length = shape.seq;
   const ActivationSetup setup{.dtype = context.dtype,
-                              .micro_batch_size = batch,
+                              .micro_batch_size = shape.batch,
                               .tensor_parallel = context.tp.size(),
                               .sequence_parallel = context.sequence_parallel,
                               .partition = context.cp.partition,
@@ -46,7 +50,14 @@ double scoring_bytes(GPTModel& stage, i64 seq, i64 batch) {
   double max_bytes = 0;
   for (i64 layer = stage.stage().first_layer; layer < stage.stage().end_layer; ++layer)
     max_bytes = std::max(max_bytes, static_cast<double>(sizes.layer(layer).saved) / kBlocksPerLayer);
-  if (stage.stage().has_output) max_bytes = std::max(max_bytes, static_cast<double>(sizes.output(stage.stage()).saved));
+  if (stage.stage().has_output) {
+    const i64 all = std::max<i64>(1, shape.seq * shape.batch);
+    // A recipe needs the logits of all predictions.
+    const bool needs_all = context.fp8_recipe("output_layer").has_value();
+    const double share =
+        needs_all ? 1 : static_cast<double>(round_up(shape.scored, kLengthStep)) / static_cast<double>(all);
+    max_bytes = std::max(max_bytes, share * static_cast<double>(sizes.output(stage.stage()).saved));
+  }
   return weight_bytes(stage) + max_bytes;
 }
 
@@ -68,10 +79,10 @@ void check_generation_memory(GPTModel& stage, ParallelState& parallel, i64 batch
                "(--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
 }
 
-void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64 batch) {
+void check_scoring_memory(GPTModel& stage, ParallelState& parallel, const ScoringShape& shape) {
   if (stage.context().device.type() != DeviceType::Cpu) return;
-  check_memory(scoring_bytes(stage, seq, batch), parallel.world,
-               str("passes over ", batch, " windows of ", seq, " tokens (--micro_batch_size)"),
+  check_memory(scoring_bytes(stage, shape), parallel.world,
+               str("passes over ", shape.batch, " windows of ", shape.seq, " tokens (--micro_batch_size)"),
                "a smaller --micro_batch_size or --window, a lower --precision, or ranks on more nodes that share "
                "the model (--parallel.tensor_model_parallel_size, --parallel.pipeline_model_parallel_size) need less");
 }
@@ -79,21 +90,6 @@ void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64
 namespace {
 
 using Windows = std::span<const EvaluationWindow>;
-
-/// Windows in a batch are padded to a multiple of this. With fewer rows, GEMMs may round differently.
-constexpr i64 kLengthStep = 32;
-
-/// Returns values of a batch of windows, [seq, batch]: `value(window, s)` in row s of each window, `rest` in the
-/// padding.
-template <class F>
-std::vector<i32> window_values(Windows windows, i64 seq, i64 batch, i32 rest, F&& value) {
-  std::vector<i32> values(static_cast<std::size_t>(seq * batch), rest);
-  for (std::size_t b = 0; b < windows.size(); ++b) {
-    for (i64 s = 0; s < windows[b].length - 1; ++s)
-      values[static_cast<std::size_t>(s * batch) + b] = value(windows[b], s);
-  }
-  return values;
-}
 
 /// Returns losses as fp64.
 std::vector<double> values_of(const Tensor& t) {
@@ -159,6 +155,16 @@ class WindowScorer {
 
   i64 batches() const { return ceil_div(static_cast<i64>(windows_.size()), batch_); }
   i64 longest() const { return longest_of(windows_); }
+  /// Returns the largest number of predictions that a batch scores.
+  i64 most_scored() const {
+    i64 most = 0;
+    for (i64 index = 0; index < batches(); ++index) {
+      i64 scored = 0;
+      for (const EvaluationWindow& window : windows_of(index)) scored += window.scored;
+      most = std::max(most, scored);
+    }
+    return most;
+  }
 
   /// Scores batches [begin, end), of which this rank takes its share. Collective.
   void score(i64 begin, i64 end) {
@@ -214,9 +220,16 @@ class WindowScorer {
     return windows_.subspan(begin, std::min(static_cast<std::size_t>(batch_), windows_.size() - begin));
   }
   i32 token(i64 index) const { return tokens_[static_cast<std::size_t>(index)]; }
+  /// Returns the tokens of a batch, [seq, batch]; windows are padded with token 0.
   Tensor inputs(i64 index) const {
-    return to_tensor(window_values(windows_of(index), seq_, batch_, 0,
-                                   [&](const EvaluationWindow& window, i64 s) { return token(window.begin + s); }));
+    const Windows windows = windows_of(index);
+    std::vector<i32> values(static_cast<std::size_t>(seq_ * batch_), 0);
+    for (std::size_t b = 0; b < windows.size(); ++b) {
+      for (i64 s = 0; s < windows[b].length - 1; ++s)
+        values[static_cast<std::size_t>(s * batch_) + b] = token(windows[b].begin + s);
+    }
+    Tensor t = integers(values, {seq_, batch_}, stage_.context().device);
+    return select_rows(t, at_, rows_);
   }
   void prepare(i64 index, MicrobatchContext& context) const {
     context.positions = at_;
@@ -245,58 +258,52 @@ class WindowScorer {
     }
     return starts;
   }
-  /// Returns the targets with all targets that do not count set to -1.
-  Tensor targets(i64 index) const {
-    return to_tensor(window_values(windows_of(index), seq_, batch_, -1, [&](const EvaluationWindow& window, i64 s) {
-      return counts(window, s) ? token(window.begin + s + 1) : -1;
-    }));
-  }
-  Tensor to_tensor(const std::vector<i32>& values) const {
-    Tensor t = Tensor::empty({seq_, batch_}, DType::I32, stage_.context().device);
-    write_values(values, t);
-    return select_rows(t, at_, rows_);
-  }
-
-  /// Calls visit(row of the batch, token of the text) for each prediction of this rank that counts.
-  template <class F>
-  void for_each_scored(i64 index, F&& visit) const {
+  /// Predictions of this rank that count: their rows in the batch, ascending, and the tokens of the text that they
+  /// predict.
+  struct Predictions {
+    std::vector<i32> rows, targets;
+  };
+  Predictions predictions_of(i64 index) const {
     const Windows windows = windows_of(index);
-    for (std::size_t b = 0; b < windows.size(); ++b) {
-      for (i64 row = 0; row < rows_; ++row) {
-        const i64 s = at_.at(row);
-        if (counts(windows[b], s)) visit(row * batch_ + static_cast<i64>(b), windows[b].begin + s + 1);
+    Predictions predictions;
+    for (i64 row = 0; row < rows_; ++row) {
+      const i64 s = at_.at(row);
+      for (std::size_t b = 0; b < windows.size(); ++b) {
+        if (!counts(windows[b], s)) continue;
+        predictions.rows.push_back(static_cast<i32>(row * batch_ + static_cast<i64>(b)));
+        predictions.targets.push_back(static_cast<i32>(windows[b].begin + s + 1));
       }
     }
+    return predictions;
   }
 
   void take_scores(i64 index, const Tensor& input, MicrobatchContext& context) {
-    Tensor logits = stage_.logits(input, context);
+    const Predictions predictions = predictions_of(index);
+    Device& device = stage_.context().device;
+    // Ranks without predictions take part, because other ranks may wait for them in the layers.
+    const i64 padded = round_up(std::max<i64>(1, std::ssize(predictions.rows)), kLengthStep);
+    std::vector<i32> rows = predictions.rows, targets;
+    for (const i32 target : predictions.targets) targets.push_back(token(target));
+    rows.resize(static_cast<std::size_t>(padded), -1);
+    targets.resize(static_cast<std::size_t>(padded), -1);
+    Tensor logits = stage_.logits_of_rows(input, integers(rows, device), context);
     const TokenLosses result =
-        vocab_parallel_cross_entropy(logits, targets(index).view({-1}), parallel_.tp->rank() * logits.dim(1),
+        vocab_parallel_cross_entropy(logits, integers(targets, device), parallel_.tp->rank() * logits.dim(1),
                                      stage_.context().config.vocab_size, /*grad_scale=*/0, *parallel_.tp);
-    if (finds_likeliest_) take_likeliest(index, logits);
+    if (finds_likeliest_) take_likeliest(predictions, logits);
     if (parallel_.tp->rank() != 0) return;
     const std::vector<double> per_token = values_of(result.per_token);
-    for_each_scored(index, [&](i64 row, i64 scored) {
-      losses_[static_cast<std::size_t>(scored)] = per_token[static_cast<std::size_t>(row)];
-    });
+    for (std::size_t i = 0; i < predictions.targets.size(); ++i)
+      losses_[static_cast<std::size_t>(predictions.targets[i])] = per_token[i];
   }
 
-  void take_likeliest(i64 index, const Tensor& logits) {
-    std::vector<i32> rows, scored;
-    for_each_scored(index, [&](i64 row, i64 target) {
-      rows.push_back(static_cast<i32>(row)), scored.push_back(static_cast<i32>(target));
-    });
-    if (rows.empty()) return;
-    const auto count = static_cast<i64>(rows.size());
-    Tensor selected_rows = Tensor::empty({count}, DType::I32, logits.device());
-    write_values(rows, selected_rows);
-    Tensor selected = Tensor::empty({count, logits.dim(1)}, logits.dtype(), logits.device());
-    ops::gather_rows(logits, selected_rows, selected);
-    const std::vector<i32> best = likeliest(selected, stage_.context().config.vocab_size, *parallel_.tp);
+  void take_likeliest(const Predictions& predictions, const Tensor& logits) {
+    const auto count = std::ssize(predictions.rows);
+    if (count == 0) return;
+    const std::vector<i32> best = likeliest(logits.slice(0, count), stage_.context().config.vocab_size, *parallel_.tp);
     if (parallel_.tp->rank() != 0) return;
     for (std::size_t i = 0; i < best.size(); ++i)
-      likeliest_[static_cast<std::size_t>(scored[i])] = best[i] == token(scored[i]);
+      likeliest_[static_cast<std::size_t>(predictions.targets[i])] = best[i] == token(predictions.targets[i]);
   }
 
   GPTModel& stage_;
@@ -323,7 +330,7 @@ TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<co
                           std::span<const EvaluationWindow> windows, const ScoringOptions& options) {
   const i64 all = static_cast<i64>(windows.size()), batch = std::clamp<i64>(all, 1, options.micro_batch_size);
   WindowScorer scorer(stage, parallel, tokens, windows, batch, options);
-  check_scoring_memory(stage, parallel, scorer.longest(), batch);
+  check_scoring_memory(stage, parallel, {scorer.longest(), batch, scorer.most_scored()});
   const i64 round = batches_per_round(parallel);
   for (i64 begin = 0; begin < scorer.batches(); begin += round) {
     const i64 end = std::min(begin + round, scorer.batches());

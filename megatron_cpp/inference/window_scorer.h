@@ -12,13 +12,19 @@ namespace mcpp {
 
 // Memory requirements of scoring and generation, checked before the first pass.
 
-/// Returns the minimum bytes that this rank needs for passes over `batch` windows of `seq` tokens: its weights, and the
-/// larger of the tensors of one layer and the logits. Nothing is saved for backward.
-double scoring_bytes(GPTModel& stage, i64 seq, i64 batch);
+/// Size of the passes of an evaluation.
+struct ScoringShape {
+  i64 seq = 0, batch = 0;  ///< tokens of a window, and windows of a pass
+  i64 scored = 0;          ///< predictions that a pass scores, at most seq * batch
+};
+
+/// Returns the minimum bytes that this rank needs for such passes: its weights, and the larger of the tensors of one
+/// layer and the logits of the scored predictions. Nothing is saved for backward.
+double scoring_bytes(GPTModel& stage, const ScoringShape& shape);
 
 /// Throws OutOfMemory on all ranks, naming --micro_batch_size, if there is not enough memory. Call it before the first
 /// pass, because otherwise the system kills the process without a message. Collective.
-void check_scoring_memory(GPTModel& stage, ParallelState& parallel, i64 seq, i64 batch);
+void check_scoring_memory(GPTModel& stage, ParallelState& parallel, const ScoringShape& shape);
 
 /// Returns the minimum bytes that this rank needs to continue `batch` texts together: its weights, the keys and values
 /// of all positions of the context, and one row of logits per text.

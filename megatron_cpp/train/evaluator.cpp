@@ -28,8 +28,9 @@ Evaluator::Evaluator(const RunContext& run, StoredRef<Datasets> datasets, Traini
         config.training.eval_tasks,
         [&] { return task_encoder(Tokenizer(config.data.tokenizer_model), special_tokens); }, config.model.seq_length,
         run.world());
-    check_scoring_memory(*state.chunks().front().model, run.session.parallel, config.model.seq_length,
-                         config.training.micro_batch_size);
+    // Continuations are short, so their logits need less memory than the layers.
+    check_scoring_memory(*state.chunks().front().model, run.session.parallel,
+                         {.seq = config.model.seq_length, .batch = config.training.micro_batch_size});
   }
   if (config.logging.sample_prompt.empty()) return;
   tokenizer_.emplace(config.data.tokenizer_model);

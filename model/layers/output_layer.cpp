@@ -61,13 +61,21 @@ OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
   if (is_tied && !shared) weight_.own_weight()->placement.pp = context_.word_embedding_ranks();
 }
 
+Tensor OutputLayer::scaled(const Tensor& hidden) const {
+  const double factor = context_.config.logit_scale();
+  if (factor == 1) return hidden;
+  Tensor input = Tensor::like(hidden);
+  ops::copy(hidden, input);
+  ops::scale(input, factor);
+  return input;
+}
+
+void OutputLayer::soft_cap(Tensor& logits) const {
+  if (context_.config.final_logit_softcapping > 0) ops::soft_cap(logits, context_.config.final_logit_softcapping);
+}
+
 Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& microbatch) {
-  Tensor input = hidden;
-  if (const double factor = context_.config.logit_scale(); factor != 1) {
-    input = Tensor::like(hidden);
-    ops::copy(hidden, input);
-    ops::scale(input, factor);
-  }
+  const Tensor input = scaled(hidden);
   microbatch.save(this, input);
   const LinearScales scales = fp8_.forward(this, input, {weight_.value()}, microbatch);
   const Tensor full_y = Tensor::like(input, region_.full_shape(input, weight_.value().dim(0)));
@@ -76,7 +84,23 @@ Tensor OutputLayer::logits(const Tensor& hidden, MicrobatchContext& microbatch) 
     multiply_scaled(rows.as_matrix(), weight_.value(), y_rows, scales.forward(), {.transpose_b = true});
   });
   Tensor y = full_y.as_matrix();
-  if (context_.config.final_logit_softcapping > 0) ops::soft_cap(y, context_.config.final_logit_softcapping);
+  soft_cap(y);
+  return y;
+}
+
+Tensor OutputLayer::logits_of_rows(const Tensor& hidden, const Tensor& rows, MicrobatchContext& microbatch) {
+  MCPP_CHECK(!microbatch.saves_for_backward, "backward needs the logits of all rows");
+  const auto select = [&](const Tensor& x) {
+    Tensor selected = Tensor::like(x, {rows.numel(), x.dim(1)});
+    ops::gather_rows(x, rows, selected);
+    return selected;
+  };
+  // The scales of a recipe depend on all rows.
+  if (context_.fp8_recipe("output_layer")) return select(logits(hidden, microbatch));
+  const Tensor input = select(region_.gather_sequence(scaled(hidden)).wait().as_matrix());
+  Tensor y = Tensor::like(input, {input.dim(0), weight_.value().dim(0)});
+  ops::matmul(input, weight_.value(), y, {.transpose_b = true});
+  soft_cap(y);
   return y;
 }
 

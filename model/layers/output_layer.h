@@ -58,6 +58,9 @@ class OutputLayer {
 
   /// Returns the logits [s * b, padded vocabulary / tp] of hidden [s, b, h] (sequence parallel: [s / tp, b, h]).
   Tensor logits(const Tensor& hidden, MicrobatchContext& microbatch);
+  /// Returns the logits [n, padded vocabulary / tp] of some rows of the full hidden states [s * b, h]. `rows` is int32
+  /// [n]. Only for passes without backward.
+  Tensor logits_of_rows(const Tensor& hidden, const Tensor& rows, MicrobatchContext& microbatch);
   /// Returns the loss of the microbatch. `targets` is int32 [s, b]; negative targets have no loss. In training, saves
   /// the gradient of grad_scale times the sum of losses, including the z-loss with weight `z_loss_coeff`, with respect
   /// to the logits.
@@ -72,6 +75,9 @@ class OutputLayer {
   void visit(const ParamVisitor& f) { weight_.visit(f); }
 
  private:
+  /// Returns the hidden states times ModelConfig::logit_scale(), which may be `hidden` itself.
+  Tensor scaled(const Tensor& hidden) const;
+  void soft_cap(Tensor& logits) const;
   /// Returns the columns of the logits of this rank.
   OutputColumns columns() const;
   /// `input` is the hidden states times ModelConfig::logit_scale().

@@ -152,6 +152,23 @@ TEST_P(GPTModelDeviceTest, CachedGenerationMatchesLogitsOfFullContext) {
   }
 }
 
+TEST_P(GPTModelDeviceTest, LogitsOfRowsEqualThoseOfAllRows) {
+  TinyModel m(device(), config(), DType::F64);
+  m.make_batch(2);
+  MicrobatchContext all_pass = m.pass(false), pass = m.pass(false);
+  const test::Numbers all = test::to_doubles(m.model.logits(m.tokens, all_pass));
+  const std::vector<i32> rows{7, 0, 7, 3, -1};  // -1: a row of zeros
+  const Tensor some = m.model.logits_of_rows(m.tokens, integers(rows, m.model.context().device), pass);
+  const auto vocab = static_cast<std::size_t>(some.dim(1));
+  test::Numbers expected;
+  for (const i32 row : rows) {
+    const auto begin = all.begin() + std::max(0, row) * static_cast<i64>(vocab);
+    expected.insert(expected.end(), begin, begin + static_cast<i64>(vocab));
+  }
+  std::fill(expected.end() - static_cast<i64>(vocab), expected.end(), 0);
+  test::expect_close(some, expected, 1e-12, 1, "logits");
+}
+
 TEST_P(GPTModelDeviceTest, LowPrecisionFollowsDoublePrecision) {
   TinyModel exact(config(), DType::F64), low(device(), config(), DType::BF16);
   exact.make_batch(2), low.make_batch(2);

@@ -206,6 +206,27 @@ TEST_P(TensorParallelTest, CachedGenerationMatchesLogitsOfSingleRank) {
   });
 }
 
+TEST_P(TensorParallelTest, LogitsOfRowsMatchThoseOfSingleRank) {
+  TinyModel single_rank(config(), DType::F64);
+  prepare(single_rank);
+  MicrobatchContext all = single_rank.pass(false);
+  const Tensor expected = single_rank.model.logits(single_rank.tokens, all);
+  const Numbers logits = test::to_doubles(expected);
+  run_local_ranks(ranks(), [&](Communicator& tp, int) {
+    for (const bool sequence_parallel : {false, true}) {
+      TinyModel m(config(), DType::F64, {}, 1, &tp, sequence_parallel);
+      prepare(m);
+      MicrobatchContext pass = m.pass(false);
+      const std::vector<i32> rows{2, 3, 4};
+      Box box = split_box(expected.shape(), 1, tp);
+      box.offset[0] = rows.front();
+      box.shape[0] = std::ssize(rows);
+      test::expect_part(m.model.logits_of_rows(m.tokens, integers(rows, m.model.context().device), pass), logits, box,
+                        kTolerance, "logits");
+    }
+  });
+}
+
 /// Korthikanti et al. 2022, section 4.2: with sequence parallelism, the all-reduces of a layer become all-gathers and
 /// reduce-scatters of the same volume, and the two column-parallel layers gather their input again in backward.
 TEST(TensorParallelVolumeTest, MatchesFormulaPerLayer) {
