@@ -63,6 +63,28 @@ void ChoiceKernels<DeviceType::Cpu>::sort_choices(const Tensor& experts, const E
 }
 
 template <>
+void ChoiceKernels<DeviceType::Cpu>::distinct_groups(const Tensor& experts, const ops::ExpertGroups& groups,
+                                                     Tensor& distinct) {
+  const i64 topk = experts.dim(1), width = groups.groups.dim(1), all = groups.groups.dim(0), slots = distinct.dim(1),
+            block = experts.dim(0) / groups.offsets.numel();
+  std::fill_n(distinct.data<i32>(), distinct.numel(), -1);
+  for (i64 t = 0; t < experts.dim(0); ++t) {
+    const i32 offset = groups.offsets.data<i32>()[t / block];
+    if (offset < 0) continue;
+    i32 *begin = distinct.data<i32>() + t * slots, *end = begin;
+    for (i64 j = 0; j < topk; ++j) {
+      const i64 expert = experts.data<i32>()[t * topk + j];
+      if (expert < 0 || expert >= all) continue;
+      for (i64 i = 0; i < width; ++i) {
+        const i32 group = groups.groups.data<i32>()[expert * width + i];
+        if (group < 0 || end == begin + slots || std::find(begin, end, group + offset) != end) continue;
+        *end++ = group + offset;
+      }
+    }
+  }
+}
+
+template <>
 void ChoiceKernels<DeviceType::Cpu>::drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order,
                                                    const ops::Capacity& capacity, i64 first, Tensor& kept) {
   const i64 topk = experts.dim(1), begin = first * topk;

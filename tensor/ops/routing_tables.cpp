@@ -39,6 +39,21 @@ void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& token
   on_device(experts, [&]<DeviceType D>() { ChoiceKernels<D>::sort_choices(experts, range, tokens, slots); });
 }
 
+void distinct_groups(const Tensor& experts, const ExpertGroups& groups, Tensor& distinct) {
+  constexpr const char* kOp = "distinct_groups";
+  check_integers(kOp, "experts", experts);
+  check_integers(kOp, "groups", groups.groups);
+  check_integers(kOp, "offsets", groups.offsets);
+  check_integers(kOp, "distinct", distinct);
+  MCPP_CHECK(experts.rank() == 2 && groups.groups.rank() == 2 && distinct.rank() == 2 &&
+                 distinct.dim(0) == experts.dim(0) && groups.offsets.numel() > 0 &&
+                 experts.dim(0) % groups.offsets.numel() == 0,
+             kOp, ": shapes of experts ", experts.shape(), ", groups ", groups.groups.shape(), ", offsets ",
+             groups.offsets.shape(), " and distinct ", distinct.shape(), " do not match");
+  if (distinct.numel() == 0) return;
+  on_device(experts, [&]<DeviceType D>() { ChoiceKernels<D>::distinct_groups(experts, groups, distinct); });
+}
+
 void drop_overflow(const Tensor& experts, const Tensor& weights, const Tensor& order, const Capacity& capacity,
                    i64 first, Tensor& kept) {
   constexpr const char* kOp = "drop_overflow";

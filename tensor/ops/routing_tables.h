@@ -19,6 +19,18 @@ void count_choices(const Tensor& experts, const ExpertRange& range, Tensor& coun
 /// order; -1 = not in the range.
 void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& tokens, Tensor& slots);
 
+/// Groups of experts, such as the ranks that have them.
+struct ExpertGroups {
+  Tensor groups;  ///< int32 [num_experts, g]: the groups of each expert; negative = none
+  /// int32 [B]: the groups of block i of T / B consecutive tokens are increased by offsets[i]; if that is negative,
+  /// these tokens have no groups.
+  Tensor offsets;
+};
+/// Finds the distinct groups of the experts of each token, in the order of their first occurrence. experts: int32 [T,
+/// k]; values outside of [0, num_experts) have no groups. distinct: int32 [T, m], followed by -1 in each row; further
+/// groups of a token with more than m are omitted.
+void distinct_groups(const Tensor& experts, const ExpertGroups& groups, Tensor& distinct);
+
 /// Maximum number of choices accepted by each of the experts [0, num_experts).
 struct Capacity {
   i64 num_experts = 0, max_choices = 0;
@@ -43,6 +55,7 @@ template <DeviceType D>
 struct ChoiceKernels {
   static decltype(ops::count_choices) count_choices;
   static decltype(ops::sort_choices) sort_choices;
+  static decltype(ops::distinct_groups) distinct_groups;
   static decltype(ops::drop_overflow) drop_overflow;
   static decltype(ops::permutation_from_runs) permutation_from_runs;
 };

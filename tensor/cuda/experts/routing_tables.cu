@@ -84,6 +84,27 @@ __global__ void __launch_bounds__(kWarp)
   });
 }
 
+/// Finds the distinct groups of each token; one thread per token.
+__global__ void find_distinct_groups(const i32* experts, i64 tokens, i64 topk, const i32* groups, i64 num_experts,
+                                     i64 width, const i32* offsets, i64 block, i64 slots, i32* distinct) {
+  const i64 t = blockIdx.x * i64{blockDim.x} + threadIdx.x;
+  if (t >= tokens) return;
+  const i32 offset = offsets[t / block];
+  i32* own = distinct + t * slots;
+  i64 found = 0;
+  for (i64 j = 0; offset >= 0 && j < topk; ++j) {
+    const i64 expert = experts[t * topk + j];
+    if (expert < 0 || expert >= num_experts) continue;
+    for (i64 i = 0; i < width && found < slots; ++i) {
+      const i32 group = groups[expert * width + i];
+      i64 at = 0;
+      while (at < found && own[at] != group + offset) ++at;
+      if (group >= 0 && at == found) own[found++] = group + offset;
+    }
+  }
+  for (; found < slots; ++found) own[found] = -1;
+}
+
 /// Choices of tokens with the keys that order the choices of an expert.
 struct WeightedChoices {
   const i32* experts;
@@ -187,6 +208,17 @@ void ChoiceKernels<DeviceType::Cuda>::sort_choices(const Tensor& experts, const 
   launch(place_choices, static_cast<unsigned>(found.chunks), kWarp, Counts::shared(range), stream, experts.data<i32>(),
          range, experts.numel(), experts.dim(1), found.before.data<i32>(), found.totals.data<i32>(), tokens.numel(),
          tokens.data<i32>(), slots.data<i32>());
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::distinct_groups(const Tensor& experts, const ops::ExpertGroups& groups,
+                                                      Tensor& distinct) {
+  constexpr i64 kThreads = 128;
+  const i64 tokens = experts.dim(0);
+  launch(find_distinct_groups, static_cast<unsigned>((tokens + kThreads - 1) / kThreads), kThreads, 0,
+         cuda(experts).stream(), experts.data<i32>(), tokens, experts.dim(1), groups.groups.data<i32>(),
+         groups.groups.dim(0), groups.groups.dim(1), groups.offsets.data<i32>(), tokens / groups.offsets.numel(),
+         distinct.dim(1), distinct.data<i32>());
 }
 
 template <>

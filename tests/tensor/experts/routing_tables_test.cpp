@@ -153,6 +153,51 @@ TEST_P(ExpertChoicesTest, DropLowestWeightsBeyondCapacity) {
   }
 }
 
+/// Two tokens in each of two blocks; the groups of the second block are increased by ten.
+TEST_P(ExpertChoicesTest, HaveDistinctGroupsInOrderOfOccurrence) {
+  const Tensor experts = table({3, 0, 2, 1, -1, 0, 3, 7, 0, 1, 2, 3}, 3);
+  const Tensor groups = integers_of({5, 6, 6, 5, -1, 7, 7, 7}, *device_).view({4, 2});  // of experts 0 to 3
+  Tensor distinct = Tensor::empty({4, 3}, DType::I32, *device_);
+  ops::distinct_groups(experts, {groups, integers_of({0, 10}, *device_)}, distinct);
+  EXPECT_EQ(read_values<i32>(distinct), (std::vector<i32>{7, 5, 6, 6, 5, -1, 17, 15, 16, 16, 15, 17}));
+  Tensor first = Tensor::empty({4, 1}, DType::I32, *device_);
+  ops::distinct_groups(experts, {groups, integers_of({-1, 0}, *device_)}, first);
+  EXPECT_EQ(read_values<i32>(first), (std::vector<i32>{-1, -1, 7, 6}));
+}
+
+/// Covers several blocks of threads, and sizes around one.
+TEST_P(ExpertChoicesTest, HaveDistinctGroupsOfHostReference) {
+  std::mt19937 random(7);
+  for (const auto& [tokens, topk, experts, width, blocks] :
+       std::vector<std::array<i64, 5>>{{1, 1, 1, 1, 1}, {127, 2, 8, 1, 1}, {128, 8, 64, 2, 4}, {3000, 6, 16, 3, 3}}) {
+    const auto draw = [&](i64 count, i64 values) {
+      std::vector<i32> drawn;
+      for (i64 i = 0; i < count; ++i) drawn.push_back(static_cast<i32>(static_cast<i64>(random()) % (values + 1)) - 1);
+      return drawn;
+    };
+    const std::vector<i32> chosen = draw(tokens * topk, experts), groups = draw(experts * width, 6),
+                           offsets = draw(blocks, 3);
+    const i64 slots = 4;
+    std::vector<i32> expected;
+    for (i64 t = 0; t < tokens; ++t) {
+      std::vector<i32> found;
+      const i32 offset = offsets[static_cast<std::size_t>(t / (tokens / blocks))];
+      for (i64 i = 0; offset >= 0 && i < topk * width; ++i) {
+        const i32 expert = chosen[static_cast<std::size_t>(t * topk + i / width)];
+        const i32 group = expert < 0 ? -1 : groups[static_cast<std::size_t>(expert * width + i % width)];
+        if (group >= 0 && std::ranges::find(found, group + offset) == found.end()) found.push_back(group + offset);
+      }
+      found.resize(static_cast<std::size_t>(slots), -1);
+      expected.insert(expected.end(), found.begin(), found.end());
+    }
+    Tensor distinct = Tensor::empty({tokens, slots}, DType::I32, *device_);
+    ops::distinct_groups(table(chosen, topk),
+                         {integers_of(groups, *device_).view({experts, width}), integers_of(offsets, *device_)},
+                         distinct);
+    EXPECT_TRUE(read_values<i32>(distinct) == expected) << tokens << " tokens";
+  }
+}
+
 TEST_P(ExpertChoicesTest, RunsYieldOrderAndInverse) {
   const Tensor runs = integers_of({0, 0, 2, 5, 2, 1, 2, 3, 3, 6, 6, 0}, *device_).view({4, 3});
   Tensor order = Tensor::empty({6}, DType::I32, *device_), inverse = Tensor::like(order);
@@ -172,6 +217,15 @@ TEST_P(ExpertChoicesTest, RejectInvalidArguments) {
   EXPECT_NE(error_of([&] { ops::sort_choices(experts, {0, 4}, floats, slots); }), "");
   EXPECT_NE(error_of([&] { ops::sort_choices(experts, {0, 4}, tokens, counts); }), "");
   EXPECT_NE(error_of([&] { ops::permutation_from_runs(slots, tokens, tokens); }), "");
+  const ops::ExpertGroups groups{integers_of({0, 1, 0, 1}, *device_).view({4, 1}), integers_of({0}, *device_)};
+  EXPECT_EQ(error_of([&] { ops::distinct_groups(experts, groups, slots); }), "");
+  EXPECT_NE(error_of([&] { ops::distinct_groups(experts, groups, tokens); }), "") << "not a matrix";
+  EXPECT_NE(error_of([&] {
+              ops::distinct_groups(experts, {groups.groups, integers_of({0, 0, 0}, *device_)}, slots);
+            }),
+            "")
+      << "three blocks of two tokens";
+  EXPECT_NE(error_of([&] { ops::distinct_groups(experts, {floats, groups.offsets}, slots); }), "");
   Tensor kept = Tensor::like(experts), order = Tensor::empty({2}, DType::I32, *device_);
   EXPECT_EQ(error_of([&] { ops::drop_overflow(experts, floats, order, {4, 4}, 0, kept); }), "");
   EXPECT_NE(error_of([&] { ops::drop_overflow(experts, floats, order, {0, 1}, 0, kept); }), "");
