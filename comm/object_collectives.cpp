@@ -189,4 +189,11 @@ std::string broadcast_from_rank0(Communicator& group, const std::function<std::s
   return outcome.text;
 }
 
+std::vector<int> nodes_of_ranks(Communicator& group, Communicator& node) {
+  const std::string first = broadcast_from_rank0(node, [&] { return std::to_string(group.rank()); });
+  std::vector<int> nodes;
+  for (const std::string& number : all_gather_strings(first, group)) nodes.push_back(std::stoi(number));
+  return nodes;
+}
+
 }  // namespace mcpp

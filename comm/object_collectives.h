@@ -65,6 +65,10 @@ class ValueTensor {
   Tensor tensor = Tensor::empty({static_cast<i64>(sizeof(T) / sizeof(i32))}, DType::I32, host_, MemoryClass::Other);
 };
 
+/// Returns the node of each rank of `group`, identified by its first rank. `node` is the group of the ranks on this
+/// rank's node. Collective over `group`.
+std::vector<int> nodes_of_ranks(Communicator& group, Communicator& node);
+
 /// Broadcasts `value` bytewise from rank 0. Collective. `host` must be a group that carries tensors in host memory.
 template <class T>
 void broadcast_value(T& value, Communicator& host) {

@@ -94,6 +94,7 @@ ActivationSetup activation_setup(const Layout& layout, DType dtype) {
           .expert_parallel = layout.ep,
           .expert_tensor_parallel = layout.expert_tp(),
           .dispatcher = layout.dispatcher,
+          .dispatch_node_ranks = layout.dispatch_node_ranks,
           .overlap_moe_expert_parallel_comm = layout.overlap_moe_expert_parallel_comm,
           .offload = layout.activations_tier};
 }

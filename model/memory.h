@@ -13,10 +13,11 @@
 namespace mcpp {
 
 // Names of the groups of ranks in MessageRecord::group: tensor-parallel ranks, context-parallel ranks that exchange
-// heads, context-parallel ranks that pass keys and values, ranks that exchange the tokens of experts, and ranks with
-// the tokens of one sample.
+// heads, context-parallel ranks that pass keys and values, ranks that exchange the tokens of experts, those of them on
+// one node, and ranks with the tokens of one sample.
 inline constexpr const char *kTpGroup = "tp", *kHeadsGroup = "heads", *kRingGroup = "ring",
-                            *kExchangeGroup = "exchange", *kSampleGroup = "sample";
+                            *kExchangeGroup = "exchange", *kNodeExchangeGroup = "node exchange",
+                            *kSampleGroup = "sample";
 
 /// Settings other than the model that determine activation sizes.
 struct ActivationSetup {
@@ -30,6 +31,7 @@ struct ActivationSetup {
   CpCommType cp_comm_type = CpCommType::P2p;
   i64 expert_parallel = 1, expert_tensor_parallel = 1;
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
+  i64 dispatch_node_ranks = 0;  ///< hierarchical dispatch: ranks of a node; 0 = all ranks that exchange tokens
   bool overlap_moe_expert_parallel_comm = false;
   ExpertLoad expert_load = ExpertLoad::Even;
   double expert_imbalance = 1;                ///< AssumedChoices::imbalance

@@ -72,6 +72,11 @@ MetaModelContext::MetaModelContext(const ActivationSetup& setup)
   heads_ = make(setup.partition.heads, kHeadsGroup);
   ring_ = make(setup.partition.rings, kRingGroup);
   exchange_ = make(setup.expert_parallel * setup.expert_tensor_parallel, kExchangeGroup);
+  if (exchange_ && setup.dispatcher == TokenDispatcherType::Hierarchical) {
+    const int ranks = exchange_->size(), node_ranks = static_cast<int>(setup.dispatch_node_ranks);
+    nodes_ = std::make_shared<ExchangeNodes>(ExchangeNodes::consecutive(ranks, node_ranks > 0 ? node_ranks : ranks));
+    node_exchange_ = make_meta_communicator(std::ssize(nodes_->members(0)), kNodeExchangeGroup);
+  }
   sample_ = make(setup.tensor_parallel * setup.partition.ranks(), kSampleGroup);
 }
 
@@ -92,10 +97,14 @@ ModelContext MetaModelContext::context(const ModelConfig& config) {
                       .ep = static_cast<int>(setup_.expert_parallel),
                       .tp = static_cast<int>(setup_.expert_tensor_parallel),
                       .exchange = exchange_.get(),
+                      .nodes = nodes_,
+                      .node_exchange = node_exchange_.get(),
                       .sample = sample_.get(),
                       .assumed_choices = {.load = setup_.expert_load,
                                           .imbalance = setup_.expert_imbalance,
-                                          .max_rows = max_expert_rows(config, setup_)}},
+                                          .max_rows = max_expert_rows(config, setup_),
+                                          .num_groups = config.moe.router_num_groups,
+                                          .group_topk = config.moe.router_group_topk}},
           .fp8 = setup_.fp8};
 }
 

@@ -25,7 +25,8 @@ class MetaModelContext {
  private:
   ActivationSetup setup_;
   MetaDevice device_;
-  std::unique_ptr<Communicator> tp_, heads_, ring_, exchange_, sample_;
+  std::unique_ptr<Communicator> tp_, heads_, ring_, exchange_, node_exchange_, sample_;
+  std::shared_ptr<const ExchangeNodes> nodes_;  // null unless dispatch is hierarchical
 };
 
 /// One microbatch passing through a module on the meta device.

@@ -25,7 +25,10 @@ std::string Layout::describe() const {
   if (cp_comm_type == CpCommType::A2aP2p) text += str(" of ", cp_heads(), " x ", cp / cp_heads());
   if (ep > 1) text += str(", ep ", ep);
   if (etp > 1) text += str(", etp ", etp);
-  if (ep > 1 || etp > 1) text += dispatcher == TokenDispatcherType::AllGather ? " allgather" : "";
+  if ((ep > 1 || etp > 1) && dispatcher != TokenDispatcherType::AllToAll) {
+    text += str(" ", enum_name(dispatcher));
+    if (dispatch_node_ranks > 0) text += str(" of ", dispatch_node_ranks, " ranks per node");
+  }
   if (overlap_moe_expert_parallel_comm) text += " overlapped";
   if (pp > 1) text += str(", pp ", pp, " ", enum_name(schedule));
   if (chunks > 1) text += str(" x ", chunks);

@@ -2,6 +2,7 @@
 // configuration to the kernels uses this type. Ranks are numbered with tp innermost, then cp, dp and pp
 // (parallel/topology.h).
 #pragma once
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <string>
@@ -28,11 +29,12 @@ struct EnumNames<CpCommType> {
   static constexpr std::array<std::string_view, 4> value{"p2p", "all_gather", "a2a", "a2a+p2p"};
 };
 
-/// Communication pattern of token dispatch: tokens are sent to the ranks of their experts, or to all ranks.
-enum class TokenDispatcherType : u8 { AllToAll, AllGather };
+/// Communication pattern of token dispatch: tokens are sent to the ranks of their experts, to all ranks, or once to
+/// each node and from there to the ranks of their experts.
+enum class TokenDispatcherType : u8 { AllToAll, AllGather, Hierarchical };
 template <>
 struct EnumNames<TokenDispatcherType> {
-  static constexpr std::array<std::string_view, 2> value{"alltoall", "allgather"};
+  static constexpr std::array<std::string_view, 3> value{"alltoall", "allgather", "hierarchical"};
 };
 
 /// Types in which gradients are sent or accumulated.
@@ -137,6 +139,7 @@ struct Layout {
   std::vector<i64> cp_hierarchy = {};  ///< with A2aP2p: consecutive ranks that exchange heads, and members of the ring
   i64 ep = 1, etp = 0;                 ///< only for models with experts; etp 0 = tp
   TokenDispatcherType dispatcher = TokenDispatcherType::AllToAll;
+  i64 dispatch_node_ranks = 0;  ///< hierarchical dispatch: consecutive ranks of a node; 0 = the ranks of a host
   /// Exchange tokens of experts while another pass or weight gradients of experts are computed.
   bool overlap_moe_expert_parallel_comm = false;
   ScheduleKind schedule = ScheduleKind::OneFOneB;
@@ -223,6 +226,16 @@ struct Layout {
   }
   /// Returns the ranks that exchange tokens for experts.
   RankGroup exchange_group() const { return {.ranks = ep * expert_tp(), .stride = 1}; }
+  /// Return the ranks of a node that exchange tokens, and ranks of different nodes, of which each sends a token once to
+  /// each other node. Estimates assume one node if dispatch_node_ranks is 0.
+  RankGroup node_exchange_group() const {
+    const i64 ranks = exchange_group().ranks;
+    return {.ranks = dispatch_node_ranks > 0 ? std::min(dispatch_node_ranks, ranks) : ranks, .stride = 1};
+  }
+  RankGroup inter_node_exchange_group() const {
+    const i64 node = node_exchange_group().ranks;
+    return {.ranks = (exchange_group().ranks + node - 1) / node, .stride = node};
+  }
   /// Return shard_group() and instance_group() of the experts' parameters.
   RankGroup expert_shard_group() const { return {.ranks = expert_dp() / instances, .stride = ep * expert_tp()}; }
   RankGroup expert_instance_group() const {
@@ -268,7 +281,13 @@ struct Layout {
     visit("expert_tensor_parallel_size", self.etp, "ranks that share each expert; 0 = tensor_model_parallel_size",
           between(0, 4096));
     visit("moe_token_dispatcher_type", self.dispatcher,
-          "how tokens are sent to experts: alltoall = only to the ranks of their experts, allgather = to all ranks");
+          "how tokens are sent to experts: alltoall = once for each expert, to its ranks, allgather = to all ranks, "
+          "hierarchical = once to each node, and from there once to each rank");
+    visit(
+        "moe_dispatch_node_ranks", self.dispatch_node_ranks,
+        "with hierarchical: number of consecutive ranks that form a node, such as the ranks that fast links join; 0 = "
+        "the ranks of a host",
+        between(0, 4096));
     visit("overlap_moe_expert_parallel_comm", self.overlap_moe_expert_parallel_comm,
           "exchange tokens of experts while the rank computes: a forward and a backward pass of different microbatches "
           "alternate, and weight gradients of experts follow the start of the exchange; bitwise identical");

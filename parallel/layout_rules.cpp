@@ -201,9 +201,14 @@ class LayoutChecker {
       constexpr const char* kNeedsExperts = " needs a model with experts (model.num_experts)";
       conflicts_.add_if(layout_.etp != 0, str("expert_tensor_parallel_size", kNeedsExperts));
       conflicts_.add_if(layout_.dispatcher != Layout{}.dispatcher, str("moe_token_dispatcher_type", kNeedsExperts));
+      conflicts_.add_if(layout_.dispatch_node_ranks != 0, str("moe_dispatch_node_ranks", kNeedsExperts));
       conflicts_.add_if(layout_.overlap_moe_expert_parallel_comm, str(kOverlapsExperts, kNeedsExperts));
       return;
     }
+    conflicts_.add_if(layout_.dispatch_node_ranks != 0 && layout_.dispatcher != TokenDispatcherType::Hierarchical,
+                      str("moe_dispatch_node_ranks = ", layout_.dispatch_node_ranks,
+                          " has an effect only with moe_token_dispatcher_type = \"hierarchical\"; use that dispatcher, "
+                          "or remove it"));
     check_expert_overlap();
     conflicts_.divides("expert_model_parallel_size", layout_.ep, "num_experts", model_.num_experts);
     conflicts_.divides("expert_tensor_parallel_size", expert_tp_, "moe_ffn_hidden_size", model_.moe_ffn_hidden_size);

@@ -161,9 +161,33 @@ std::vector<int> layer_ranks(int rank, const Grid& dense, const Grid& expert) {
   return ranks;
 }
 
-void make_expert_groups(GroupBuilder& groups, int rank, const Layout& layout, ParallelState& state) {
+/// Creates the group of the ranks of the exchange on this rank's node. `nodes` is the node of each rank of the world;
+/// empty: one node.
+void make_expert_node_group(GroupBuilder& groups, int rank, const Layout& layout, std::span<const int> nodes,
+                            ParallelState& state) {
+  if (layout.dispatcher != TokenDispatcherType::Hierarchical) return;
+  const std::vector<int> ranks = state.topology.expert().group(rank, {Axis::Tp, Axis::Ep});
+  std::vector<int> exchange_nodes;
+  for (const int other : ranks) {
+    const int host = nodes.empty() ? 0 : nodes[static_cast<std::size_t>(other)];
+    exchange_nodes.push_back(layout.dispatch_node_ranks > 0 ? other / static_cast<int>(layout.dispatch_node_ranks)
+                                                            : host);
+  }
+  state.exchange_nodes = std::make_shared<ExchangeNodes>(exchange_nodes);
+  const int own = static_cast<int>(std::ranges::find(ranks, rank) - ranks.begin());
+  std::vector<int> neighbors;
+  for (const int index : state.exchange_nodes->members(state.exchange_nodes->node_of(own)))
+    neighbors.push_back(ranks[static_cast<std::size_t>(index)]);
+  const int first = neighbors.front();
+  // Unlike other groups, these may have different sizes, and all ranks must take part in the split.
+  state.expert_node = groups.make_by_color("ep_node", first, std::move(neighbors));
+}
+
+void make_expert_groups(GroupBuilder& groups, int rank, const Layout& layout, std::span<const int> nodes,
+                        ParallelState& state) {
   const Grid &dense = state.topology.dense(), &expert = state.topology.expert();
   state.expert_exchange = groups.make_along("ep", expert, {Axis::Tp, Axis::Ep});
+  make_expert_node_group(groups, rank, layout, nodes, state);
   state.expert_tp_pp = groups.make_along("expert_model", expert, {Axis::Tp, Axis::Ep, Axis::Pp});
   const DataParallelRanks ranks = split_instances(expert.group(rank, {Axis::Dp}), expert.group_rank(rank, {Axis::Dp}),
                                                   layout.instances, "expert-data-parallel");
@@ -198,6 +222,7 @@ std::vector<NamedGroup> ParallelState::groups() const {
       {"dp_across", dp_across.get(), Serialized},
       {"tp_dp_shard", tp_dp_shard.get(), None},
       {"ep", expert_exchange.get(), layout.overlap_moe_expert_parallel_comm ? Overlapped : Serialized},
+      {"ep_node", expert_node.get(), layout.overlap_moe_expert_parallel_comm ? Overlapped : Serialized},
       {"expert_tp", expert_tp.get(), None},
       {"expert_dp", expert_dp.get(), None},
       {"expert_dp_shard", expert_dp_shard.get(), Overlapped},
@@ -229,11 +254,13 @@ ExpertParallel ParallelState::expert_parallel() const {
           .tp = sizes.tp,
           .tp_rank = expert_coordinates.tp,
           .exchange = expert_exchange.get(),
+          .nodes = exchange_nodes,
+          .node_exchange = expert_node.get(),
           .sample = tp_cp.get()};
 }
 
 ParallelState make_parallel_state(Communicator& world, const Layout& layout, bool has_experts, FlightRecorder* recorder,
-                                  Profiler* profiler) {
+                                  Profiler* profiler, std::span<const int> nodes) {
   const Topology topology(world.size(), layout);
   const int rank = world.rank();
   const Grid& dense = topology.dense();
@@ -253,7 +280,7 @@ ParallelState make_parallel_state(Communicator& world, const Layout& layout, boo
   make_pipeline_groups(groups, dense, state);
   make_shard_groups(groups, rank, dense, layout, state);
   state.layer_group = state.tp_cp;
-  if (has_experts) make_expert_groups(groups, rank, layout, state);
+  if (has_experts) make_expert_groups(groups, rank, layout, nodes, state);
   make_embedding_group(groups, rank, state);
   return state;
 }

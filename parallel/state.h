@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,8 @@ struct NamedGroup {
 ///   layer_group      communicate within a layer: tp x cp, and all  agreement on a step
 ///                    ranks that exchange tokens
 ///   expert_exchange  tp x ep of the expert grid                    token dispatch
+///   expert_node      ranks of expert_exchange on one node; null    token dispatch within a node
+///                    unless the dispatcher is hierarchical
 ///   pp               stages of one pipeline, in order              activations
 ///   pp_backward      same ranks as pp                              gradients of activations
 ///   tp_pp            one copy of the weights                       norms
@@ -76,8 +79,10 @@ struct ParallelState {
   std::unique_ptr<Communicator> dp_node = {}, dp_across = {};
   std::unique_ptr<Communicator> tp_dp_shard = {};
   std::shared_ptr<Communicator> layer_group = {};
-  std::unique_ptr<Communicator> expert_exchange = {}, expert_tp = {}, expert_dp = {}, expert_dp_shard = {},
-                                expert_dp_replicate = {}, expert_tp_dp_shard = {}, expert_tp_pp = {};
+  std::shared_ptr<const ExchangeNodes> exchange_nodes = {};  ///< null unless the dispatcher is hierarchical
+  std::unique_ptr<Communicator> expert_exchange = {}, expert_node = {}, expert_tp = {}, expert_dp = {},
+                                expert_dp_shard = {}, expert_dp_replicate = {}, expert_tp_dp_shard = {},
+                                expert_tp_pp = {};
   std::unique_ptr<Communicator> pp = {};
   std::unique_ptr<Communicator> pp_backward = {};
   std::unique_ptr<Communicator> tp_pp = {};
@@ -104,9 +109,10 @@ struct ParallelState {
 };
 
 /// Creates all groups, including the groups of the expert grid if the model has experts. Collective over `world`, whose
-/// size replaces layout.dp. The recorder and the profiler (may be null) record the groups' operations. Throws BadInput
-/// if the axes do not divide the world.
+/// size replaces layout.dp. The recorder and the profiler (may be null) record the groups' operations. `nodes` is the
+/// node of each rank; empty: all ranks are on one node. Throws BadInput if the axes do not divide the world.
 ParallelState make_parallel_state(Communicator& world, const Layout& layout, bool has_experts = false,
-                                  FlightRecorder* recorder = nullptr, Profiler* profiler = nullptr);
+                                  FlightRecorder* recorder = nullptr, Profiler* profiler = nullptr,
+                                  std::span<const int> nodes = {});
 
 }  // namespace mcpp

@@ -48,12 +48,20 @@ struct InferenceOptions {
     ParallelConfig::fields(self.parallel, visit_parallel);
   }
 
-  static constexpr std::array<std::string_view, 13> kParallelKeys{
-      "tensor_model_parallel_size",          "context_parallel_size",          "cp_comm_type",
-      "hierarchical_context_parallel_sizes", "expert_model_parallel_size",     "expert_tensor_parallel_size",
-      "moe_token_dispatcher_type",           "pipeline_model_parallel_size",   "decoder_first_pipeline_num_layers",
-      "decoder_last_pipeline_num_layers",    "pipeline_model_parallel_layout", "distributed_backend",
-      "distributed_timeout_minutes"};
+  static constexpr std::array<std::string_view, 14> kParallelKeys{"tensor_model_parallel_size",
+                                                                  "context_parallel_size",
+                                                                  "cp_comm_type",
+                                                                  "hierarchical_context_parallel_sizes",
+                                                                  "expert_model_parallel_size",
+                                                                  "expert_tensor_parallel_size",
+                                                                  "moe_token_dispatcher_type",
+                                                                  "moe_dispatch_node_ranks",
+                                                                  "pipeline_model_parallel_size",
+                                                                  "decoder_first_pipeline_num_layers",
+                                                                  "decoder_last_pipeline_num_layers",
+                                                                  "pipeline_model_parallel_layout",
+                                                                  "distributed_backend",
+                                                                  "distributed_timeout_minutes"};
 };
 
 class InferenceModel {

@@ -22,13 +22,10 @@ std::vector<std::vector<int>> ranks_by_node(const std::vector<int>& nodes) {
 
 std::vector<int> nodes_of_ranks(const CheckpointConfig& config, const Session& session) {
   Communicator& world = session.parallel.world;
+  const auto size = static_cast<int>(config.local_ranks_per_node);
+  if (size == 0) return nodes_of_ranks(world, *session.node);
   std::vector<int> nodes;
-  if (const auto size = static_cast<int>(config.local_ranks_per_node); size > 0) {
-    for (int rank = 0; rank < world.size(); ++rank) nodes.push_back(rank / size * size);
-    return nodes;
-  }
-  const std::string first = broadcast_from_rank0(*session.node, [&] { return std::to_string(world.rank()); });
-  for (const std::string& node : all_gather_strings(first, world)) nodes.push_back(std::stoi(node));
+  for (int rank = 0; rank < world.size(); ++rank) nodes.push_back(rank / size * size);
   return nodes;
 }
 

@@ -188,8 +188,11 @@ Session initialize(const Config& config, const World& world) {
   std::unique_ptr<Communicator> gpus =
       with_flight_recorder(make_gpu_communicator(config.parallel, *compute_device, ranks), world.recorder);
   auto profiler = std::make_unique<Profiler>();
+  const std::vector<int> nodes = config.parallel.dispatcher == TokenDispatcherType::Hierarchical
+                                     ? nodes_of_ranks(ranks, world.ranks_of_node())
+                                     : std::vector<int>();
   ParallelState parallel = make_parallel_state(gpus ? *gpus : ranks, layout_of(config, ranks.size()),
-                                               config.model.moe.num_experts > 0, world.recorder, profiler.get());
+                                               config.model.moe.num_experts > 0, world.recorder, profiler.get(), nodes);
   for (const auto& [name, meter] : parallel.meters) {
     if (meter->ranks.size() > 1) meter->waits = make_device_wait_timer(*compute_device);
   }

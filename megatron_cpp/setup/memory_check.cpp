@@ -132,6 +132,13 @@ double largest_rank(const Config& config, int world_size) {
   return largest;
 }
 
+/// Returns the configuration with the nodes of hierarchical dispatch, which are the hosts unless they are configured.
+Config with_dispatch_nodes(Config config, int ranks_of_node) {
+  if (config.parallel.dispatcher == TokenDispatcherType::Hierarchical && config.parallel.dispatch_node_ranks == 0)
+    config.parallel.dispatch_node_ranks = ranks_of_node;
+  return config;
+}
+
 }  // namespace
 
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,
@@ -144,7 +151,8 @@ void check_memory(double bytes, Communicator& ranks, const std::string& what, co
 
 void check_training_memory(const Config& config, const World& world) {
   if (config.device.device != DeviceType::Cpu) return;
-  const double planned = host_bytes(config, estimate_this_rank(config, world.ranks), world.cores_per_rank) +
+  const Config on_nodes = with_dispatch_nodes(config, world.ranks_of_node().size());
+  const double planned = host_bytes(on_nodes, estimate_this_rank(on_nodes, world.ranks), world.cores_per_rank) +
                          local_memory_bytes(config, world.ranks);
   check_memory(planned, world.ranks, config.stage ? config.stage->title() : "this run", training_advice(config),
                kGuaranteedFraction);

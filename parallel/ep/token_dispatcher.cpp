@@ -1,10 +1,11 @@
 #include "parallel/ep/token_dispatcher.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "base/integer_math.h"
+#include "parallel/ep/assumed_choices.h"
+#include "parallel/ep/hierarchical_dispatcher.h"
 #include "tensor/ops/ops.h"
 #include "tensor/ops/routing_tables.h"
 #include "tensor/transfer.h"
@@ -75,37 +76,13 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
 
 namespace {
 
-i64 ranks_of_exchange(const ExpertParallel& parallel) {
-  return parallel.exchange ? parallel.exchange->size() : 1;
+/// Returns true if ranks need the experts of each token of the others, not only their numbers.
+bool gathers_choices(const ExpertParallel& parallel) {
+  return parallel.dispatcher != TokenDispatcherType::AllToAll && parallel.exchange_ranks() > 1;
 }
 
-bool gathers_tokens(const ExpertParallel& parallel) {
-  return parallel.dispatcher == TokenDispatcherType::AllGather && ranks_of_exchange(parallel) > 1;
-}
-
-/// Returns the assumed number of choices of each rank of the exchange for each expert, [ranks, num_experts]. The
-/// numbers of one rank for several experts differ by at most one, and so do the numbers of several ranks for an expert
-/// with a limit.
 std::vector<i32> assumed_counts(const ExpertChoice& choice, const ExpertParallel& parallel) {
-  const AssumedChoices& assumed = parallel.assumed_choices;
-  const i64 tokens = choice.experts.dim(0), topk = choice.experts.dim(1), experts = choice.num_experts;
-  const i64 local = experts / parallel.ep, first = local * parallel.ep_rank, ranks = ranks_of_exchange(parallel);
-  const auto share = [](i64 all, i64 parts, i64 i) { return all * (i + 1) / parts - all * i / parts; };
-  const i64 chosen = tokens * topk, max_here = tokens * std::min(topk, local);
-  const bool is_even = assumed.load == ExpertLoad::Even;
-  const double even = static_cast<double>(chosen * local) / static_cast<double>(experts);
-  const i64 local_rows = is_even ? std::min<i64>(std::llround(assumed.imbalance * even), max_here) : max_here;
-  const auto count = [&](i64 e) {
-    if (is_even && assumed.imbalance == 1) return share(chosen, experts, e);
-    if (e >= first && e < first + local) return share(local_rows, local, e - first);
-    return share(chosen - local_rows, experts - local, e < first ? e : e - local);
-  };
-  std::vector<i32> counts;
-  for (i64 rank = 0; rank < ranks; ++rank) {
-    const i64 limit = assumed.max_rows > 0 ? share(assumed.max_rows, ranks, rank) : tokens;
-    for (i64 e = 0; e < experts; ++e) counts.push_back(static_cast<i32>(std::min(count(e), limit)));
-  }
-  return counts;
+  return assumed_counts({choice.experts.dim(0), choice.experts.dim(1), choice.num_experts}, parallel);
 }
 
 bool is_meta(const Tensor& t) {
@@ -121,8 +98,8 @@ Tensor counts_of(const Tensor& experts, i64 num_experts) {
 }  // namespace
 
 ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel) {
-  const i64 ranks = ranks_of_exchange(parallel);
-  const Tensor own = gathers_tokens(parallel) ? experts : counts_of(experts, num_experts);
+  const i64 ranks = parallel.exchange_ranks();
+  const Tensor own = gathers_choices(parallel) ? experts : counts_of(experts, num_experts);
   if (ranks == 1) return {experts, own, num_experts};
   Tensor all = Tensor::like(own, {ranks * own.dim(0), own.dim(1)});
   parallel.exchange->all_gather(own, all).wait();
@@ -139,10 +116,12 @@ Tensor encode_if_defined(const Tensor& rows, const RowEncoding& encoding) {
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
                                                        i64 padded_rows) {
   std::unique_ptr<TokenDispatcher> dispatcher;
-  if (gathers_tokens(parallel))
+  if (!gathers_choices(parallel))
+    dispatcher = std::make_unique<AllToAllDispatcher>(choice, parallel);
+  else if (parallel.dispatcher == TokenDispatcherType::AllGather)
     dispatcher = std::make_unique<AllGatherDispatcher>(choice, parallel);
   else
-    dispatcher = std::make_unique<AllToAllDispatcher>(choice, parallel);
+    dispatcher = std::make_unique<HierarchicalDispatcher>(choice, parallel);
   if (padded_rows == 0) return dispatcher;
   return std::make_unique<PaddedDispatcher>(std::move(dispatcher), padded_rows, choice.experts.device());
 }

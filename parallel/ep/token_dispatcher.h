@@ -1,13 +1,13 @@
 // Transfer of tokens to their experts and back. Forward: dispatch(), the experts, combine(); backward:
 // combine_backward(), the experts' backward, dispatch_backward().
 #pragma once
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "parallel/ep/expert_parallel.h"
+#include "parallel/ep/row_exchange.h"
 #include "tensor/ops/low_precision/row_codes.h"
 
 namespace mcpp {
@@ -43,13 +43,10 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
 struct ExpertChoice {
   Tensor experts;  ///< int32 [T, k]; negative = dropped
   /// Information about the choices of all ranks of the exchange, int32. With all-to-all, number of tokens per expert
-  /// [ranks, num_experts]. With all-gather, experts of all tokens [ranks * T, k].
+  /// [ranks, num_experts]. Otherwise, experts of all tokens [ranks * T, k].
   Tensor gathered_choices;
   i64 num_experts = 0;
 };
-
-/// Work that a rank executes while communication is in flight.
-using OverlapFn = std::function<void()>;
 
 /// Dispatcher of one microbatch. Collective over the exchange; T and k must be the same on each rank.
 class TokenDispatcher {

@@ -114,8 +114,8 @@ void run_two_microbatches(ExpertRank& rank, bool overlaps) {
 class PassPairTest : public testing::TestWithParam<std::tuple<const char*, TokenDispatcherType>> {};
 INSTANTIATE_TEST_SUITE_P(Models, PassPairTest,
                          testing::Combine(testing::Values("plain", "shared"),
-                                          testing::Values(TokenDispatcherType::AllToAll,
-                                                          TokenDispatcherType::AllGather)),
+                                          testing::Values(TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather,
+                                                          TokenDispatcherType::Hierarchical)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", enum_name(std::get<1>(p.param))); });
 
 TEST_P(PassPairTest, MatchesPassesInTurnBitwise) {

@@ -46,6 +46,8 @@ TEST(DispatchPlanTest, SortsReceivedRowsByExpert) {
   EXPECT_THROW(plan_dispatch(counts, 3, 1, 1, 0), Error);
 }
 
+constexpr TokenDispatcherType kHierarchical = TokenDispatcherType::Hierarchical;
+
 /// Expert e multiplies by e + 1, so outputs are known. All dispatchers must return the sums and gradients of a single
 /// rank.
 struct Case {
@@ -53,20 +55,50 @@ struct Case {
   int ep, tp;
   TokenDispatcherType dispatcher;
   i64 padded_rows = 0;
+  std::vector<int> nodes = {};  ///< node of each rank; empty = all on one
 };
 class TokenDispatcherTest : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Dispatchers, TokenDispatcherTest,
-                         testing::Values(Case{"one", 1, 1, TokenDispatcherType::AllToAll},
-                                         Case{"ep2", 2, 1, TokenDispatcherType::AllToAll},
-                                         Case{"ep4", 4, 1, TokenDispatcherType::AllToAll},
-                                         Case{"tp2", 1, 2, TokenDispatcherType::AllToAll},
-                                         Case{"ep2_tp2", 2, 2, TokenDispatcherType::AllToAll},
-                                         Case{"gather_ep4", 4, 1, TokenDispatcherType::AllGather},
-                                         Case{"gather_ep2_tp2", 2, 2, TokenDispatcherType::AllGather},
-                                         Case{"padded_one", 1, 1, TokenDispatcherType::AllToAll, 6},
-                                         Case{"padded_ep2_tp2", 2, 2, TokenDispatcherType::AllToAll, 20},
-                                         Case{"padded_gather_ep4", 4, 1, TokenDispatcherType::AllGather, 20}),
-                         [](const auto& p) { return p.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Dispatchers, TokenDispatcherTest,
+    testing::Values(Case{"one", 1, 1, TokenDispatcherType::AllToAll}, Case{"ep2", 2, 1, TokenDispatcherType::AllToAll},
+                    Case{"ep4", 4, 1, TokenDispatcherType::AllToAll}, Case{"tp2", 1, 2, TokenDispatcherType::AllToAll},
+                    Case{"ep2_tp2", 2, 2, TokenDispatcherType::AllToAll},
+                    Case{"gather_ep4", 4, 1, TokenDispatcherType::AllGather},
+                    Case{"gather_ep2_tp2", 2, 2, TokenDispatcherType::AllGather},
+                    Case{"padded_one", 1, 1, TokenDispatcherType::AllToAll, 6},
+                    Case{"padded_ep2_tp2", 2, 2, TokenDispatcherType::AllToAll, 20},
+                    Case{"padded_gather_ep4", 4, 1, TokenDispatcherType::AllGather, 20},
+                    Case{"hierarchical_alone", 1, 1, kHierarchical}, Case{"hierarchical_ep4", 4, 1, kHierarchical},
+                    Case{"hierarchical_tp2", 1, 2, kHierarchical},
+                    Case{"hierarchical_2_nodes", 4, 1, kHierarchical, 0, {0, 0, 1, 1}},
+                    Case{"hierarchical_4_nodes", 4, 1, kHierarchical, 0, {3, 2, 1, 0}},
+                    Case{"hierarchical_3_and_1", 4, 1, kHierarchical, 0, {0, 0, 0, 1}},
+                    Case{"hierarchical_round_robin", 4, 1, kHierarchical, 0, {7, 5, 7, 5}},
+                    Case{"hierarchical_tp2_2_nodes", 2, 2, kHierarchical, 0, {0, 0, 1, 1}},
+                    Case{"hierarchical_tp2_across", 2, 2, kHierarchical, 0, {0, 1, 1, 2}},
+                    Case{"hierarchical_tp4_across", 1, 4, kHierarchical, 0, {0, 1, 0, 2}},
+                    Case{"padded_hierarchical", 4, 1, kHierarchical, 20, {0, 0, 1, 1}}),
+    [](const auto& p) { return p.param.name; });
+
+/// Placement of a rank in a case, with the group of the ranks on its node.
+struct CaseRank {
+  CaseRank(const Case& c, Communicator& world, int rank) {
+    std::vector<int> nodes = c.nodes;
+    nodes.resize(static_cast<std::size_t>(world.size()));
+    node = world.split(nodes[static_cast<std::size_t>(rank)], rank);
+    parallel = {.dispatcher = c.dispatcher,
+                .ep = c.ep,
+                .ep_rank = rank / c.tp,
+                .tp = c.tp,
+                .tp_rank = rank % c.tp,
+                .exchange = &world,
+                .nodes = std::make_shared<ExchangeNodes>(nodes),
+                .node_exchange = node.get()};
+  }
+
+  std::unique_ptr<Communicator> node;
+  ExpertParallel parallel;
+};
 
 constexpr i64 kExperts = 4, kTopk = 2, kRankTokens = 5, kWidth = 3;
 
@@ -138,12 +170,8 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
   const Case& c = GetParam();
   run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
     CpuDevice device;
-    const ExpertParallel parallel{.dispatcher = c.dispatcher,
-                                  .ep = c.ep,
-                                  .ep_rank = rank / c.tp,
-                                  .tp = c.tp,
-                                  .tp_rank = rank % c.tp,
-                                  .exchange = &world};
+    const CaseRank placed(c, world, rank);
+    const ExpertParallel& parallel = placed.parallel;
     const RankInput own = make_rank_input(rank, world.size());
     const auto tensor = [&](const Numbers& values, const Shape& shape) {
       Tensor t = Tensor::empty(shape, DType::F64, device);
@@ -197,12 +225,8 @@ TEST_P(TokenDispatcherTest, RowsInCodesEqualRowsRoundedAfterExchange) {
   const Case& c = GetParam();
   run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
     CpuDevice device;
-    const ExpertParallel parallel{.dispatcher = c.dispatcher,
-                                  .ep = c.ep,
-                                  .ep_rank = rank / c.tp,
-                                  .tp = c.tp,
-                                  .tp_rank = rank % c.tp,
-                                  .exchange = &world};
+    const CaseRank placed(c, world, rank);
+    const ExpertParallel& parallel = placed.parallel;
     const RankInput own = make_rank_input(0, 2);  // no rank chooses the last expert
     const RowEncoding to_experts{.block = 32}, of_gradients{.block = 32, .format = Fp8Format::E5M2};
     const Tensor tokens = wide_rows(device, rank, 1), d_out = wide_rows(device, rank, 100);
@@ -249,7 +273,8 @@ TEST(TokenDispatcherExchangeTest, SendsOneBytePerElementAndScales) {
 
 /// Ranks exchange counts in one message, and backward does not repeat the exchange.
 TEST(TokenDispatcherExchangeTest, ExchangesCountsOnce) {
-  for (const TokenDispatcherType type : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
+  for (const TokenDispatcherType type :
+       {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather, kHierarchical}) {
     run_local_ranks(2, [&](Communicator& world, int rank) {
       const auto meter = std::make_shared<CommMeter>();
       const auto exchange = make_metered(world.split(0, rank), meter);

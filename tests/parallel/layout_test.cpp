@@ -168,6 +168,22 @@ TEST(LayoutTest, RejectsTensorParallelOverlapOfOneRank) {
                                                        "tensor-parallel rank")));
 }
 
+TEST(LayoutTest, RejectsDispatchNodesWhenNotApplicable) {
+  Rules rules = valid_rules();
+  rules.layout = {.dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = 2};
+  rules.world_size = 2;
+  EXPECT_THAT(rules.conflicts(), UnorderedElementsAre(HasSubstr("moe_token_dispatcher_type needs a model with experts"),
+                                                      HasSubstr("moe_dispatch_node_ranks needs a model with experts")));
+  rules.model.num_experts = 8, rules.model.moe_ffn_hidden_size = 64;
+  rules.layout.ep = 2;
+  EXPECT_THAT(rules.conflicts(), IsEmpty());
+  EXPECT_THAT(rules.layout.describe(), HasSubstr("ep 2 hierarchical of 2 ranks per node, "));
+  rules.layout.dispatcher = TokenDispatcherType::AllGather;
+  EXPECT_THAT(rules.conflicts(),
+              ElementsAre(HasSubstr("moe_dispatch_node_ranks = 2 has an effect only with moe_token_dispatcher_type = "
+                                    "\"hierarchical\"")));
+}
+
 TEST(LayoutTest, RejectsExpertOverlapWhenNotApplicable) {
   Rules rules = valid_rules();
   rules.layout = {.ep = 2, .overlap_moe_expert_parallel_comm = true};

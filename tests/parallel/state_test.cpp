@@ -39,6 +39,26 @@ TEST(ParallelStateTest, GroupsConnectRanksOfTopology) {
   });
 }
 
+/// Nodes are those of the ranks, or of a number of consecutive ranks.
+TEST(ParallelStateTest, SplitsExpertExchangeByNode) {
+  run_local_ranks(8, [](Communicator& world, int rank) {
+    CpuDevice device;
+    const std::vector<int> hosts{0, 0, 0, 3, 3, 3, 3, 3};
+    const auto node_members = [&](i64 node_ranks) {
+      const ParallelState state = make_parallel_state(
+          world, {.ep = 4, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = node_ranks},
+          /*has_experts=*/true, nullptr, nullptr, hosts);
+      EXPECT_EQ(state.exchange_nodes->ranks(), 4);
+      return members(*state.expert_node, rank, device);
+    };
+    EXPECT_EQ(node_members(0), rank < 3    ? (std::vector<int>{0, 1, 2})
+                               : rank == 3 ? (std::vector<int>{3})
+                                           : (std::vector<int>{4, 5, 6, 7}));
+    EXPECT_EQ(node_members(2), (std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1}));
+    EXPECT_EQ(make_parallel_state(world, {.ep = 4}, /*has_experts=*/true).expert_node, nullptr);
+  });
+}
+
 /// The word embeddings are on the first rank and on that of multi-token prediction, which is not the output's here.
 TEST(ParallelStateTest, EmbeddingGroupIncludesRankOfMultiTokenPrediction) {
   run_local_ranks(4, [](Communicator& world, int rank) {

@@ -55,7 +55,10 @@ TEST_F(ExpertsEndToEndTest, EvaluationAndGenerationAreIndependentOfLayout) {
   const std::string text = run_ok(generate);
   for (const Strings& layout : {keys(2, 2, 1), keys(2, 1, 2), keys(1, 2, 1), keys(1, 1, 2)})
     EXPECT_EQ(run_on(2, joined(generate, layout)).out, text);
-  for (const Strings& layout : {keys(1, 4, 1), keys(2, 4, 1), keys(2, 2, 2),
+  const Strings hierarchical{"--parallel.moe_token_dispatcher_type=hierarchical",
+                             "--parallel.moe_dispatch_node_ranks=2"};
+  EXPECT_NEAR(nll("run", 4, joined(keys(1, 4, 1), hierarchical)) / expected, 1, 1e-6);
+  for (const Strings& layout : {keys(1, 4, 1), keys(2, 4, 1), keys(2, 2, 2), joined(keys(1, 4, 1), hierarchical),
                                 joined(keys(1, 2, 1), {"--parallel.pipeline_model_parallel_size=2",
                                                        "--parallel.moe_token_dispatcher_type=allgather"})})
     EXPECT_EQ(run_on(4, joined(generate, layout)).out, text);
@@ -110,6 +113,36 @@ TEST_F(ExpertsEndToEndTest, ResumesOnDifferentExpertLayout) {
             0);
   const std::vector<double> actual = losses("parts", 12);
   for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4 * expected[i]) << i;
+}
+
+/// A rank is killed in the middle of a run with hierarchical dispatch; the run continues with it bitwise identically,
+/// and then with other dispatchers.
+TEST_F(ExpertsEndToEndTest, DispatcherMayChangeAfterKill) {
+  const Strings alltoall = joined(with_experts(),
+                                  {"--parallel.expert_model_parallel_size=4", "--training.micro_batch_size=2"}),
+                hierarchical = joined(alltoall, {"--parallel.moe_token_dispatcher_type=hierarchical",
+                                                 "--parallel.moe_dispatch_node_ranks=2"});
+  const Outcome first = run_on(4, pretrain("expected", hierarchical));
+  ASSERT_EQ(first.code, 0) << first.err;
+  const Outcome killed =
+      run_on(4, joined(pretrain("run", hierarchical),
+                       {"--fault_injection.kind=kill", "--fault_injection.rank=1", "--fault_injection.iteration=6"}));
+  EXPECT_NE(killed.code, 0);
+  ASSERT_EQ(run_on(4, pretrain("run", hierarchical)).code, 0);
+  EXPECT_EQ(losses("run", 12), losses("expected", 12));
+  expect_same_checkpoint("expected", "run");
+  ASSERT_EQ(run_on(4, joined(pretrain("changed", hierarchical), {"--training.exit_interval=4"})).code, 0);
+  ASSERT_EQ(run_on(4, joined(pretrain("changed", alltoall), {"--training.exit_interval=8"})).code, 0);
+  ASSERT_EQ(
+      run_on(2, joined(pretrain("changed", with_experts()), {"--parallel.expert_model_parallel_size=2",
+                                                             "--parallel.moe_token_dispatcher_type=hierarchical"}))
+          .code,
+      0);
+  const std::vector<double> expected = losses("expected", 12), actual = losses("changed", 12);
+  for (std::size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(actual[i], expected[i], 1e-4 * expected[i]) << i;
+  const Outcome unused = run_on(4, joined(pretrain("bad", alltoall), {"--parallel.moe_dispatch_node_ranks=2"}));
+  EXPECT_EQ(unused.code, 2);
+  EXPECT_CONTAINS(unused.err, "moe_dispatch_node_ranks = 2 has an effect only with");
 }
 
 /// A rank is killed in the middle of a run with overlap; the run continues with overlap, and then without it.

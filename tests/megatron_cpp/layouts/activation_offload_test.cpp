@@ -45,6 +45,7 @@ const std::vector<RunLayout> kExpertLayouts{
     {"full", {.recompute = kFull}},
     {"ep2_pp2", {.pp = 2, .dp = 2, .ep = 2}},
     {"ep2_gather", {.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}},
+    {"ep2_hierarchical", {.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = 1}},
 };
 
 class ActivationOffloadLayoutsTest : public testing::Test {

@@ -78,7 +78,8 @@ TEST(ConnectedGroupsTest, CoverAllGroupsUsedByExperts) {
   RunTask task = test::learnable_task(model_of_four_layers());
   task.model.moe.num_experts = 4;
   task.model.moe.router_topk = 2;
-  for (const TokenDispatcherType dispatcher : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
+  for (const TokenDispatcherType dispatcher :
+       {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather, TokenDispatcherType::Hierarchical}) {
     for (const RunLayout& layout :
          {RunLayout{"ep2", {.dp = 4, .ep = 2, .dispatcher = dispatcher, .zero_stage = 3}},
           RunLayout{"ep4", {.dp = 4, .ep = 4, .dispatcher = dispatcher}},
@@ -88,6 +89,8 @@ TEST(ConnectedGroupsTest, CoverAllGroupsUsedByExperts) {
       expect_connected(task, layout);
     }
   }
+  expect_connected(
+      task, {"nodes", {.dp = 4, .ep = 4, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = 2}});
 }
 
 /// Muon's matrices move between ranks in messages.

@@ -27,6 +27,7 @@ Recompute selective() {
 }
 
 constexpr auto kGather = TokenDispatcherType::AllGather;
+constexpr auto kHierarchical = TokenDispatcherType::Hierarchical;
 constexpr auto kInterleaved = ScheduleKind::Interleaved, kZbH1 = ScheduleKind::ZbH1, kZbV = ScheduleKind::ZbV;
 
 const RunLayout kLayouts[]{
@@ -58,6 +59,33 @@ const RunLayout kLayouts[]{
     {"gather_tp2_ep2", {.tp = 2, .dp = 2, .ep = 2, .dispatcher = kGather}},
     {"gather_tp2_sp_cp2_pp2_ep2",
      {.tp = 2, .cp = 2, .pp = 2, .sequence_parallel = true, .ep = 2, .dispatcher = kGather}},
+    {"hierarchical_ep4", {.dp = 4, .ep = 4, .dispatcher = kHierarchical}},
+    {"hierarchical_ep4_in_2_nodes", {.dp = 4, .ep = 4, .dispatcher = kHierarchical, .dispatch_node_ranks = 2}},
+    {"hierarchical_ep4_in_4_nodes", {.dp = 4, .ep = 4, .dispatcher = kHierarchical, .dispatch_node_ranks = 1}},
+    {"hierarchical_ep4_in_uneven_nodes", {.dp = 4, .ep = 4, .dispatcher = kHierarchical, .dispatch_node_ranks = 3}},
+    {"hierarchical_dp4_ep2_etp2", {.dp = 4, .ep = 2, .etp = 2, .dispatcher = kHierarchical, .dispatch_node_ranks = 2}},
+    {"hierarchical_etp2_across_nodes",
+     {.tp = 2, .dp = 2, .ep = 2, .etp = 2, .dispatcher = kHierarchical, .dispatch_node_ranks = 1}},
+    {"hierarchical_tp2_sp_cp2_pp2_ep4_etp1",
+     {.tp = 2,
+      .cp = 2,
+      .pp = 2,
+      .sequence_parallel = true,
+      .ep = 4,
+      .etp = 1,
+      .dispatcher = kHierarchical,
+      .dispatch_node_ranks = 2}},
+    {"hierarchical_dp8_ep4_hsdp_zero3",
+     {.dp = 8, .ep = 4, .dispatcher = kHierarchical, .dispatch_node_ranks = 2, .zero_stage = 3, .instances = 2}},
+    {"hierarchical_pp2_zb_v_recompute_selective",
+     {.pp = 2,
+      .dp = 4,
+      .ep = 4,
+      .dispatcher = kHierarchical,
+      .dispatch_node_ranks = 2,
+      .schedule = kZbV,
+      .chunks = 2,
+      .recompute = selective()}},
     {"ep2_recompute_full", {.dp = 2, .ep = 2, .recompute = full()}},
     {"ep2_recompute_selective", {.dp = 2, .ep = 2, .recompute = selective()}},
     {"tp2_sp_ep2_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .ep = 2, .zero_stage = 1}},
@@ -167,6 +195,10 @@ const RunLayout kOverlappedLayouts[]{
     {"tp2_sp_ep2_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .ep = 2, .zero_stage = 1}},
     {"gather_ep4", {.dp = 4, .ep = 4, .dispatcher = kGather}},
     {"gather_tp2_pp2_ep2", {.tp = 2, .pp = 2, .dp = 1, .ep = 2, .etp = 1, .dispatcher = kGather}},
+    {"hierarchical_ep4_in_2_nodes", {.dp = 4, .ep = 4, .dispatcher = kHierarchical, .dispatch_node_ranks = 2}},
+    {"hierarchical_ep4_in_1_node", {.dp = 4, .ep = 4, .dispatcher = kHierarchical}},
+    {"hierarchical_pp2_ep4_in_uneven_nodes",
+     {.pp = 2, .dp = 4, .ep = 4, .dispatcher = kHierarchical, .dispatch_node_ranks = 3}},
     {"ep2_recompute_full", {.dp = 2, .ep = 2, .recompute = full()}},
     {"ep2_recompute_selective", {.dp = 2, .ep = 2, .recompute = selective()}},
     {"ep2_serial_sums", {.dp = 2, .ep = 2, .overlap_grad_reduce = false, .overlap_param_gather = false}},
@@ -236,8 +268,10 @@ TEST(ExpertParallelWorstCaseTest, MatchesOneRankWhenAllTokensChooseSameRank) {
     if (name.ends_with("router.weight")) std::fill(values.begin(), values.end(), 0);
   task.initial = &initial;
   const RunResult expected = run_layout(task, {});
-  for (const TokenDispatcherType dispatcher : {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather}) {
-    expect_near(run_layout(task, {{.dp = 4, .ep = 4, .dispatcher = dispatcher}}), expected, 1e-5, 1e-4, task.model);
+  for (const TokenDispatcherType dispatcher : {TokenDispatcherType::AllToAll, kGather, kHierarchical}) {
+    const i64 node_ranks = dispatcher == kHierarchical ? 2 : 0;
+    expect_near(run_layout(task, {{.dp = 4, .ep = 4, .dispatcher = dispatcher, .dispatch_node_ranks = node_ranks}}),
+                expected, 1e-5, 1e-4, task.model);
     expect_near(run_layout(task, {{.tp = 2, .pp = 2, .dp = 2, .ep = 4, .etp = 1, .dispatcher = dispatcher}}), expected,
                 1e-5, 1e-4, task.model);
   }

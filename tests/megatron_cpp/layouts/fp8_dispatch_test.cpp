@@ -168,6 +168,17 @@ const EqualLayouts kEqualLayouts[]{
     {{"ep2_gather", {.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}},
      {{.dp = 2, .ep = 2}},
      "switch"},  // one expert per token: no sums
+    {{"ep4_hierarchical",
+      {.dp = 4, .ep = 4, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = 2}},
+     {{.dp = 4, .ep = 4}},
+     "switch"},
+    {{"ep4_hierarchical_overlapped",
+      {.dp = 4,
+       .ep = 4,
+       .dispatcher = TokenDispatcherType::Hierarchical,
+       .dispatch_node_ranks = 2,
+       .overlap_moe_expert_parallel_comm = true}},
+     {{.dp = 4, .ep = 4, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = 2}}},
 };
 
 class Fp8DispatchSameSummationOrderTest : public testing::TestWithParam<std::tuple<const char*, EqualLayouts>> {};
@@ -191,6 +202,7 @@ const RunLayout kOtherSummationOrders[]{
     {"ep2", {.dp = 2, .ep = 2}},
     {"ep4", {.dp = 4, .ep = 4}},
     {"ep2_gather", {.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}},
+    {"ep4_hierarchical", {.dp = 4, .ep = 4, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = 2}},
     {"ep2_etp2", {.tp = 2, .dp = 2, .ep = 2, .etp = 2}},
     {"ep2_etp2_gather", {.tp = 2, .dp = 2, .ep = 2, .etp = 2, .dispatcher = TokenDispatcherType::AllGather}},
     {"tp2_sp_ep4", {.tp = 2, .dp = 2, .sequence_parallel = true, .ep = 4, .etp = 1}},
@@ -259,7 +271,8 @@ TEST(Fp8DispatchTest, MemoryEstimateMatchesPeak) {
   for (const RunLayout& layout :
        {RunLayout{}, RunLayout{{.dp = 2, .ep = 2}}, RunLayout{{.dp = 2, .ep = 2, .recompute = kSelective}},
         RunLayout{{.pp = 2, .schedule = ScheduleKind::ZbH1}},
-        RunLayout{{.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}}}) {
+        RunLayout{{.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}},
+        RunLayout{{.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = 1}}}) {
     double plans[2] = {};
     for (const bool dispatches : {false, true}) {
       RunTask task = task_of("latent", dispatches);

@@ -109,6 +109,7 @@ RunLayout same_sums_as(const RunLayout& layout) {
            .ep = layout.ep,
            .etp = layout.etp,
            .dispatcher = layout.dispatcher,
+           .dispatch_node_ranks = layout.dispatch_node_ranks,
            .formats = {.power_sgd_rank = layout.formats.power_sgd_rank}}};
 }
 bool is_bitwise_identical(const RunTask& task, const RunLayout& layout) {

@@ -336,7 +336,11 @@ class RandomTraining {
     if (config_.model.moe.num_experts > 0) {
       p.ep = pick<i64>("ep", {1, 2, 2, 4});
       p.etp = pick<i64>("etp", {0, 1, 1, 2});
-      p.dispatcher = pick("moe_token_dispatcher_type", {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather});
+      p.dispatcher = pick("moe_token_dispatcher_type", {TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather,
+                                                        TokenDispatcherType::Hierarchical});
+      p.dispatch_node_ranks = 0;
+      if (p.dispatcher == TokenDispatcherType::Hierarchical)
+        p.dispatch_node_ranks = pick<i64>("moe_dispatch_node_ranks", {0, 1, 2, 2, 3});
     }
     p.zero_stage = pick<i64>("zero_stage", {0, 1, 2, 3});
     if (p.zero_stage < 3) config_.optimizer.offload_params = OffloadTier::Device;
