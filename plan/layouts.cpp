@@ -204,9 +204,21 @@ class LayoutEnumerator {
       for (const i64 ep : choices(limits_.ep, divisors(m.moe.num_experts, kMaxExpertParallel))) {
         if (m.moe.num_experts % ep != 0 || stage % (ep * etp) != 0) continue;
         layout.ep = ep, layout.etp = etp;
-        for_each_schedule(layout);
+        for_each_dispatcher(layout);
       }
     }
+  }
+
+  /// If the ranks that exchange tokens have slower links to each other than within their nodes, tokens may be sent to
+  /// each node only once.
+  void for_each_dispatcher(Layout layout) {
+    layout.dispatcher = TokenDispatcherType::AllToAll;
+    layout.dispatch_node_ranks = 0;
+    for_each_schedule(layout);
+    if (layout.exchange_group().ranks <= nearest_tier_ranks_ || work_.model.moe.router_topk == 1) return;
+    layout.dispatcher = TokenDispatcherType::Hierarchical;
+    layout.dispatch_node_ranks = nearest_tier_ranks_;
+    if (unpredictable_settings(limits_.implementation, layout).empty()) for_each_schedule(layout);
   }
 
   void for_each_schedule(Layout layout) {

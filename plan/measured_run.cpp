@@ -69,7 +69,7 @@ double offloaded_bytes(const Layout& layout, const MemoryEstimate& rank, Offload
 std::size_t comparison_row(const std::string& group) {
   if (group == "tp" || group == "expert_tp" || group == "tp_cp") return 0;
   if (group.starts_with("cp_")) return 1;
-  return group == "ep" ? 2 : 3;
+  return group == "ep" || group == "ep_node" ? 2 : 3;
 }
 
 std::string error_text(const RunPart& part) {

@@ -38,7 +38,8 @@ std::vector<LayoutTag> layout_tags(const Layout& l, bool has_experts) {
   if (l.cp > 1) add_value("cp", enum_name(l.cp_comm_type));
   if (has_experts) add_number("ep", l.ep);
   if (has_experts && l.exchange_group().ranks > 1)
-    add_value("exchanges", l.overlap_moe_expert_parallel_comm ? "overlapped" : "exposed");
+    add_value("dispatch", enum_name(l.dispatcher)),
+        add_value("exchanges", l.overlap_moe_expert_parallel_comm ? "overlapped" : "exposed");
   if (l.pp > 1) add_value("schedule", enum_name(l.schedule)), add_value("stages", l.stages.empty() ? "even" : "uneven");
   add_value("recompute", recompute_text(l.recompute));
   add_value("activations", enum_name(l.activations_tier));
@@ -61,6 +62,7 @@ int complexity(const Layout& l) {
                           l.ep > 1,
                           l.ep > 1 && l.tp > 1 && l.expert_tp() != l.tp,
                           l.tp_comm_overlap,
+                          l.dispatcher != TokenDispatcherType::AllToAll,
                           l.overlap_moe_expert_parallel_comm,
                           l.cp > 1 && l.cp_comm_type == CpCommType::A2aP2p,
                           l.pp > 1 && l.schedule != ScheduleKind::OneFOneB,

@@ -144,9 +144,17 @@ double max_rank_memory(const Config& config, int world_size) {
   return max_memory;
 }
 
+Layout predicted_layout(const Hardware& hardware, const Config& config, i64 world_size) {
+  Layout layout = layout_of(config, world_size);
+  if (layout.dispatcher == TokenDispatcherType::Hierarchical && layout.dispatch_node_ranks == 0)
+    layout.dispatch_node_ranks = hardware.links.ranks.front();
+  return layout;
+}
+
 StepTime predict_configured_step(const PredictionInput& base, const Config& config, int world_size) {
   check_layout(config, world_size);
-  const PredictionInput configured{base.hardware, base.program, base.work, layout_of(config, world_size)};
+  const PredictionInput configured{base.hardware, base.program, base.work,
+                                   predicted_layout(base.hardware, config, world_size)};
   const std::vector<std::string> missing = missing_rates(configured.hardware, configured.layout);
   check_input(missing.empty(), "a step cannot be predicted: ", join(missing, "; "));
   return step_time(configured);
@@ -188,7 +196,7 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
                  .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ",
                              human_step_seconds(seconds), " a step"),
                  .warning = {},
-                 .predicted = predict_step({hardware, program, work, layout_of(config, world_size)},
+                 .predicted = predict_step({hardware, program, work, predicted_layout(hardware, config, world_size)},
                                            max_rank_memory(config, world_size))};
   if (!result.best.empty() && seconds > kSlowdownThreshold * result.best.front().time.seconds)
     run.warning = str("a different layout is predicted to be ", fixed(seconds / result.best.front().time.seconds, 1),

@@ -29,6 +29,10 @@ inline constexpr double kMemoryReserve = 0.08;
 /// Returns the maximum memory over all ranks.
 double max_rank_memory(const Config& config, int world_size);
 
+/// Returns layout_of(). Unless the configuration sets moe_dispatch_node_ranks, the nodes of hierarchical dispatch are
+/// the ranks that the nearest links of `hardware` join.
+Layout predicted_layout(const Hardware& hardware, const Config& config, i64 world_size);
+
 /// Predicts a step of the layout in `config`; base.layout is ignored. Throws BadInput if the layout cannot run on
 /// `world_size` ranks, or if it uses a disk of unknown speed.
 StepTime predict_configured_step(const PredictionInput& base, const Config& config, int world_size);

@@ -44,6 +44,8 @@ std::vector<std::string> unpredictable_settings(Implementation implementation, c
   if (layout.zero_stage >= 2)
     settings.push_back(str("parallel.zero_stage = ", layout.zero_stage,
                            ": is predicted for Megatron Core's distributed optimizer only, zero_stage 0 and 1"));
+  if (layout.dispatcher == TokenDispatcherType::Hierarchical)
+    settings.emplace_back("parallel.moe_token_dispatcher_type = \"hierarchical\": is predicted for megatron_cpp only");
   if (layout.overlap_moe_expert_parallel_comm)
     settings.emplace_back(
         "parallel.overlap_moe_expert_parallel_comm: is predicted for Megatron Core without overlap only");

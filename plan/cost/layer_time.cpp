@@ -38,6 +38,12 @@ double attention_flops(const Workload& work, const AttentionShape& shape) {
 
 namespace {
 
+/// Seconds of the exchanges of a pass that overlap with another pass, and of those that do not: within a node,
+/// hierarchical dispatch waits.
+struct ExchangeSeconds {
+  double overlapped = 0, exposed = 0;
+};
+
 /// Time of a recorded trace: of a mixer or a feed-forward part, with its norms and its residual addition, or of the
 /// output.
 class TraceTime {
@@ -56,13 +62,16 @@ class TraceTime {
                {kHeadsGroup, layout_.heads_group(), &PassTime::context_parallel},
                {kRingGroup, layout_.keys_group(), &PassTime::context_parallel},
                {kExchangeGroup, layout_.exchange_group(), &PassTime::expert_parallel},
+               {kNodeExchangeGroup, layout_.node_exchange_group(), &PassTime::expert_parallel},
                {kSampleGroup, {.ranks = layout_.tp * layout_.cp, .stride = 1}, &PassTime::expert_parallel}}} {}
 
   /// Returns the seconds of all messages between the ranks that exchange tokens, exposed or not.
-  double exchange_seconds(const OpTrace& trace) const {
-    double seconds = 0;
-    for (const MessageRecord& message : trace.messages)
-      if (message.group == kExchangeGroup) seconds += collective_seconds(message, layout_.exchange_group());
+  ExchangeSeconds exchange_seconds(const OpTrace& trace) const {
+    ExchangeSeconds seconds;
+    for (const MessageRecord& message : trace.messages) {
+      if (message.group == kExchangeGroup) seconds.overlapped += collective_seconds(message, axis_of(message).ranks);
+      if (message.group == kNodeExchangeGroup) seconds.exposed += collective_seconds(message, axis_of(message).ranks);
+    }
     return seconds;
   }
 
@@ -233,8 +242,15 @@ class TraceTime {
            rank_.traffic_seconds(passes * scores, 2);
   }
 
-  double collective_seconds(const MessageRecord& message, const RankGroup& group) const {
+  /// Hierarchical dispatch sends tokens through the group of all ranks that exchange them, but only to relays.
+  bool is_inter_node_exchange(const MessageRecord& message) const {
+    return layout_.dispatcher == TokenDispatcherType::Hierarchical && message.group == kExchangeGroup &&
+           message.kind == MessageKind::AllToAll;
+  }
+
+  double collective_seconds(const MessageRecord& message, const RankGroup& all) const {
     const Collectives& collectives = rank_.collectives();
+    const RankGroup group = is_inter_node_exchange(message) ? layout_.inter_node_exchange_group() : all;
     switch (message.kind) {
       case MessageKind::AllReduce:
         return collectives.all_reduce(message.bytes, group);
@@ -300,7 +316,7 @@ class TraceTime {
   const Workload& work_;
   const Layout& layout_;
   const BlockTrace& trace_;
-  const std::array<Axis, 5> axes_;
+  const std::array<Axis, 6> axes_;
   UnitTime time_;
 };
 
@@ -311,8 +327,8 @@ namespace {
 /// Reduces the exposed exchanges of a layer with experts by the passes that run together. The forward pass sends tokens
 /// while the backward pass is in the experts, and receives results while it is in the mixer; and vice versa. Half of
 /// `forward` and `backward`, the seconds of the exchanges, are sent in each direction.
-void overlap_exchanges(const PredictionInput& input, const UnitTime& mixer, double forward, double backward,
-                       UnitTime& experts) {
+void overlap_exchanges(const PredictionInput& input, const UnitTime& mixer, const ExchangeSeconds& forward,
+                       const ExchangeSeconds& backward, UnitTime& experts) {
   const Layout& layout = input.layout;
   const double fraction = combined_fraction(layout.make_schedule(layout.microbatches(input.work.global_batch_size)));
   const bool has_weights = !row_of(layout.schedule).splits_backward;
@@ -322,10 +338,11 @@ void overlap_exchanges(const PredictionInput& input, const UnitTime& mixer, doub
   };
   const double expert_forward = experts.forward.total() - experts.forward.expert_parallel,
                expert_backward = backward_seconds(experts);
-  const auto expose = [&](PassTime& pass, double seconds, double first_window, double second_window) {
-    const double waits = std::max(0.0, seconds / 2 - first_window) + std::max(0.0, seconds / 2 - second_window);
-    const double paired =
-        std::min(pass.expert_parallel, std::max(input.hardware.communication_slowdown() * seconds, waits));
+  const auto expose = [&](PassTime& pass, const ExchangeSeconds& exchange, double first_window, double second_window) {
+    const double seconds = exchange.overlapped,
+                 waits = std::max(0.0, seconds / 2 - first_window) + std::max(0.0, seconds / 2 - second_window);
+    const double paired = std::min(
+        pass.expert_parallel, exchange.exposed + std::max(input.hardware.communication_slowdown() * seconds, waits));
     pass.expert_parallel += fraction * (paired - pass.expert_parallel);
   };
   expose(experts.forward, forward, expert_backward, backward_seconds(mixer));

@@ -72,5 +72,24 @@ TEST(SearchTest, OverlapsExchangesOfExpertsWhereItPays) {
   EXPECT_TRUE(has_reason(reported, "exchanges overlapped", "supports CPUs only"));
 }
 
+/// With many experts per token and slow links between nodes, tokens are sent once to each node; within a node, or with
+/// one expert per token, the search does not consider this.
+TEST(SearchTest, DispatchesTokensByNodeWhereItPays) {
+  const KernelTraits program;
+  Workload work = test::toy_mixture(8, 1024, 16, 64, 16);
+  work.model.moe.router_topk = 8;
+  const Hardware gpus = test::toy_cluster(400, 10);
+  const auto best = [&](const SearchLimits& limits) {
+    return search_layouts(gpus, program, work, limits).best.front().layout;
+  };
+  const SearchLimits two_nodes{.world_size = 16, .ep = 16, .memory_bytes = gpus.memory_bytes()};
+  EXPECT_EQ(best(two_nodes).dispatcher, TokenDispatcherType::Hierarchical);
+  EXPECT_EQ(best(two_nodes).dispatch_node_ranks, 8);
+  EXPECT_EQ(best({.world_size = 8, .ep = 8, .memory_bytes = gpus.memory_bytes()}).dispatcher,
+            TokenDispatcherType::AllToAll);
+  work.model.moe.router_topk = 1;
+  EXPECT_EQ(best(two_nodes).dispatcher, TokenDispatcherType::AllToAll);
+}
+
 }  // namespace
 }  // namespace mcpp::search_test

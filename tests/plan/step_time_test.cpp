@@ -120,6 +120,29 @@ TEST(StepTimeTest, OverlapOfExpertsHidesExchangesOfPairs) {
             time(200, false, ScheduleKind::ZbV).work.expert_parallel);
 }
 
+/// Two nodes, with slow links between them. All tokens have experts on both: alltoall sends half of the eight choices
+/// of a token to the other node, hierarchical dispatch one row, and 4 bytes per choice for weights three times and for
+/// the choices once. If a token may only choose from the experts of one node, half of the tokens leave theirs.
+TEST(StepTimeTest, HierarchicalDispatchSendsTokenOncePerNode) {
+  constexpr i64 kTopk = 8;
+  Workload work = test::toy_mixture(4, 2048, 16, 16, 256);
+  work.expert_imbalance = 1;
+  work.model.moe.router_topk = kTopk;
+  const KernelTraits program;
+  const Hardware hardware = test::toy_cluster(1e6, 1);
+  const auto exchange_seconds = [&](TokenDispatcherType dispatcher) {
+    const Layout layout{.dp = 16, .ep = 16, .dispatcher = dispatcher, .dispatch_node_ranks = 8};
+    return step_time({hardware, program, work, layout}).work.expert_parallel;
+  };
+  const double rows = 4.0 * 2 * 2048, choices = 4.0 * 4 * kTopk;
+  EXPECT_NEAR(exchange_seconds(TokenDispatcherType::Hierarchical) / exchange_seconds(TokenDispatcherType::AllToAll),
+              (rows + choices) / (rows * kTopk / 2), 0.01);
+  const double both_nodes = exchange_seconds(TokenDispatcherType::Hierarchical);
+  work.model.moe.router_num_groups = 2;
+  work.model.moe.router_group_topk = 1;
+  EXPECT_NEAR(exchange_seconds(TokenDispatcherType::Hierarchical) / both_nodes, 0.5, 0.02);
+}
+
 /// With sequence parallelism, two of the three collectives of each half of a layer in backward overlap with its GEMMs:
 /// the gather of the input with the input gradient, and the reduction of the latter with the weight gradient.
 TEST(StepTimeTest, CollectivesOfLinearLayersOverlapInBackward) {

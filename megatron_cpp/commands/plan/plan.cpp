@@ -105,7 +105,7 @@ HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, 
   const KernelTraits program;
   Workload work = make_workload(run.config);
   work.expert_imbalance = options.expert_imbalance;
-  const PredictionInput input{hardware, program, work, layout_of(run.config, run.world_size)};
+  const PredictionInput input{hardware, program, work, predicted_layout(hardware, run.config, run.world_size)};
   const StepTime predicted = predict_configured_step(input, run.config, run.world_size);
   std::vector<RunPart> details = compare_stages(step_time_by_rank(input), run.measured);
   for (RunPart& part : compare_modules(input, run.measured)) details.push_back(std::move(part));
@@ -233,7 +233,8 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
     problems.push_back(str("world_size = ", world_size, ", but the links of ", base.hardware.device.name,
                            " connect at most ", max_ranks, " ranks (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
-  const PredictionInput input{base.hardware, base.program, base.work, layout_of(config, world_size)};
+  const PredictionInput input{base.hardware, base.program, base.work,
+                              predicted_layout(base.hardware, config, world_size)};
   check_implementation(options.implementation, unpredictable_settings(options.implementation, input.layout));
   const StepTime step = predict_configured_step(base, config, world_size);
   const double memory = max_rank_memory(config, world_size);
@@ -253,7 +254,7 @@ std::string describe_configured_layout(const Config& config, const PredictionInp
   const int world_size = checked_world_size(best.layout.world_size());
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
     return str("the configuration's own layout cannot run on ", world_size, " ranks: ", problems.front(), "\n");
-  const Layout layout = layout_of(config, world_size);
+  const Layout layout = predicted_layout(best.hardware, config, world_size);
   std::vector<std::string> missing = missing_rates(best.hardware, layout);
   if (missing.empty()) missing = unpredictable_settings(limits.implementation, layout);
   if (!missing.empty()) return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
