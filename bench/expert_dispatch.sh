@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
-# Measures training.moe_fp8_dispatch: two ranks on two network namespaces on this host, joined by a link with limited
-# bandwidth and a delay (bench/lib/delayed_link.py). Each has half of the experts, which use a recipe in fp8, and they
-# exchange tokens in bf16 or fp8, with and without overlap. Runs alternate. Needs root.
+# Measures the exchange of tokens between experts on two network namespaces on this host, joined by a link with limited
+# bandwidth and a delay (bench/lib/delayed_link.py). Runs alternate. Needs root.
 #
-#   bench/expert_dispatch.sh [--rounds=N] [--megabits=N] [--delay_ms=N] [--microbatches=N] [--recipe=blockwise|mxfp8]
-#                            [option of megatron_cpp bench step ...]
+#   bench/expert_dispatch.sh [--compare=fp8|dispatchers] [--rounds=N] [--megabits=N] [--delay_ms=N] [--microbatches=N]
+#                            [--recipe=blockwise|mxfp8] [option of megatron_cpp bench step ...]
 #
-# Prints JSON lines on standard output. Prints on standard error, for each network and overlap, the medians of the seconds
-# of a step and of the seconds in which a rank waits for the exchange, and the megabytes that a rank sends to experts.
+# --compare=fp8: tokens in bf16 and with training.moe_fp8_dispatch, with and without overlap, between one rank per host;
+# two of 8 experts per token. --compare=dispatchers: parallel.moe_token_dispatcher_type alltoall and hierarchical,
+# between two ranks per host; four of 8 experts per token.
+#
+# Prints JSON lines on standard output. Prints on standard error, for each run, the medians of the seconds of a step and
+# of the seconds in which a rank waits for the exchange, the megabytes per step that a rank sends in exchanges, and
+# that cross the link from one host to the other, for all purposes.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh
 source "$root/bench/lib/hosts.sh"
 run_in_namespaces 3000 "ssh dropbear tc python3" "$0" "$@"
 
+compare=fp8
 rounds=3
 megabits=400
 delay_ms=1
@@ -21,48 +26,74 @@ microbatches=4
 recipe=blockwise
 # shellcheck source=bench/lib/arguments.sh
 source "$root/bench/lib/arguments.sh"
-read_options rounds megabits delay_ms microbatches recipe -- "$@"
+read_options compare rounds megabits delay_ms microbatches recipe -- "$@"
+case $compare in
+fp8) ranks=2 topk=2 ;;
+dispatchers) ranks=4 topk=4 ;;
+*) echo "expert_dispatch.sh: --compare=$compare: use fp8 or dispatchers" >&2 && exit 2 ;;
+esac
 cd "$scratch"
 results=$scratch/results
-start_linked_hosts
+start_linked_hosts $((ranks / 2))
 
-# run <network> <name> <dispatch in fp8: true or false> <overlap: true or false>
+repeats=3
+warmup=1
+# shellcheck disable=SC2016 # variables of awk
+bytes_sent() { on_host a awk '$1 == "eth0:" { print $10 }' /proc/net/dev; }
+# run <network> <name> <option ...>
 run() {
-  local line
-  line=$(on_host a mpirun -n 2 --bind-to none --hostfile hostfile --allow-run-as-root "$MEGATRON_CPP" bench step \
-    "$root/bench/moe_14m.toml" --json --device.num_threads=1 --model.num_experts=8 --model.moe_router_topk=2 \
+  local line before
+  before=$(bytes_sent)
+  line=$(on_host a mpirun -n "$ranks" --bind-to none --hostfile hostfile --allow-run-as-root "$MEGATRON_CPP" bench step \
+    "$root/bench/moe_14m.toml" --json --device.num_threads=1 --model.num_experts=8 --model.moe_router_topk="$topk" \
     --model.moe_ffn_hidden_size=768 --model.moe_router_force_load_balancing=true --model.vocab_size=2048 \
-    --parallel.expert_model_parallel_size=2 --training.micro_batch_size=4 --training.precision=bf16 \
-    --training.global_batch_size=$((8 * microbatches)) --repeats=3 --warmup=1 \
-    --training.low_precision="[{modules = '*.experts.*', recipe = '$recipe', wgrad = 'bf16'}]" \
-    --training.moe_fp8_dispatch="$3" --parallel.overlap_moe_expert_parallel_comm="$4" "${options[@]}" | grep '^{')
-  echo "{\"expert_dispatch\": \"$2\", \"network\": \"$1\", \"result\": $line}" | tee -a "$results"
+    --parallel.expert_model_parallel_size="$ranks" --training.micro_batch_size=4 --training.precision=bf16 \
+    --training.global_batch_size=$((4 * ranks * microbatches)) --repeats=$repeats --warmup=$warmup "${@:3}" \
+    "${options[@]}" | grep '^{')
+  echo "{\"expert_dispatch\": \"$2\", \"network\": \"$1\"," \
+    "\"link_bytes\": $((($(bytes_sent) - before) / (repeats + warmup))), \"result\": $line}" | tee -a "$results"
+}
+# run_fp8 <network> <name> <dispatch in fp8: true or false> <overlap: true or false>
+run_fp8() {
+  run "$1" "$2" --training.low_precision="[{modules = '*.experts.*', recipe = '$recipe', wgrad = 'bf16'}]" \
+    --training.moe_fp8_dispatch="$3" --parallel.overlap_moe_expert_parallel_comm="$4"
 }
 
-environment_json "\"megabits\": $megabits" "\"delay_ms\": $delay_ms" "\"microbatches\": $microbatches" \
-  "\"recipe\": \"$recipe\""
+environment_json "\"compare\": \"$compare\"" "\"megabits\": $megabits" "\"delay_ms\": $delay_ms" \
+  "\"microbatches\": $microbatches" "\"recipe\": \"$recipe\""
 for ((round = 0; round < rounds; ++round)); do
   for network in fast slow; do
     link_hosts "$network"
-    run "$network" "${network}_bf16" false false
-    run "$network" "${network}_fp8" true false
+    if [ "$compare" = fp8 ]; then
+      run_fp8 "$network" "${network}_bf16" false false
+      run_fp8 "$network" "${network}_fp8" true false
+    else
+      for dispatcher in alltoall hierarchical; do
+        run "$network" "${network}_$dispatcher" --parallel.moe_token_dispatcher_type=$dispatcher
+      done
+    fi
   done
-  run slow slow_overlapped_bf16 false true
-  run slow slow_overlapped_fp8 true true
+  if [ "$compare" = fp8 ]; then
+    run_fp8 slow slow_overlapped_bf16 false true
+    run_fp8 slow slow_overlapped_fp8 true true
+  fi
 done
 
-# Extracts name, seconds per step, bytes that a rank sends to others, and seconds of waiting for them.
+# Extracts name, seconds per step, bytes that a rank sends to others, bytes on the link, and seconds of waiting for the
+# exchange. Within a node, hierarchical dispatch has a group of its own.
 tr ',{}' '\n' <"$results" | awk -F'": ?' '
   { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
-  name == "expert_dispatch" { which = value }
+  name == "expert_dispatch" { if (which) print which, step, sent, link, waits; which = value; sent = waits = 0 }
+  name == "link_bytes" { link = value }
   name == "step_s" { step = value }
-  name == "epall_to_all" { sent = value }
-  name == "ep" { print which, step, sent, value }' |
+  name == "epall_to_all" || name == "ep_nodeall_to_all" { sent += value }
+  name == "ep" || name == "ep_node" { waits += value }
+  END { print which, step, sent, link, waits }' |
   sort -k1,1 -k2,2g | awk "$median_of"'
   function flush() {
-    if (n) printf "%-20s step %.3f s, waits %.3f s, sends %.1f MB\n", which, median_of(steps, n),
-                  median_of_any(waits, n), sent / 1e6
+    if (n) printf "%-20s step %.3f s, waits %.3f s, sends %.1f MB, on the link %.1f MB\n", which, median_of(steps, n),
+                  median_of_any(waits, n), sent / 1e6, link / 1e6
   }
   $1 != which { flush(); which = $1; n = 0 }
-  { steps[++n] = $2; sent = $3; waits[n] = $4 }
+  { steps[++n] = $2; sent = $3; link = $4; waits[n] = $5 }
   END { flush() }' >&2

@@ -22,7 +22,7 @@ source "$root/bench/lib/arguments.sh"
 read_options rounds megabits delay_ms microbatches -- "$@"
 cd "$scratch"
 results=$scratch/results
-start_linked_hosts
+start_linked_hosts 1
 
 # run <network> <name> <overlap: true or false> <option ...>
 run() {

@@ -26,7 +26,7 @@ source "$root/bench/lib/arguments.sh"
 read_options rounds megabits delay_ms parts -- "$@"
 cd "$scratch"
 results=$scratch/results
-start_linked_hosts
+start_linked_hosts 1
 
 # 12 layers of hidden size 384: 21M elements, with small embeddings, so that most communication can be hidden.
 microbatches=8

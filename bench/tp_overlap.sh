@@ -24,7 +24,7 @@ read_options rounds megabits model -- "$@"
 bandwidths=$megabits
 cd "$scratch"
 results=$scratch/results
-start_linked_hosts
+start_linked_hosts 1
 
 # run <bandwidth> <name> <overlap: true or false>
 run() {

@@ -16,10 +16,11 @@ export MEGATRON_CPP=${MEGATRON_CPP:-$root/build/release/megatron_cpp}
 # each pause.
 limit_link() { on_host "$1" tc qdisc add dev eth0 root tbf rate "$2mbit" burst 72kb latency 100ms; }
 
-# start_linked_hosts: starts hosts a and b and, in the current folder, writes `hostfile` with one slot each.
+# start_linked_hosts <ranks>: starts hosts a and b and, in the current folder, writes `hostfile` with this number of ranks
+# for each.
 start_linked_hosts() {
   local host
-  printf 'a slots=1\nb slots=1\n' >hostfile
+  printf 'a slots=%d\nb slots=%d\n' "$1" "$1" >hostfile
   make_network a b
   for host in a b; do start_host "$host"; done
 }
