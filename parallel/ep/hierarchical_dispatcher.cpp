@@ -11,8 +11,6 @@
 namespace mcpp {
 namespace {
 
-void do_nothing() {}
-
 i64 sum(std::span<const i64> values) {
   return std::accumulate(values.begin(), values.end(), i64{0});
 }
@@ -250,36 +248,6 @@ Tensor HierarchicalDispatcher::return_sums(const Tensor& rows, const OverlapFn& 
   for (std::size_t hop = hops_.size(); hop-- > 0;)
     result = hops_[hop].return_sums(result, hop == 0 ? overlap_fn : do_nothing);
   return result;
-}
-
-Tensor HierarchicalDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
-  const Tensor arrived = send(tokens, overlap_fn);
-  Tensor rows = Tensor::like(arrived, {row_sources_.numel(), arrived.dim(1)});
-  ops::gather_rows(arrived, row_sources_, rows);
-  return rows;
-}
-
-Tensor HierarchicalDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
-  Tensor sums = Tensor::like(d_rows, {row_slots_.dim(0), d_rows.dim(1)});
-  ops::combine_rows(d_rows, row_slots_, nullptr, sums);
-  return return_sums(sums, overlap_fn);
-}
-
-TokenDispatcher::Combined HierarchicalDispatcher::combine(const Tensor& y, const Tensor& weights,
-                                                          const OverlapFn& overlap_fn) {
-  const Tensor arrived_weights = send(weights, do_nothing);
-  Tensor sums = Tensor::like(y, {row_slots_.dim(0), y.dim(1)});
-  ops::combine_rows(y, row_slots_, &arrived_weights, sums);
-  return {.out = return_sums(sums, overlap_fn), .saved = y};
-}
-
-TokenDispatcher::Gradients HierarchicalDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
-                                                                    const Tensor& weights, const RowEncoding& encoding,
-                                                                    const OverlapFn& overlap_fn) {
-  const Tensor arrived_weights = send(weights, do_nothing), arrived = send(d_out, overlap_fn);
-  Tensor d_rows = saved, d_weights = Tensor::like(arrived_weights);
-  ops::combine_rows_backward(arrived, saved, row_slots_, arrived_weights, d_rows, d_weights);
-  return {.rows = encode_if_defined(d_rows, encoding), .weights = return_sums(d_weights, do_nothing)};
 }
 
 }  // namespace mcpp

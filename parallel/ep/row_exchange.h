@@ -10,6 +10,8 @@ namespace mcpp {
 
 /// Work that a rank executes while communication is in flight.
 using OverlapFn = std::function<void()>;
+/// OverlapFn of a rank that only waits.
+inline void do_nothing() {}
 
 /// Sends each of N rows to the ranks listed for it, once to each, and returns sums of what these ranks compute from it.
 /// Rows arrive in the order of the sending ranks, then of their rows.

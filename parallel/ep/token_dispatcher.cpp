@@ -147,59 +147,59 @@ std::vector<i32> local_counts(const ExpertChoice& choice, const ExpertParallel& 
 }  // namespace
 
 AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
-    : parallel_(parallel) {
-  Device& device = choice.experts.device();
-  const i64 own = choice.num_experts / parallel_.ep;
-  const ExpertRange local_experts{own * parallel_.ep_rank, own};  // experts outside this range are ignored
-  plan_ = plan_dispatch(local_counts(choice, parallel_, local_experts), own, 0, 1, 0);
-  tokens_ = Tensor::empty({plan_.choices}, DType::I32, device);
-  slots_ = Tensor::like(choice.gathered_choices);
-  ops::sort_choices(choice.gathered_choices, local_experts, tokens_, slots_);
+    : exchange_(*parallel.exchange) {
+  const i64 own = choice.num_experts / parallel.ep;
+  const ExpertRange local_experts{own * parallel.ep_rank, own};  // experts outside this range are ignored
+  const DispatchPlan plan = plan_dispatch(local_counts(choice, parallel, local_experts), own, 0, 1, 0);
+  rows_ = plan.rows;
+  row_sources_ = Tensor::empty({plan.choices}, DType::I32, choice.experts.device());
+  row_slots_ = Tensor::like(choice.gathered_choices);
+  ops::sort_choices(choice.gathered_choices, local_experts, row_sources_, row_slots_);
 }
 
-Tensor AllGatherDispatcher::gather_rows(const Tensor& own, const OverlapFn& overlap_fn) const {
-  Tensor gathered = Tensor::like(own, {own.dim(0) * parallel_.exchange->size(), own.dim(1)});
-  Work gather = parallel_.exchange->all_gather(own, gathered);
+Tensor AllGatherDispatcher::send(const Tensor& rows, const OverlapFn& overlap_fn) const {
+  Tensor gathered = Tensor::like(rows, {rows.dim(0) * exchange_.size(), rows.dim(1)});
+  Work gather = exchange_.all_gather(rows, gathered);
   overlap_fn();
   gather.wait();
   return gathered;
 }
 
-Tensor AllGatherDispatcher::reduce_scatter_rows(const Tensor& parts, const OverlapFn& overlap_fn) const {
-  Tensor own = Tensor::like(parts, {parts.dim(0) / parallel_.exchange->size(), parts.dim(1)});
-  Work sum = parallel_.exchange->reduce_scatter(parts, own);
+Tensor AllGatherDispatcher::return_sums(const Tensor& rows, const OverlapFn& overlap_fn) const {
+  Tensor own = Tensor::like(rows, {rows.dim(0) / exchange_.size(), rows.dim(1)});
+  Work sum = exchange_.reduce_scatter(rows, own);
   overlap_fn();
   sum.wait();
   return own;
 }
 
-Tensor AllGatherDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
-  Tensor rows = Tensor::like(tokens, {tokens_.numel(), tokens.dim(1)});
-  ops::gather_rows(gather_rows(tokens, overlap_fn), tokens_, rows);
+Tensor OncePerRankDispatcher::dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) {
+  Tensor rows = Tensor::like(tokens, {row_sources_.numel(), tokens.dim(1)});
+  ops::gather_rows(send(tokens, overlap_fn), row_sources_, rows);
   return rows;
 }
 
-Tensor AllGatherDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
-  Tensor parts = Tensor::like(d_rows, {slots_.dim(0), d_rows.dim(1)});
-  ops::combine_rows(d_rows, slots_, nullptr, parts);
-  return reduce_scatter_rows(parts, overlap_fn);
+Tensor OncePerRankDispatcher::dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) {
+  Tensor sums = Tensor::like(d_rows, {row_slots_.dim(0), d_rows.dim(1)});
+  ops::combine_rows(d_rows, row_slots_, nullptr, sums);
+  return return_sums(sums, overlap_fn);
 }
 
-TokenDispatcher::Combined AllGatherDispatcher::combine(const Tensor& y, const Tensor& weights,
-                                                       const OverlapFn& overlap_fn) {
-  const Tensor all_weights = gather_rows(weights);
-  Tensor parts = Tensor::like(y, {slots_.dim(0), y.dim(1)});
-  ops::combine_rows(y, slots_, &all_weights, parts);
-  return {.out = reduce_scatter_rows(parts, overlap_fn), .saved = y};
+TokenDispatcher::Combined OncePerRankDispatcher::combine(const Tensor& y, const Tensor& weights,
+                                                         const OverlapFn& overlap_fn) {
+  const Tensor received_weights = send(weights, do_nothing);
+  Tensor sums = Tensor::like(y, {row_slots_.dim(0), y.dim(1)});
+  ops::combine_rows(y, row_slots_, &received_weights, sums);
+  return {.out = return_sums(sums, overlap_fn), .saved = y};
 }
 
-TokenDispatcher::Gradients AllGatherDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
-                                                                 const Tensor& weights, const RowEncoding& encoding,
-                                                                 const OverlapFn& overlap_fn) {
-  const Tensor all_weights = gather_rows(weights);
-  Tensor d_rows = saved, d_weights = Tensor::like(all_weights);
-  ops::combine_rows_backward(gather_rows(d_out, overlap_fn), saved, slots_, all_weights, d_rows, d_weights);
-  return {.rows = encode_if_defined(d_rows, encoding), .weights = reduce_scatter_rows(d_weights)};
+TokenDispatcher::Gradients OncePerRankDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
+                                                                   const Tensor& weights, const RowEncoding& encoding,
+                                                                   const OverlapFn& overlap_fn) {
+  const Tensor received_weights = send(weights, do_nothing);
+  Tensor d_rows = saved, d_weights = Tensor::like(received_weights);
+  ops::combine_rows_backward(send(d_out, overlap_fn), saved, row_slots_, received_weights, d_rows, d_weights);
+  return {.rows = encode_if_defined(d_rows, encoding), .weights = return_sums(d_weights, do_nothing)};
 }
 
 namespace {

@@ -86,33 +86,44 @@ Tensor encode_if_defined(const Tensor& rows, const RowEncoding& encoding);
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
                                                        i64 padded_rows);
 
+/// Base of dispatchers that send a token at most once to a rank, which copies it for each of its experts. The rank
+/// multiplies results by their weights and adds them, and the sums of all ranks are added on their way back. Gradients
+/// are encoded after they were sent, because rounding applies to the products with the weights, which differ between
+/// the experts of a token.
+class OncePerRankDispatcher : public TokenDispatcher {
+ public:
+  Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) final;
+  std::span<const i64> rows() const final { return rows_; }
+  Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) final;
+  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
+                             const RowEncoding& encoding, const OverlapFn& overlap_fn) final;
+  Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) final;
+
+ protected:
+  /// Sends rows [T, w], one per token; returns the A rows that this rank received. Calls `overlap_fn` once.
+  virtual Tensor send(const Tensor& rows, const OverlapFn& overlap_fn) const = 0;
+  /// Returns, for each token, the sum of the rows [A, w] of all ranks. The backward pass of send(). Calls `overlap_fn`
+  /// once.
+  virtual Tensor return_sums(const Tensor& rows, const OverlapFn& overlap_fn) const = 0;
+
+  Tensor row_sources_;     ///< int32 [M]: received row of each expert's row
+  Tensor row_slots_;       ///< int32 [A, k]: expert's rows of each received row; negative = none on this rank
+  std::vector<i64> rows_;  ///< number of rows of each expert of this rank
+};
+
 /// All-gather token dispatcher: all ranks of the exchange receive all tokens, process those of their experts, and
 /// reduce-scatter the results. It uses two simple collectives but sends more bytes than all-to-all, unless the number
-/// of experts per token is close to the number of ranks. Gradients are encoded after they were sent, because rounding
-/// applies to the products with the weights, which differ between the experts of a token.
-class AllGatherDispatcher final : public TokenDispatcher {
+/// of experts per token is close to the number of ranks.
+class AllGatherDispatcher final : public OncePerRankDispatcher {
  public:
   /// The exchange must have more than one rank.
   AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
 
-  Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
-  std::span<const i64> rows() const override { return plan_.rows; }
-  Combined combine(const Tensor& y, const Tensor& weights, const OverlapFn& overlap_fn) override;
-  Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
-                             const RowEncoding& encoding, const OverlapFn& overlap_fn) override;
-  Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
-
  private:
-  /// Gathers the rows of all ranks.
-  Tensor gather_rows(
-      const Tensor& own, const OverlapFn& overlap_fn = [] {}) const;
-  /// Returns this rank's part of the sum over ranks.
-  Tensor reduce_scatter_rows(
-      const Tensor& parts, const OverlapFn& overlap_fn = [] {}) const;
+  Tensor send(const Tensor& rows, const OverlapFn& overlap_fn) const override;
+  Tensor return_sums(const Tensor& rows, const OverlapFn& overlap_fn) const override;
 
-  ExpertParallel parallel_;
-  DispatchPlan plan_;  // tokens of all ranks, restricted to this rank's experts
-  Tensor tokens_, slots_;
+  Communicator& exchange_;
 };
 
 /// All-to-all token dispatcher: each token is sent to the ranks of its experts, and the results are sent back. If an
