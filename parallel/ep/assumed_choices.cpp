@@ -29,7 +29,8 @@ double hypergeometric(i64 hits, i64 drawn, i64 all, i64 marked) {
 std::vector<i32> assumed_counts(const ChoiceSizes& sizes, const ExpertParallel& parallel) {
   const AssumedChoices& assumed = parallel.assumed_choices;
   const auto& [tokens, topk, experts] = sizes;
-  const i64 local = experts / parallel.ep, first = local * parallel.ep_rank, ranks = parallel.exchange_ranks();
+  const ExpertRange own = parallel.local_experts(experts);
+  const i64 local = own.count, first = own.first, ranks = parallel.exchange_ranks();
   const auto share = [](i64 all, i64 parts, i64 i) { return all * (i + 1) / parts - all * i / parts; };
   const i64 chosen = tokens * topk, max_here = tokens * std::min(topk, local);
   const bool is_even = assumed.load == ExpertLoad::Even;
@@ -46,6 +47,17 @@ std::vector<i32> assumed_counts(const ChoiceSizes& sizes, const ExpertParallel& 
     for (i64 e = 0; e < experts; ++e) counts.push_back(static_cast<i32>(std::min(count(e), limit)));
   }
   return counts;
+}
+
+std::vector<i64> assumed_rows(const ChoiceSizes& sizes, const ExpertParallel& parallel) {
+  const ExpertRange local = parallel.local_experts(sizes.num_experts);
+  const std::vector<i32> counts = assumed_counts(sizes, parallel);
+  std::vector<i64> rows(static_cast<std::size_t>(local.count), 0);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const i64 expert = static_cast<i64>(i) % sizes.num_experts - local.first;
+    if (expert >= 0 && expert < local.count) rows[static_cast<std::size_t>(expert)] += counts[i];
+  }
+  return rows;
 }
 
 double probability_of_choice(i64 topk, i64 num_experts, i64 count, i64 num_groups, i64 group_topk) {

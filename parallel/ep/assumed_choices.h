@@ -16,6 +16,9 @@ struct ChoiceSizes {
 /// with a limit.
 std::vector<i32> assumed_counts(const ChoiceSizes& sizes, const ExpertParallel& parallel);
 
+/// Returns the assumed number of rows of each expert of this rank, from all ranks of the exchange.
+std::vector<i64> assumed_rows(const ChoiceSizes& sizes, const ExpertParallel& parallel);
+
 /// Returns the probability that a token that chooses `topk` of `num_experts` experts at random chooses at least one of
 /// `count` consecutive experts. With groups, all experts are in `group_topk` of `num_groups` groups.
 double probability_of_choice(i64 topk, i64 num_experts, i64 count, i64 num_groups, i64 group_topk);

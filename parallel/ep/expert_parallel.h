@@ -8,6 +8,7 @@
 #include "comm/communicator.h"
 #include "parallel/ep/exchange_nodes.h"
 #include "parallel/layout.h"
+#include "tensor/ops/routing_tables.h"
 
 namespace mcpp {
 
@@ -38,6 +39,8 @@ struct ExpertParallel {
   AssumedChoices assumed_choices = {};  ///< used on the meta device only
 
   i64 exchange_ranks() const { return exchange ? exchange->size() : 1; }
+  /// Returns this rank's part of `num_experts` experts.
+  ExpertRange local_experts(i64 num_experts) const { return {num_experts / ep * ep_rank, num_experts / ep}; }
 };
 
 }  // namespace mcpp

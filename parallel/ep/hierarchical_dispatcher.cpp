@@ -34,11 +34,11 @@ class Routes {
         rank_(parallel.exchange->rank()),
         node_(nodes_.node_of(rank_)),
         sources_(nodes_.sources(rank_)),
-        local_{choice.num_experts / parallel.ep * parallel.ep_rank, choice.num_experts / parallel.ep} {
+        local_(parallel.local_experts(choice.num_experts)) {
     for (const int relay : node_ranks())
       for (const int source : nodes_.sources(relay)) arrival_order_.push_back(source);
     find_destinations();
-    counts_ = is_meta() ? assumed_counts() : read_counts();
+    counts_ = device().type() == DeviceType::Meta ? assumed_counts() : read_counts();
   }
 
   bool has_nodes() const { return nodes_.count() > 1; }
@@ -90,7 +90,6 @@ class Routes {
 
  private:
   Device& device() const { return choice_.experts.device(); }
-  bool is_meta() const { return device().type() == DeviceType::Meta; }
   int ranks() const { return parallel_.exchange->size(); }
   const std::vector<int>& node_ranks() const { return nodes_.members(node_); }
 
@@ -180,7 +179,7 @@ class Routes {
   }
 
   RouteCounts assumed_counts() const {
-    const ChoiceSizes sizes{choice_.experts.dim(0), choice_.experts.dim(1), choice_.num_experts};
+    const ChoiceSizes sizes = choice_.sizes();
     const auto tokens_for = [&](std::span<const int> ranks) {
       const bool has_local_experts =
           std::ranges::any_of(ranks, [&](int rank) { return rank / parallel_.tp == rank_ / parallel_.tp; });
@@ -201,12 +200,7 @@ class Routes {
     for (const int rank : node_ranks())
       counts.to_node.push_back(limited(tokens_for(std::span(&rank, 1)) * std::ssize(sources_)));
     counts.from_sources.assign(static_cast<std::size_t>(ranks()), tokens_for(std::span(&rank_, 1)));
-    counts.rows.assign(static_cast<std::size_t>(local_.count), 0);
-    const std::vector<i32> all = mcpp::assumed_counts(sizes, parallel_);
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const i64 expert = static_cast<i64>(i) % choice_.num_experts - local_.first;
-      if (expert >= 0 && expert < local_.count) counts.rows[static_cast<std::size_t>(expert)] += all[i];
-    }
+    counts.rows = assumed_rows(sizes, parallel_);
     return counts;
   }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "parallel/ep/row_parts.h"
 
 namespace mcpp {
 
@@ -22,7 +23,7 @@ class RowExchange {
   RowExchange(Communicator& group, const Tensor& destinations, std::span<const i64> sent,
               std::span<const i64> received);
 
-  i64 received_rows() const { return received_.back().first + received_.back().count; }
+  i64 received_rows() const { return end_of(received_); }
   /// Returns the received rows [received_rows(), w] given the rows [N, w] of this rank. Calls `overlap_fn` once.
   Tensor send(const Tensor& rows, const OverlapFn& overlap_fn) const;
   /// Returns, for each row of this rank, the sum of `rows` [received_rows(), w] over the ranks that received it, in the

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "base/integer_math.h"
-#include "parallel/ep/assumed_choices.h"
 #include "parallel/ep/hierarchical_dispatcher.h"
 #include "tensor/ops/ops.h"
 #include "tensor/ops/routing_tables.h"
@@ -13,22 +12,11 @@
 namespace mcpp {
 namespace {
 
-/// Returns consecutive parts of these sizes.
-std::vector<Part> make_parts(std::span<const i64> sizes) {
-  std::vector<Part> parts;
-  i64 begin = 0;
-  for (const i64 size : sizes) {
-    parts.push_back({begin, size});
-    begin += size;
-  }
-  return parts;
-}
-
 /// Returns the permutation of received rows from [ranks][local experts] to [local experts][ranks] order.
 std::vector<i32> order_by_expert(const std::vector<std::vector<i64>>& rows_of_ranks,
                                  const std::vector<Part>& received) {
   std::vector<std::vector<Part>> runs;
-  for (const std::vector<i64>& rows : rows_of_ranks) runs.push_back(make_parts(rows));
+  for (const std::vector<i64>& rows : rows_of_ranks) runs.push_back(consecutive_parts(rows));
   std::vector<i32> order;
   i64 destination = 0;
   for (std::size_t e = 0; e < runs[0].size(); ++e) {
@@ -60,7 +48,7 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
   for (std::size_t p = 0; p < static_cast<std::size_t>(parts); ++p)
     sent.push_back(sum(static_cast<std::size_t>(rank), p * num_local_experts));
   plan.choices = std::accumulate(sent.begin(), sent.end(), i64{0});
-  plan.sent = make_parts(sent);
+  plan.sent = consecutive_parts(sent);
   std::vector<std::vector<i64>> rows_of_ranks;
   plan.rows.assign(num_local_experts, 0);
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -69,7 +57,7 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
     for (std::size_t e = 0; e < num_local_experts; ++e) plan.rows[e] += local_counts[e];
     received.push_back(sum(r, first));
   }
-  plan.received = make_parts(received);
+  plan.received = consecutive_parts(received);
   plan.runs = order_by_expert(rows_of_ranks, plan.received);
   return plan;
 }
@@ -79,10 +67,6 @@ namespace {
 /// Returns true if ranks need the experts of each token of the others, not only their numbers.
 bool gathers_choices(const ExpertParallel& parallel) {
   return parallel.dispatcher != TokenDispatcherType::AllToAll && parallel.exchange_ranks() > 1;
-}
-
-std::vector<i32> assumed_counts(const ExpertChoice& choice, const ExpertParallel& parallel) {
-  return assumed_counts({choice.experts.dim(0), choice.experts.dim(1), choice.num_experts}, parallel);
 }
 
 bool is_meta(const Tensor& t) {
@@ -128,33 +112,25 @@ std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choic
 
 namespace {
 
-/// Returns the number of choices of all ranks for each of these experts.
-std::vector<i32> local_counts(const ExpertChoice& choice, const ExpertParallel& parallel, const ExpertRange& experts) {
-  if (!is_meta(choice.experts)) {
-    Tensor counts = Tensor::empty({experts.count}, DType::I32, choice.experts.device());
-    ops::count_choices(choice.gathered_choices, experts, counts);
-    return read_values<i32>(counts);
-  }
-  const std::vector<i32> all = assumed_counts(choice, parallel);
-  std::vector<i32> sums(static_cast<std::size_t>(experts.count), 0);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const i64 e = static_cast<i64>(i) % choice.num_experts - experts.first;
-    if (e >= 0 && e < experts.count) sums[static_cast<std::size_t>(e)] += all[i];
-  }
-  return sums;
+/// Returns the number of choices of all ranks for each of this rank's experts.
+std::vector<i64> local_rows(const ExpertChoice& choice, const ExpertParallel& parallel) {
+  if (is_meta(choice.experts)) return assumed_rows(choice.sizes(), parallel);
+  const ExpertRange experts = parallel.local_experts(choice.num_experts);
+  Tensor counts = Tensor::empty({experts.count}, DType::I32, choice.experts.device());
+  ops::count_choices(choice.gathered_choices, experts, counts);
+  const HostValues<i32> values(counts);
+  return {values.begin(), values.end()};
 }
 
 }  // namespace
 
 AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
     : exchange_(*parallel.exchange) {
-  const i64 own = choice.num_experts / parallel.ep;
-  const ExpertRange local_experts{own * parallel.ep_rank, own};  // experts outside this range are ignored
-  const DispatchPlan plan = plan_dispatch(local_counts(choice, parallel, local_experts), own, 0, 1, 0);
-  rows_ = plan.rows;
-  row_sources_ = Tensor::empty({plan.choices}, DType::I32, choice.experts.device());
+  rows_ = local_rows(choice, parallel);
+  const i64 all = std::accumulate(rows_.begin(), rows_.end(), i64{0});
+  row_sources_ = Tensor::empty({all}, DType::I32, choice.experts.device());
   row_slots_ = Tensor::like(choice.gathered_choices);
-  ops::sort_choices(choice.gathered_choices, local_experts, row_sources_, row_slots_);
+  ops::sort_choices(choice.gathered_choices, parallel.local_experts(choice.num_experts), row_sources_, row_slots_);
 }
 
 Tensor AllGatherDispatcher::send(const Tensor& rows, const OverlapFn& overlap_fn) const {
@@ -207,7 +183,8 @@ namespace {
 DispatchPlan make_plan(const ExpertChoice& choice, const ExpertParallel& parallel) {
   const int rank = parallel.exchange ? parallel.exchange->rank() : 0;
   if (is_meta(choice.experts))
-    return plan_dispatch(assumed_counts(choice, parallel), choice.num_experts, rank, parallel.ep, parallel.ep_rank);
+    return plan_dispatch(assumed_counts(choice.sizes(), parallel), choice.num_experts, rank, parallel.ep,
+                         parallel.ep_rank);
   const HostValues<i32> counts(choice.gathered_choices);  // the host needs the message sizes
   return plan_dispatch({counts.begin(), counts.end()}, choice.num_experts, rank, parallel.ep, parallel.ep_rank);
 }
@@ -243,12 +220,6 @@ std::vector<Part> AllToAllDispatcher::sent(i64 width, i64 copy_stride) const {
     for (i64 copy = 0; copy < parallel_.tp; ++copy)
       parts.push_back({(part.first + copy * copy_stride) * width, part.count * width});
   }
-  return parts;
-}
-
-std::vector<Part> AllToAllDispatcher::received(i64 width) const {
-  std::vector<Part> parts;
-  for (const Part& part : plan_.received) parts.push_back({part.first * width, part.count * width});
   return parts;
 }
 

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "parallel/ep/assumed_choices.h"
 #include "parallel/ep/expert_parallel.h"
 #include "parallel/ep/row_exchange.h"
+#include "parallel/ep/row_parts.h"
 #include "tensor/ops/low_precision/row_codes.h"
 
 namespace mcpp {
@@ -28,7 +30,7 @@ struct DispatchPlan {
   /// Number of rows of each expert on this rank.
   std::vector<i64> rows;
 
-  i64 received_rows() const { return received.back().first + received.back().count; }
+  i64 received_rows() const { return end_of(received); }
   /// Returns true if received rows are already ordered by expert, on every rank.
   bool is_sorted() const { return received.size() == 1; }
 };
@@ -46,6 +48,8 @@ struct ExpertChoice {
   /// [ranks, num_experts]. Otherwise, experts of all tokens [ranks * T, k].
   Tensor gathered_choices;
   i64 num_experts = 0;
+
+  ChoiceSizes sizes() const { return {experts.dim(0), experts.dim(1), num_experts}; }
 };
 
 /// Dispatcher of one microbatch. Collective over the exchange; T and k must be the same on each rank.
@@ -145,9 +149,10 @@ class AllToAllDispatcher final : public TokenDispatcher {
   /// Sends rows back to the ranks of their tokens and sums the partial results of expert-tensor-parallel ranks. This is
   /// the backward pass of send_to_experts() and vice versa.
   Tensor return_from_experts(const Tensor& rows, const OverlapFn& overlap_fn) const;
-  /// Convert parts in rows to parts in elements, one part per rank of the exchange.
+  /// Return the elements of the sent and the received rows, one part per rank of the exchange. Ranks that share an
+  /// expert receive the same rows, or rows that are `copy_stride` rows apart.
   std::vector<Part> sent(i64 width, i64 copy_stride) const;
-  std::vector<Part> received(i64 width) const;
+  std::vector<Part> received(i64 width) const { return elements_of(plan_.received, width); }
 
   ExpertParallel parallel_;
   DispatchPlan plan_;
