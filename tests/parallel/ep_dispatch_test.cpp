@@ -8,6 +8,7 @@
 #include "parallel/ep/capacity.h"
 #include "parallel/ep/token_dispatcher.h"
 #include "tensor/transfer.h"
+#include "tests/support/expert_placement.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp::ep_dispatch_test {
@@ -80,26 +81,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"padded_hierarchical", 4, 1, kHierarchical, 20, {0, 0, 1, 1}}),
     [](const auto& p) { return p.param.name; });
 
-/// Placement of a rank in a case, with the group of the ranks on its node.
-struct CaseRank {
-  CaseRank(const Case& c, Communicator& world, int rank) {
-    std::vector<int> nodes = c.nodes;
-    nodes.resize(static_cast<std::size_t>(world.size()));
-    node = world.split(nodes[static_cast<std::size_t>(rank)], rank);
-    parallel = {.dispatcher = c.dispatcher,
-                .ep = c.ep,
-                .ep_rank = rank / c.tp,
-                .tp = c.tp,
-                .tp_rank = rank % c.tp,
-                .exchange = &world,
-                .nodes = std::make_shared<ExchangeNodes>(nodes),
-                .node_exchange = node.get()};
-  }
-
-  std::unique_ptr<Communicator> node;
-  ExpertParallel parallel;
-};
-
 constexpr i64 kExperts = 4, kTopk = 2, kRankTokens = 5, kWidth = 3;
 
 /// Input of a rank: its tokens [kRankTokens, kWidth], their experts and weights [kRankTokens, kTopk], and the gradients
@@ -170,7 +151,7 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
   const Case& c = GetParam();
   run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
     CpuDevice device;
-    const CaseRank placed(c, world, rank);
+    const test::ExpertPlacement placed(world, c.dispatcher, c.tp, c.nodes);
     const ExpertParallel& parallel = placed.parallel;
     const RankInput own = make_rank_input(rank, world.size());
     const auto tensor = [&](const Numbers& values, const Shape& shape) {
@@ -225,7 +206,7 @@ TEST_P(TokenDispatcherTest, RowsInCodesEqualRowsRoundedAfterExchange) {
   const Case& c = GetParam();
   run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
     CpuDevice device;
-    const CaseRank placed(c, world, rank);
+    const test::ExpertPlacement placed(world, c.dispatcher, c.tp, c.nodes);
     const ExpertParallel& parallel = placed.parallel;
     const RankInput own = make_rank_input(0, 2);  // no rank chooses the last expert
     const RowEncoding to_experts{.block = 32}, of_gradients{.block = 32, .format = Fp8Format::E5M2};

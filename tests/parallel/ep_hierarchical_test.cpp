@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <set>
@@ -13,6 +12,7 @@
 #include "parallel/ep/assumed_choices.h"
 #include "parallel/ep/exchange_nodes.h"
 #include "parallel/ep/hierarchical_dispatcher.h"
+#include "tests/support/expert_placement.h"
 #include "tests/support/tensors.h"
 
 namespace mcpp::ep_hierarchical_test {
@@ -20,6 +20,7 @@ namespace {
 
 using test::integers_of;
 using test::Numbers;
+using test::relative_distance;
 using test::to_doubles;
 
 TEST(ExchangeNodesTest, RelaysHaveIndexOfSender) {
@@ -71,39 +72,17 @@ INSTANTIATE_TEST_SUITE_P(Nodes, HierarchicalDispatcherTest,
                                          NodesCase{"experts_across_nodes", {0, 1, 0, 1, 0, 1, 0, 1}, 2}),
                          [](const auto& p) { return p.param.name; });
 
-/// Placement of a rank, with the group of the ranks on its node.
-struct PlacedRank {
-  PlacedRank(const NodesCase& c, Communicator& world, int rank)
-      : node(world.split(c.nodes[static_cast<std::size_t>(rank)], rank)),
-        by_node{.dispatcher = TokenDispatcherType::Hierarchical,
-                .ep = c.ep(),
-                .ep_rank = rank / c.tp,
-                .tp = c.tp,
-                .tp_rank = rank % c.tp,
-                .exchange = &world,
-                .nodes = std::make_shared<ExchangeNodes>(c.nodes),
-                .node_exchange = node.get()},
-        direct(by_node) {
-    direct.dispatcher = TokenDispatcherType::AllToAll;
-  }
-
-  std::unique_ptr<Communicator> node;
-  ExpertParallel by_node, direct;
-};
-
 /// Calls f(world, rank, placement) on each rank of a case.
-void on_each_rank(const NodesCase& c, const std::function<void(Communicator&, int, PlacedRank&)>& f) {
+void on_each_rank(const NodesCase& c, const std::function<void(Communicator&, int, const ExpertParallel&)>& f) {
   run_local_ranks(c.ranks(), [&](Communicator& world, int rank) {
-    PlacedRank placed(c, world, rank);
-    f(world, rank, placed);
+    const test::ExpertPlacement placed(world, TokenDispatcherType::Hierarchical, c.tp, c.nodes);
+    f(world, rank, placed.parallel);
   });
 }
 
-/// Returns the norm of a - b relative to the norm of b.
-double relative_distance(const Numbers& a, const Numbers& b) {
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < b.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-  return std::sqrt(difference / norm);
+ExpertParallel with_all_to_all(ExpertParallel parallel) {
+  parallel.dispatcher = TokenDispatcherType::AllToAll;
+  return parallel;
 }
 
 /// All that a dispatcher computes for random choices.
@@ -148,11 +127,11 @@ Exchanged exchange(const ExpertParallel& parallel, int rank, DType dtype, Device
 
 /// Experts receive the same rows in the same order as with AllToAll, and the same gradients; sums differ by rounding.
 TEST_P(HierarchicalDispatcherTest, MatchesAllToAll) {
-  on_each_rank(GetParam(), [](Communicator&, int rank, const PlacedRank& placed) {
+  on_each_rank(GetParam(), [](Communicator&, int rank, const ExpertParallel& by_node) {
     CpuDevice device;
     for (const DType dtype : {DType::F64, DType::F32, DType::BF16}) {
-      const Exchanged expected = exchange(placed.direct, rank, dtype, device),
-                      found = exchange(placed.by_node, rank, dtype, device);
+      const Exchanged expected = exchange(with_all_to_all(by_node), rank, dtype, device),
+                      found = exchange(by_node, rank, dtype, device);
       EXPECT_TRUE(test::same_bits(found.rows, expected.rows));
       EXPECT_TRUE(test::same_bits(found.d_rows, expected.d_rows));
       if (GetParam().tp == 1) {
@@ -168,7 +147,7 @@ TEST_P(HierarchicalDispatcherTest, MatchesAllToAll) {
 
 /// Each hop rounds once. Errors of sums in bf16 are at most twice those of AllToAll, measured against float64.
 TEST_P(HierarchicalDispatcherTest, RoundsOncePerHop) {
-  on_each_rank(GetParam(), [](Communicator&, int rank, const PlacedRank& placed) {
+  on_each_rank(GetParam(), [](Communicator&, int rank, const ExpertParallel& by_node) {
     CpuDevice device;
     const auto copy_in_fp64 = [&](const Tensor& x) {
       Tensor y = Tensor::empty(x.shape(), DType::F64, device);
@@ -184,9 +163,10 @@ TEST_P(HierarchicalDispatcherTest, RoundsOncePerHop) {
       const Tensor rows = dispatcher->dispatch(in_fp64 ? copy_in_fp64(tokens) : tokens, [] {});
       return to_doubles(dispatcher->combine(rows, in_fp64 ? copy_in_fp64(weights) : weights, [] {}).out);
     };
-    const Numbers exact = combined(placed.direct, true);
-    const double error = relative_distance(combined(placed.direct, false), exact),
-                 by_node_error = relative_distance(combined(placed.by_node, false), exact);
+    const ExpertParallel direct = with_all_to_all(by_node);
+    const Numbers exact = combined(direct, true);
+    const double error = relative_distance(combined(direct, false), exact),
+                 by_node_error = relative_distance(combined(by_node, false), exact);
     EXPECT_GT(error, 0);
     EXPECT_LE(by_node_error, 2 * error);
     if (rank == 0)
@@ -215,12 +195,12 @@ i64 count_tokens_for_other_nodes(const NodesCase& c, int rank) {
 /// Between nodes, dispatch sends one row per token and node, and its backward pass returns one; combine and its
 /// backward pass also send the weights of each token, and their gradients.
 TEST_P(HierarchicalDispatcherTest, SendsTokenOncePerNode) {
-  on_each_rank(GetParam(), [](Communicator& world, int rank, PlacedRank& placed) {
+  on_each_rank(GetParam(), [](Communicator& world, int rank, ExpertParallel by_node) {
     CpuDevice device;
     const auto meter = std::make_shared<CommMeter>();
     const auto metered = make_metered(world.split(0, rank), meter);
-    placed.by_node.exchange = metered.get();
-    exchange(placed.by_node, rank, DType::BF16, device);
+    by_node.exchange = metered.get();
+    exchange(by_node, rank, DType::BF16, device);
     Tensor rows = Tensor::empty({1}, DType::F64, device);
     rows.data<double>()[0] = static_cast<double>(count_tokens_for_other_nodes(GetParam(), rank));
     Tensor bytes = Tensor::empty({1}, DType::F64, device);

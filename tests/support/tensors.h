@@ -98,6 +98,13 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && bytes_of(a) == bytes_of(b);
 }
 
+/// Returns the Euclidean norm of a - b relative to that of b.
+inline double relative_distance(const Numbers& a, const Numbers& b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) difference += (a.at(i) - b[i]) * (a.at(i) - b[i]), norm += b[i] * b[i];
+  return std::sqrt(difference / norm);
+}
+
 /// Returns the relative error of one operation with a final rounding: one rounding step in bf16, half of one in fp16.
 inline double tolerance(DType t) {
   return t == DType::F64 ? 1e-13 : t == DType::F32 ? 1e-6 : t == DType::F16 ? 0x1p-11 : 0x1p-8;

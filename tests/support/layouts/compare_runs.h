@@ -26,12 +26,6 @@ inline void expect_learned(const RunResult& run, const RunTask& task) {
   EXPECT_LT(run.losses.back(), 0.9 * run.losses.front()) << "the task is not learned";
 }
 
-inline double relative_distance(const Numbers& a, const Numbers& b) {
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-  return std::sqrt(difference / norm);
-}
-
 /// Removes the bias of the keys. It shifts all scores of a query equally, so its gradient is 0 except for rounding,
 /// which AdamW amplifies to steps of full length. Layout: [groups, (q + k + v) * head_dim].
 inline Numbers without_key_bias(const std::string& name, const Numbers& values, const ModelConfig& config) {
