@@ -166,15 +166,14 @@ TokenDispatcher::Combined OncePerRankDispatcher::combine(const Tensor& y, const 
   const Tensor received_weights = send(weights, do_nothing);
   Tensor sums = Tensor::like(y, {row_slots_.dim(0), y.dim(1)});
   ops::combine_rows(y, row_slots_, &received_weights, sums);
-  return {.out = return_sums(sums, overlap_fn), .saved = y};
+  return {.out = return_sums(sums, overlap_fn), .saved = y, .weights = received_weights};
 }
 
 TokenDispatcher::Gradients OncePerRankDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
                                                                    const Tensor& weights, const RowEncoding& encoding,
                                                                    const OverlapFn& overlap_fn) {
-  const Tensor received_weights = send(weights, do_nothing);
-  Tensor d_rows = saved, d_weights = Tensor::like(received_weights);
-  ops::combine_rows_backward(send(d_out, overlap_fn), saved, row_slots_, received_weights, d_rows, d_weights);
+  Tensor d_rows = saved, d_weights = Tensor::like(weights);
+  ops::combine_rows_backward(send(d_out, overlap_fn), saved, row_slots_, weights, d_rows, d_weights);
   return {.rows = encode_if_defined(d_rows, encoding), .weights = return_sums(d_weights, do_nothing)};
 }
 
@@ -273,7 +272,7 @@ TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Ten
   const Tensor choices = return_from_experts(y, overlap_fn);
   Tensor out = Tensor::like(y, {slots_.dim(0), y.dim(1)});
   ops::combine_rows(choices, slots_, &weights, out);
-  return {.out = out, .saved = choices};
+  return {.out = out, .saved = choices, .weights = weights};
 }
 
 TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,

@@ -65,7 +65,9 @@ class TokenDispatcher {
 
   struct Combined {
     Tensor out;    ///< [T, h]
-    Tensor saved;  ///< saved for combine_backward()
+    Tensor saved;  ///< for combine_backward()
+    /// Weights where outputs are multiplied by them, for combine_backward(), so that they are sent once.
+    Tensor weights;
   };
   /// Returns, for each token, the sum of its experts' outputs y [M, h] weighted by weights [T, k]. May overwrite y.
   /// Calls `overlap_fn` once.
@@ -74,8 +76,9 @@ class TokenDispatcher {
     Tensor rows;     ///< [M, h], or their codes
     Tensor weights;  ///< [T, k]
   };
-  /// Returns the gradients of combine() given the gradient of its output. The gradients of rows are in `encoding`, if
-  /// it is defined. May overwrite `saved`. Calls `overlap_fn` once.
+  /// Returns the gradients of combine() given the gradient of its output, and the `saved` and `weights` that it
+  /// returned. The gradients of rows are in `encoding`, if it is defined. May overwrite `saved`. Calls `overlap_fn`
+  /// once.
   virtual Gradients combine_backward(const Tensor& d_out, const Tensor& saved, const Tensor& weights,
                                      const RowEncoding& encoding, const OverlapFn& overlap_fn) = 0;
   /// Returns the gradient of tokens [T, h] given the gradient of the dispatched rows [M, h]. Calls `overlap_fn` once.

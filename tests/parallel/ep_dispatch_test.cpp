@@ -170,7 +170,7 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
     const auto combined = dispatcher->combine(apply_experts(rows, dispatcher->rows(), parallel), weights, [] {});
     const Numbers out = to_doubles(combined.out);
     const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // rebuilt, as in backward
-    const auto gradients = again->combine_backward(d_out, combined.saved, weights, {}, [] {});
+    const auto gradients = again->combine_backward(d_out, combined.saved, combined.weights, {}, [] {});
     const Numbers d_weights = to_doubles(gradients.weights),
                   dx = to_doubles(again->dispatch_backward(apply_experts(gradients.rows, dispatcher->rows(), parallel),
                                                            [&] { ++calls; }));
@@ -222,7 +222,7 @@ TEST_P(TokenDispatcherTest, RowsInCodesEqualRowsRoundedAfterExchange) {
       Tensor y = Tensor::like(rows);
       ops::copy(rows, y);
       const auto combined = dispatcher->combine(y, weights, [] {});
-      return dispatcher->combine_backward(d_out, combined.saved, weights, encoding, [] {});
+      return dispatcher->combine_backward(d_out, combined.saved, combined.weights, encoding, [] {});
     };
     const auto plain = gradients({}), encoded = gradients(of_gradients);
     expect_codes_of(encoded.rows, of_gradients, plain.rows);

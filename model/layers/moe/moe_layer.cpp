@@ -91,7 +91,8 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   const Tensor y = experts_.forward(dispatcher->dispatch(sent, overlap_dispatch), dispatcher->rows(), microbatch);
   const TokenDispatcher::Combined combined =
       dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights, [&] { hand_over(microbatch); });
-  for (const Tensor& t : {choice.experts, choice.gathered_choices, routed.weights, combined.saved})
+  if (scales_input) microbatch.save(this, routed.weights);
+  for (const Tensor& t : {choice.experts, choice.gathered_choices, combined.weights, combined.saved})
     microbatch.save(this, t);
   if (fc2_latent_proj_) microbatch.save(this, combined.out);
   const Tensor projected = fc2_latent_proj_ ? fc2_latent_proj_->forward(combined.out) : combined.out;
@@ -105,11 +106,12 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   if (fc2_latent_proj_) d_combined = fc2_latent_proj_->backward(d_combined, microbatch.take(this), microbatch);
   const Tensor saved_outputs = microbatch.take(this), weights = microbatch.take(this),
                gathered_choices = microbatch.take(this), experts = microbatch.take(this);
+  const bool scales_input = context_.config.moe.apply_probs_on_input;
+  const Tensor input_scales = scales_input ? microbatch.take(this) : Tensor();
   const auto dispatcher =
       make_dispatcher({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), microbatch);
-  const bool scales_input = context_.config.moe.apply_probs_on_input;
-  auto gradients = dispatcher->combine_backward(d_combined, saved_outputs, scales_input ? ones_like(weights) : weights,
-                                                experts_.gradient_encoding(), [&] { hand_over(microbatch); });
+  auto gradients = dispatcher->combine_backward(d_combined, saved_outputs, weights, experts_.gradient_encoding(),
+                                                [&] { hand_over(microbatch); });
   // The weight gradients of the experts are computed during the next exchange, unless they are delayed anyway.
   const bool overlaps_wgrad = microbatch.hand_over && !microbatch.delay_wgrad_compute;
   const auto backward_experts = [&] {
@@ -130,7 +132,7 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   if (scales_input) {
     const Tensor d_inputs = d_tokens;
     d_tokens = Tensor::like(d_inputs);
-    scale_rows_backward(d_inputs, latent.defined() ? latent : tokens, weights, d_tokens, gradients.weights);
+    scale_rows_backward(d_inputs, latent.defined() ? latent : tokens, input_scales, d_tokens, gradients.weights);
   }
   if (fc1_latent_proj_) d_tokens = fc1_latent_proj_->backward(d_tokens, tokens, microbatch);
   router_.backward(gradients.weights, tokens, token_rows(x, microbatch), d_tokens, microbatch);
