@@ -138,7 +138,7 @@ MicrobatchContext MetaRun::make_microbatch() const {
   microbatch.samples.assign(static_cast<std::size_t>(setup_.micro_batch_size), 0);
   microbatch.partition = partition_;
   if (partition_) microbatch.positions = partition_->rank_positions(0);
-  if (setup_.overlap_moe_expert_parallel_comm) microbatch.hand_over = [] {};
+  if (setup_.overlap_moe_expert_parallel_comm) microbatch.yield = [] {};
   return microbatch;
 }
 

@@ -81,7 +81,7 @@ i64 pass_pair_bytes(const ModelConfig& config, const ActivationSetup& setup, con
   const auto make_microbatch = [&] {
     MicrobatchContext microbatch = chunks.run().make_microbatch();
     microbatch.is_last = false;
-    microbatch.hand_over = [&] { interleaver.hand_over(); };
+    microbatch.yield = [&] { interleaver.yield(); };
     return microbatch;
   };
   {

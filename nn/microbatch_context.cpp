@@ -78,7 +78,7 @@ MicrobatchContext MicrobatchContext::clone_for_recompute() const {
   MicrobatchContext clone;
   clone.training = training;
   clone.delay_wgrad_compute = delay_wgrad_compute;
-  clone.hand_over = hand_over;
+  clone.yield = yield;
   clone.grad_scale = grad_scale;
   clone.decisions_ = decisions_;
   clone.samples = samples;

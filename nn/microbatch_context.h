@@ -77,7 +77,7 @@ class MicrobatchContext {
   bool is_last = true;               ///< last microbatch of the step: gradients are complete after its backward
   /// Called while an exchange of tokens between experts is in flight; may run a part of another pass. With it, weight
   /// gradients of experts are also computed during an exchange. Null: only the shared expert overlaps.
-  std::function<void()> hand_over = nullptr;
+  std::function<void()> yield = nullptr;
   double grad_scale = 1;     ///< loss scale, for auxiliary losses added by layers
   std::vector<i64> samples;  ///< [b] global sample indices of the microbatch, which key dropout
   PositionRanges positions;  ///< positions of the tokens in their samples

@@ -72,7 +72,7 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, do
     context.attention_starts = batch.attention_starts;
     context.position_starts = batch.position_starts;
     context.sequence_starts = batch.sequence_starts;
-    if (interleaver_ && is_training) context.hand_over = [this] { interleaver_->hand_over(); };
+    if (interleaver_ && is_training) context.yield = [this] { interleaver_->yield(); };
   }
 }
 

@@ -38,8 +38,8 @@ struct SampleLosses {
 
 class ModelStage final : public PipelineStage {
  public:
-  /// `chunk` is the index of the chunk on its rank, used in profiles. Passes hand over to each other through
-  /// `interleaver`; null if they never run together.
+  /// `chunk` is the index of the chunk on its rank, used in profiles. Passes yield to each other through `interleaver`;
+  /// null if they never run together.
   ModelStage(GPTModel& model, int chunk, PassInterleaver* interleaver = nullptr)
       : model_(model), chunk_(chunk), interleaver_(interleaver) {}
 

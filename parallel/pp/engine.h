@@ -52,7 +52,7 @@ struct EngineOptions {
   /// first run of a schedule with serialized first microbatches, because loading a kernel may wait for all queued
   /// device work: it would deadlock with a pending receive of data that depends on the result of that kernel.
   bool serializes_receives = false;
-  /// Runs pairs of passes (is_pass_pair()). Required if the schedule has any; stages call its hand_over().
+  /// Runs pairs of passes (is_pass_pair()). Required if the schedule has any; stages call its yield().
   PassInterleaver* interleaver = nullptr;
 };
 

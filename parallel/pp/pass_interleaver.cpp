@@ -19,7 +19,7 @@ void PassInterleaver::run(const std::function<void()>& first, const std::functio
   if (!fiber.is_done()) run_second();
 }
 
-void PassInterleaver::hand_over() {
+void PassInterleaver::yield() {
   if (!second_) return;
   if (!is_in_second_) {
     if (!second_->is_done()) run_second();
@@ -31,7 +31,7 @@ void PassInterleaver::hand_over() {
   resume_ranges(ranges);
 }
 
-/// Runs the second pass until it hands over or ends.
+/// Runs the second pass until it yields or ends.
 void PassInterleaver::run_second() {
   const std::vector<TimedRange*> ranges = pause_ranges();
   is_in_second_ = true;

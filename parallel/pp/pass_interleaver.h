@@ -9,9 +9,9 @@
 namespace mcpp {
 
 /// Runs a forward pass and a backward pass of different microbatches alternately on the calling thread, like Megatron
-/// Core's combined 1F1B and DualPipe (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.1). A pass hands
-/// over after it has started an exchange and before it waits for the result. Passes hand over at points that do not
-/// depend on timing, so all ranks of an exchange start their communication in the same order. Not thread-safe.
+/// Core's combined 1F1B and DualPipe (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.1). A pass yields
+/// after it has started an exchange and before it waits for the result. Passes yield at points that do not depend on
+/// timing, so all ranks of an exchange start their communication in the same order. Not thread-safe.
 class PassInterleaver {
  public:
   /// Ranges of `profiler` that a pass has opened are closed while the other pass runs; null if nothing is recorded.
@@ -21,9 +21,9 @@ class PassInterleaver {
 
   /// Runs both passes to their ends, starting with `first`. If one of them throws, unwinds the other and rethrows.
   void run(const std::function<void()>& first, const std::function<void()>& second);
-  /// Called by a pass: lets the other one run until it hands over, too, or ends. Returns immediately outside run() and
+  /// Called by a pass: lets the other one run until it yields, too, or ends. Returns immediately outside run() and
   /// after the other pass has ended.
-  void hand_over();
+  void yield();
 
  private:
   void run_second();

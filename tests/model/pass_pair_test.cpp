@@ -60,7 +60,7 @@ class ExpertRank {
     MicrobatchContext context;
     context.is_last = false;
     for (i64 b = 0; b < kBatch; ++b) context.samples.push_back(kBatch * microbatch + b);
-    if (overlaps) context.hand_over = [this] { interleaver_.hand_over(); };
+    if (overlaps) context.yield = [this] { interleaver_.yield(); };
     return context;
   }
   void forward(int microbatch, MicrobatchContext& context) {

@@ -18,14 +18,14 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(PassInterleaverTest, AlternatesAtEveryHandOver) {
+TEST(PassInterleaverTest, AlternatesAtEveryYield) {
   PassInterleaver interleaver;
   std::vector<std::string> order;
   const auto pass = [&](const char* name, int pieces) {
     return [&order, &interleaver, name, pieces] {
       for (int i = 0; i < pieces; ++i) {
         order.push_back(str(name, i));
-        interleaver.hand_over();
+        interleaver.yield();
       }
     };
   };
@@ -34,7 +34,7 @@ TEST(PassInterleaverTest, AlternatesAtEveryHandOver) {
   order.clear();
   interleaver.run(pass("f", 3), pass("b", 1));
   EXPECT_THAT(order, ElementsAre("f0", "b0", "f1", "f2"));
-  interleaver.hand_over();  // outside run()
+  interleaver.yield();  // outside run()
 }
 
 struct SetAtEnd {
@@ -48,11 +48,11 @@ TEST(PassInterleaverTest, UnwindsOtherPassWhenOneThrows) {
     bool has_unwound = false;
     const auto good = [&] {
       const SetAtEnd guard{has_unwound};
-      for (int i = 0; i < 3; ++i) interleaver.hand_over();
+      for (int i = 0; i < 3; ++i) interleaver.yield();
       ADD_FAILURE() << "the pass continued";
     };
     const auto bad = [&] {
-      interleaver.hand_over();
+      interleaver.yield();
       check_input(false, "planned failure");
     };
     const std::string error =
@@ -77,7 +77,7 @@ TEST(PassInterleaverTest, RecordsRangesOfBothPassesInPieces) {
       const TimedRange range(&profiler, name, Detail::Microbatch);
       for (int i = 0; i < 2; ++i) {
         std::this_thread::sleep_for(time);
-        interleaver.hand_over();
+        interleaver.yield();
       }
     };
   };
@@ -123,7 +123,7 @@ class ExchangingStage : public PipelineStage {
     Tensor received = Tensor::empty({ranks}, DType::F64, device_);
     Work work = exchange_.all_to_all(sent, received);
     while_in_flight(pass, microbatch);
-    interleaver_.hand_over();
+    interleaver_.yield();
     work.wait();
     EXPECT_EQ(test::to_doubles(received), values) << "the ranks exchange values of the same pass";
     log.push_back(str(pass, " ", microbatch, " received"));

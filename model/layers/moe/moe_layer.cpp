@@ -18,8 +18,8 @@ Tensor ones_like(const Tensor& x) {
 }
 
 /// Lets another pass run while an exchange is in flight.
-void hand_over(const MicrobatchContext& microbatch) {
-  if (microbatch.hand_over) microbatch.hand_over();
+void yield_to_other_pass(const MicrobatchContext& microbatch) {
+  if (microbatch.yield) microbatch.yield();
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   Tensor shared;
   const auto overlap_dispatch = [&] {
     if (shared_) shared = shared_->forward(x, microbatch);
-    hand_over(microbatch);
+    yield_to_other_pass(microbatch);
   };
   const bool scales_input = context_.config.moe.apply_probs_on_input;
   const Tensor latent = fc1_latent_proj_ ? fc1_latent_proj_->forward(tokens) : tokens;
@@ -89,8 +89,8 @@ Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {
   const Tensor inputs = scales_input ? scale_rows(latent, routed.weights) : latent;
   const Tensor sent = encode_if_defined(inputs, experts_.token_encoding());
   const Tensor y = experts_.forward(dispatcher->dispatch(sent, overlap_dispatch), dispatcher->rows(), microbatch);
-  const TokenDispatcher::Combined combined =
-      dispatcher->combine(y, scales_input ? ones_like(routed.weights) : routed.weights, [&] { hand_over(microbatch); });
+  const TokenDispatcher::Combined combined = dispatcher->combine(
+      y, scales_input ? ones_like(routed.weights) : routed.weights, [&] { yield_to_other_pass(microbatch); });
   if (scales_input) microbatch.save(this, routed.weights);
   for (const Tensor& t : {choice.experts, choice.gathered_choices, combined.weights, combined.saved})
     microbatch.save(this, t);
@@ -111,9 +111,9 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   const auto dispatcher =
       make_dispatcher({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), microbatch);
   auto gradients = dispatcher->combine_backward(d_combined, saved_outputs, weights, experts_.gradient_encoding(),
-                                                [&] { hand_over(microbatch); });
+                                                [&] { yield_to_other_pass(microbatch); });
   // The weight gradients of the experts are computed during the next exchange, unless they are delayed anyway.
-  const bool overlaps_wgrad = microbatch.hand_over && !microbatch.delay_wgrad_compute;
+  const bool overlaps_wgrad = microbatch.yield && !microbatch.delay_wgrad_compute;
   const auto backward_experts = [&] {
     if (overlaps_wgrad) microbatch.delay_wgrad_compute = true;
     const Tensor d_rows = experts_.backward(gradients.rows, dispatcher->rows(), microbatch);
@@ -124,7 +124,7 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   const auto overlap_dispatch = [&] {
     if (overlaps_wgrad) microbatch.run_delayed_wgrads();
     if (shared_) d_shared = shared_->backward(dy, microbatch);
-    hand_over(microbatch);
+    yield_to_other_pass(microbatch);
   };
   Tensor d_tokens = dispatcher->dispatch_backward(backward_experts(), overlap_dispatch);
   const Tensor latent = fc1_latent_proj_ && scales_input ? microbatch.take(this) : Tensor();
