@@ -18,13 +18,16 @@ Work MetaCommunicator::record(MessageKind kind, const Tensor& t, i64 elements) {
       messages.back().kind == kind && (kind == MessageKind::AllToAll || messages.back().first_op == ops))
     messages.back().bytes += bytes;
   else
-    messages.push_back({kind, name_, bytes, ops, ops});
+    messages.push_back({.kind = kind, .group = name_, .bytes = bytes, .first_op = ops, .end_op = ops});
   if (kind == MessageKind::Send) return {};
   ++in_flight_;
+  ++messages.back().in_flight;
   auto& device = static_cast<MetaDevice&>(t.device());
   return Work([this, &device, trace, index = messages.size() - 1] {
     --in_flight_;
-    if (device.trace() == trace) trace->messages[index].end_op = trace->ops.size();
+    if (device.trace() != trace) return;
+    --trace->messages[index].in_flight;
+    trace->messages[index].end_op = trace->ops.size();
   });
 }
 

@@ -7,6 +7,7 @@
 #include "base/strings.h"
 #include "parallel/cp/sequence_partition.h"
 #include "parallel/ep/capacity.h"
+#include "tensor/op_trace.h"
 
 namespace mcpp {
 namespace {
@@ -133,12 +134,15 @@ Tensor MetaRun::make_targets() {
   return Tensor::empty({context_.local_seq_length(), setup_.micro_batch_size}, DType::I32, device());
 }
 
-MicrobatchContext MetaRun::make_microbatch() const {
+MicrobatchContext MetaRun::make_microbatch() {
   MicrobatchContext microbatch;
   microbatch.samples.assign(static_cast<std::size_t>(setup_.micro_batch_size), 0);
   microbatch.partition = partition_;
   if (partition_) microbatch.positions = partition_->rank_positions(0);
-  if (setup_.overlap_moe_expert_parallel_comm) microbatch.yield = [] {};
+  if (setup_.overlap_moe_expert_parallel_comm)
+    microbatch.yield = [this] {
+      if (OpTrace* trace = device().trace()) trace->yield();
+    };
   return microbatch;
 }
 

@@ -43,7 +43,8 @@ class MetaRun {
   Tensor make_input(i64 count = 1);
   /// Returns targets for the tokens on this rank, int32 [s, b].
   Tensor make_targets();
-  MicrobatchContext make_microbatch() const;
+  /// Returns a microbatch whose passes record where they yield, with overlap_moe_expert_parallel_comm.
+  MicrobatchContext make_microbatch();
 
  private:
   const ActivationSetup& setup_;

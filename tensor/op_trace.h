@@ -84,11 +84,18 @@ struct MessageRecord {
   double bytes = 0;
   /// Ops of the trace that are queued while the message is in flight: [first_op, end_op).
   std::size_t first_op = 0, end_op = 0;
+  int in_flight = 0;    ///< collectives of the message that have started and are not yet waited for
+  bool yields = false;  ///< another pass may run while the message is in flight
 };
 
 struct OpTrace {
   std::vector<OpRecord> ops;
   std::vector<MessageRecord> messages;
+
+  /// Records that another pass may run now.
+  void yield() {
+    for (MessageRecord& message : messages) message.yields |= message.in_flight > 0;
+  }
 };
 
 /// Returns the trace to which the device of `t` records, or null if it is not a meta device that records.

@@ -38,8 +38,8 @@ double attention_flops(const Workload& work, const AttentionShape& shape) {
 
 namespace {
 
-/// Seconds of the exchanges of a pass that overlap with another pass, and of those that do not: within a node,
-/// hierarchical dispatch waits.
+/// Seconds of the exchanges of a pass that overlap with another pass, and of those that do not: of choices and weights,
+/// and the second hop of hierarchical dispatch.
 struct ExchangeSeconds {
   double overlapped = 0, exposed = 0;
 };
@@ -65,12 +65,13 @@ class TraceTime {
                {kNodeExchangeGroup, layout_.node_exchange_group(), &PassTime::expert_parallel},
                {kSampleGroup, {.ranks = layout_.tp * layout_.cp, .stride = 1}, &PassTime::expert_parallel}}} {}
 
-  /// Returns the seconds of all messages between the ranks that exchange tokens, exposed or not.
+  /// Returns the seconds of all messages of layers with experts, exposed or not.
   ExchangeSeconds exchange_seconds(const OpTrace& trace) const {
     ExchangeSeconds seconds;
     for (const MessageRecord& message : trace.messages) {
-      if (message.group == kExchangeGroup) seconds.overlapped += collective_seconds(message, axis_of(message).ranks);
-      if (message.group == kNodeExchangeGroup) seconds.exposed += collective_seconds(message, axis_of(message).ranks);
+      const Axis& axis = axis_of(message);
+      if (axis.exposed == &PassTime::expert_parallel)
+        (message.yields ? seconds.overlapped : seconds.exposed) += collective_seconds(message, axis.ranks);
     }
     return seconds;
   }

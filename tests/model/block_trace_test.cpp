@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/strings.h"
 
@@ -169,6 +170,36 @@ TEST(BlockTraceTest, ImbalanceAddsRowsToExpertsOfRank) {
   };
   EXPECT_EQ(sent(1), 2 * 512 * 64 * 4);
   EXPECT_EQ(sent(1.5), 1.5 * sent(1));
+}
+
+/// Passes yield during the first hop of tokens and the last hop of sums, but not during exchanges of choices, weights
+/// and their gradients.
+TEST(BlockTraceTest, MarksExchangesDuringWhichPassesYield) {
+  ModelConfig config = make_config();
+  config.moe.num_experts = 8, config.moe.router_topk = 2, config.moe.layer_freq = {1};
+  BlockTraces traces(config);
+  using Yields = std::vector<std::string>;
+  const auto yields = [&](const ActivationSetup& setup) {
+    const BlockTrace& trace = traces.get(setup, feed_forward_of(block_spec(config, 0)));
+    std::array<Yields, 2> list;
+    for (const auto& [pass, names] : {std::pair(&trace.forward, &list[0]), std::pair(&trace.backward, &list[1])})
+      for (const MessageRecord& message : pass->messages)
+        names->push_back(message.group + (message.yields ? " yields" : ""));
+    return list;
+  };
+  ActivationSetup setup{.expert_parallel = 4, .overlap_moe_expert_parallel_comm = true};
+  const std::string hop = kExchangeGroup, first = hop + " yields", second = kNodeExchangeGroup;
+  const std::string& choices = hop;
+  EXPECT_EQ(yields(setup), (std::array{Yields{choices, first, first}, Yields{first, first}}));
+  setup.dispatcher = TokenDispatcherType::Hierarchical;
+  setup.dispatch_node_ranks = 2;
+  EXPECT_EQ(yields(setup), (std::array{Yields{choices, first, second, hop, second, second, first},
+                                       Yields{first, second, second, hop, second, first}}));
+  setup.dispatch_node_ranks = 4;
+  const std::string only = second + " yields";
+  EXPECT_EQ(yields(setup), (std::array{Yields{choices, only, second, only}, Yields{only, second, only}}));
+  setup.overlap_moe_expert_parallel_comm = false;
+  EXPECT_EQ(yields(setup), (std::array{Yields{choices, second, second, second}, Yields{second, second, second}}));
 }
 
 /// Tokens of 64 elements take 68 bytes in fp8 and 128 in bf16.

@@ -143,6 +143,25 @@ TEST(StepTimeTest, HierarchicalDispatchSendsTokenOncePerNode) {
   EXPECT_NEAR(exchange_seconds(TokenDispatcherType::Hierarchical) / both_nodes, 0.5, 0.02);
 }
 
+/// The second hop of hierarchical dispatch, within a node, is exposed; the only hop of a single node is not. Exchanges
+/// of choices and weights are small, but exposed, too.
+TEST(StepTimeTest, OverlapOfExpertsHidesFirstHopOfHierarchicalDispatch) {
+  const Workload work = test::toy_mixture(4, 2048, 16, 256, 16);
+  const KernelTraits program;
+  const auto remaining = [&](double in_node, double between_nodes, i64 node_ranks) {
+    const Hardware hardware = test::toy_cluster(in_node, between_nodes);
+    Layout layout{
+        .dp = 16, .ep = 16, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = node_ranks};
+    const double serial = step_time({hardware, program, work, layout}).work.expert_parallel;
+    layout.overlap_moe_expert_parallel_comm = true;
+    return step_time({hardware, program, work, layout}).work.expert_parallel / serial;
+  };
+  constexpr double kMicrobatches = 16, kFast = 1e6, kSlow = 20, kMedium = 200;
+  EXPECT_NEAR(remaining(kFast, kSlow, 8), 1 / kMicrobatches, 0.15);
+  EXPECT_NEAR(remaining(kSlow, kFast, 8), 1, 0.05);
+  EXPECT_NEAR(remaining(kMedium, kMedium, 16), 1 / kMicrobatches, 0.05);
+}
+
 /// With sequence parallelism, two of the three collectives of each half of a layer in backward overlap with its GEMMs:
 /// the gather of the input with the input gradient, and the reduction of the latter with the weight gradient.
 TEST(StepTimeTest, CollectivesOfLinearLayersOverlapInBackward) {
