@@ -4,12 +4,15 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "comm/local.h"
 #include "model/gpt_model.h"
 #include "model/pass_pair_memory.h"
 #include "parallel/pp/pass_interleaver.h"
 #include "parallel/pp/schedule.h"
+#include "tests/support/expert_placement.h"
 #include "tests/support/tensors.h"
 #include "tests/support/tiny_model.h"
 
@@ -18,8 +21,20 @@ namespace {
 
 using test::Numbers;
 
-constexpr int kRanks = 2;
 constexpr i64 kBatch = 2;
+
+/// Ranks that exchange tokens, each with a part of the experts.
+struct DispatchCase {
+  const char* name;
+  TokenDispatcherType dispatcher;
+  int ranks = 2, node_ranks = 2;
+
+  std::vector<int> nodes() const {
+    std::vector<int> list;
+    for (int rank = 0; rank < ranks; ++rank) list.push_back(rank / node_ranks);
+    return list;
+  }
+};
 
 ModelConfig model_with_experts(const std::string& name) {
   ModelConfig config = test::tiny_llama();
@@ -36,8 +51,8 @@ ModelConfig model_with_experts(const std::string& name) {
 /// Model of one rank, which has a part of the experts, and its microbatches.
 class ExpertRank {
  public:
-  ExpertRank(const ModelConfig& config, Communicator& exchange, TokenDispatcherType dispatcher)
-      : self_(make_self_communicator()), model_(context_of(config, exchange, dispatcher)), rank_(exchange.rank()) {
+  ExpertRank(const ModelConfig& config, const ExpertParallel& experts)
+      : self_(make_self_communicator()), model_(context_of(config, experts)), rank_(experts.exchange->rank()) {
     model_.visit([&](Param& param, int) {
       param.value = Tensor::empty(param.box.shape, DType::F32, device_, MemoryClass::Params);
       param.main_grad = Tensor::empty(param.box.shape, DType::F32, device_, MemoryClass::Grads);
@@ -80,14 +95,9 @@ class ExpertRank {
   Numbers losses;
 
  private:
-  ModelContext context_of(const ModelConfig& config, Communicator& exchange, TokenDispatcherType dispatcher) {
-    return {.config = config,
-            .dtype = DType::F32,
-            .recompute = {},
-            .device = device_,
-            .tp = *self_,
-            .experts = {
-                .dispatcher = dispatcher, .ep = exchange.size(), .ep_rank = exchange.rank(), .exchange = &exchange}};
+  ModelContext context_of(const ModelConfig& config, const ExpertParallel& experts) {
+    return {
+        .config = config, .dtype = DType::F32, .recompute = {}, .device = device_, .tp = *self_, .experts = experts};
   }
 
   CpuDevice device_;
@@ -111,18 +121,23 @@ void run_two_microbatches(ExpertRank& rank, bool overlaps) {
   rank.backward(second);
 }
 
-class PassPairTest : public testing::TestWithParam<std::tuple<const char*, TokenDispatcherType>> {};
-INSTANTIATE_TEST_SUITE_P(Models, PassPairTest,
-                         testing::Combine(testing::Values("plain", "shared"),
-                                          testing::Values(TokenDispatcherType::AllToAll, TokenDispatcherType::AllGather,
-                                                          TokenDispatcherType::Hierarchical)),
-                         [](const auto& p) { return str(std::get<0>(p.param), "_", enum_name(std::get<1>(p.param))); });
+class PassPairTest : public testing::TestWithParam<std::tuple<const char*, DispatchCase>> {};
+INSTANTIATE_TEST_SUITE_P(
+    Models, PassPairTest,
+    testing::Combine(testing::Values("plain", "shared"),
+                     testing::Values(DispatchCase{"alltoall", TokenDispatcherType::AllToAll},
+                                     DispatchCase{"allgather", TokenDispatcherType::AllGather},
+                                     DispatchCase{"hierarchical", TokenDispatcherType::Hierarchical},
+                                     DispatchCase{"hierarchical_2_nodes", TokenDispatcherType::Hierarchical, 4, 2},
+                                     DispatchCase{"hierarchical_nodes_of_1", TokenDispatcherType::Hierarchical, 2, 1})),
+    [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });
 
 TEST_P(PassPairTest, MatchesPassesInTurnBitwise) {
-  const auto& [name, dispatcher] = GetParam();
-  const ModelConfig config = model_with_experts(name);
-  run_local_ranks(kRanks, [&](Communicator& exchange, int) {
-    ExpertRank in_turn(config, exchange, dispatcher), together(config, exchange, dispatcher);
+  const DispatchCase& c = std::get<1>(GetParam());
+  const ModelConfig config = model_with_experts(std::get<0>(GetParam()));
+  run_local_ranks(c.ranks, [&](Communicator& exchange, int) {
+    const test::ExpertPlacement placed(exchange, c.dispatcher, 1, c.nodes());
+    ExpertRank in_turn(config, placed.parallel), together(config, placed.parallel);
     run_two_microbatches(in_turn, false);
     run_two_microbatches(together, true);
     EXPECT_EQ(together.losses, in_turn.losses);
@@ -132,17 +147,19 @@ TEST_P(PassPairTest, MatchesPassesInTurnBitwise) {
 
 /// All experts process all tokens, so that the load is even.
 TEST_P(PassPairTest, PeakMemoryMatchesEstimate) {
-  const auto& [name, dispatcher] = GetParam();
-  ModelConfig config = model_with_experts(name);
+  const DispatchCase& c = std::get<1>(GetParam());
+  ModelConfig config = model_with_experts(std::get<0>(GetParam()));
   config.moe.router_topk = config.moe.num_experts;
   const ActivationSetup setup{.micro_batch_size = kBatch,
-                              .expert_parallel = kRanks,
-                              .dispatcher = dispatcher,
+                              .expert_parallel = c.ranks,
+                              .dispatcher = c.dispatcher,
+                              .dispatch_node_ranks = c.node_ranks,
                               .overlap_moe_expert_parallel_comm = true};
   const RankMemorySpec share = single_rank_spec(config);
   const i64 expected = pass_pair_bytes(config, setup, share, 0, 0, /*delays_wgrad=*/false);
-  run_local_ranks(kRanks, [&](Communicator& exchange, int) {
-    ExpertRank rank(config, exchange, dispatcher);
+  run_local_ranks(c.ranks, [&](Communicator& exchange, int) {
+    const test::ExpertPlacement placed(exchange, c.dispatcher, 1, c.nodes());
+    ExpertRank rank(config, placed.parallel);
     run_two_microbatches(rank, true);
     MicrobatchContext first = rank.make_microbatch(0, true), second = rank.make_microbatch(1, true);
     rank.forward(0, first);
