@@ -141,8 +141,9 @@ nlohmann::ordered_json memory_json(const BenchContext& context, const MemoryTabl
   Session& session = context.session;
   const double max_tensor_bytes =
       reduce_scalar(static_cast<double>(measured.total.peak), ReduceOp::Max, session.parallel.world, *session.device);
+  const Config on_nodes = with_dispatch_nodes(context.config, session.node->size());
   const MemoryEstimate estimated = estimate_memory_by_stage(
-      context.config, session.parallel.world.size())[static_cast<std::size_t>(session.parallel.coordinates.pp)];
+      on_nodes, session.parallel.world.size())[static_cast<std::size_t>(session.parallel.coordinates.pp)];
   return {{"tensors_bytes", measured.total.peak},
           {"tensors_bytes_estimated", estimated.total()},
           {"activations_bytes", measured.by_class[static_cast<std::size_t>(MemoryClass::Activations)].peak},

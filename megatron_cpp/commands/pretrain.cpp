@@ -67,13 +67,16 @@ std::vector<PlannedRun> plan_stages(const Config& config, const PlanRequest& req
 
 /// Describes a run of `world_size` ranks and checks its memory: on these ranks, or, if `is_for_other_hosts`, on other
 /// hosts.
-void describe_and_check(const Config& config, int world_size, bool is_for_other_hosts, const World& world,
+void describe_and_check(const PlannedRun& run, int world_size, bool is_for_other_hosts, const World& world,
                         const Log& log) {
+  const Config& config = run.config;
   // For ranks on other hosts the memory estimate uses all cores of this host, as its warning states.
+  const Config on_nodes =
+      with_dispatch_nodes(config, is_for_other_hosts ? run.node_ranks : world.ranks_of_node().size());
   log.info((config.stage ? config.stage->title() + "\n" : "") +
-           describe_run(config, world_size, is_for_other_hosts ? 0 : world.cores_per_rank));
+           describe_run(on_nodes, world_size, is_for_other_hosts ? 0 : world.cores_per_rank));
   if (is_for_other_hosts) {
-    if (const std::string warning = memory_warning(config, world_size); !warning.empty()) log.warn(warning);
+    if (const std::string warning = memory_warning(on_nodes, world_size); !warning.empty()) log.warn(warning);
     return;
   }
   check_local_space(config, world.ranks);
@@ -148,8 +151,7 @@ ExitCode pretrain_command(Arguments args, Log& log, const World& world) {
                              "pass every rank the same file and arguments");
   }
   const std::vector<PlannedRun> stages = plan_stages(*config, options.plan, world_size, log);
-  for (const PlannedRun& stage : stages)
-    describe_and_check(stage.config, world_size, options.world_size > 0, world, log);
+  for (const PlannedRun& stage : stages) describe_and_check(stage, world_size, options.world_size > 0, world, log);
   if (options.world_size == 0) check_save_folders(*config, world.ranks);
   if (options.dry_run) return dry_run(stages, options, world, log);
   const std::size_t first = first_stage(stages, world, log);

@@ -83,6 +83,12 @@ Config apply_layout(Config config, const Layout& layout) {
   return config;
 }
 
+Config with_dispatch_nodes(Config config, i64 node_ranks) {
+  if (config.parallel.dispatcher == TokenDispatcherType::Hierarchical && config.parallel.dispatch_node_ranks == 0)
+    config.parallel.dispatch_node_ranks = node_ranks;
+  return config;
+}
+
 i64 microbatches_per_step(const Config& config, i64 world_size) {
   return layout_of(config, world_size).microbatches(config.batch_sizes().back().batch_size);
 }

@@ -14,6 +14,9 @@ Layout layout_of(const Config& config, i64 world_size);
 /// Returns the configuration with a different layout: the keys of [parallel], micro_batch_size, recomputation, and the
 /// offload tiers and storage types that are members of Layout. Clears the offload folder if nothing remains on disk.
 Config apply_layout(Config config, const Layout& layout);
+/// Returns the configuration for estimates on nodes of `node_ranks` ranks: with hierarchical dispatch, these are its
+/// nodes unless moe_dispatch_node_ranks is set. 0: unknown.
+Config with_dispatch_nodes(Config config, i64 node_ranks);
 
 /// Returns the microbatches of one rank in one step at the largest global batch size of the run.
 i64 microbatches_per_step(const Config& config, i64 world_size);

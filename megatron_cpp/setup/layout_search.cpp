@@ -144,17 +144,14 @@ double max_rank_memory(const Config& config, int world_size) {
   return max_memory;
 }
 
-Layout predicted_layout(const Hardware& hardware, const Config& config, i64 world_size) {
-  Layout layout = layout_of(config, world_size);
-  if (layout.dispatcher == TokenDispatcherType::Hierarchical && layout.dispatch_node_ranks == 0)
-    layout.dispatch_node_ranks = hardware.links.ranks.front();
-  return layout;
+Config on_nodes_of(const Hardware& hardware, Config config) {
+  return with_dispatch_nodes(std::move(config), hardware.links.ranks.front());
 }
 
 StepTime predict_configured_step(const PredictionInput& base, const Config& config, int world_size) {
   check_layout(config, world_size);
   const PredictionInput configured{base.hardware, base.program, base.work,
-                                   predicted_layout(base.hardware, config, world_size)};
+                                   layout_of(on_nodes_of(base.hardware, config), world_size)};
   const std::vector<std::string> missing = missing_rates(configured.hardware, configured.layout);
   check_input(missing.empty(), "a step cannot be predicted: ", join(missing, "; "));
   return step_time(configured);
@@ -189,15 +186,18 @@ PlannedRun plan_run(const Config& config, const PlanRequest& request, int world_
                         result.simpler ? "simplest of those within 2 % of the best" : "best", " of ", result.fitting,
                         " layouts that fit"),
             .warning = {},
+            .node_ranks = hardware.links.ranks.front(),
             .predicted = predict_step({hardware, program, work, best.layout}, memory)};
   }
   const double seconds = predict_configured_step({hardware, program, work, {}}, config, world_size).seconds;
+  const Config on_nodes = on_nodes_of(hardware, config);
   PlannedRun run{.config = config,
                  .text = str("predicted on ", world_size, " x ", hardware.device.name, ": ",
                              human_step_seconds(seconds), " a step"),
                  .warning = {},
-                 .predicted = predict_step({hardware, program, work, predicted_layout(hardware, config, world_size)},
-                                           max_rank_memory(config, world_size))};
+                 .node_ranks = hardware.links.ranks.front(),
+                 .predicted = predict_step({hardware, program, work, layout_of(on_nodes, world_size)},
+                                           max_rank_memory(on_nodes, world_size))};
   if (!result.best.empty() && seconds > kSlowdownThreshold * result.best.front().time.seconds)
     run.warning = str("a different layout is predicted to be ", fixed(seconds / result.best.front().time.seconds, 1),
                       " times as fast: ", result.best.front().layout.describe(),

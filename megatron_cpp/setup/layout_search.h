@@ -29,9 +29,9 @@ inline constexpr double kMemoryReserve = 0.08;
 /// Returns the maximum memory over all ranks.
 double max_rank_memory(const Config& config, int world_size);
 
-/// Returns layout_of(). Unless the configuration sets moe_dispatch_node_ranks, the nodes of hierarchical dispatch are
-/// the ranks that the nearest links of `hardware` join.
-Layout predicted_layout(const Hardware& hardware, const Config& config, i64 world_size);
+/// Returns the configuration for estimates on `hardware` (with_dispatch_nodes()): a node has the ranks that the nearest
+/// links join.
+Config on_nodes_of(const Hardware& hardware, Config config);
 
 /// Predicts a step of the layout in `config`; base.layout is ignored. Throws BadInput if the layout cannot run on
 /// `world_size` ranks, or if it uses a disk of unknown speed.
@@ -57,6 +57,7 @@ struct PlannedRun {
   Config config;        ///< configuration with the layout to be used
   std::string text;     ///< text to log; empty if no prediction was requested
   std::string warning;  ///< warning that names a layout predicted to be much faster; empty if there is none
+  i64 node_ranks = 0;   ///< ranks of a node of the hardware; 0 = unknown
   std::optional<PredictedStep> predicted = {};  ///< prediction for the layout to be used; std::nullopt without hardware
 };
 /// Returns the configurations of planned stages, or of the run without stages.

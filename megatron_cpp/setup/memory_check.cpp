@@ -132,13 +132,6 @@ double largest_rank(const Config& config, int world_size) {
   return largest;
 }
 
-/// Returns the configuration with the nodes of hierarchical dispatch, which are the hosts unless they are configured.
-Config with_dispatch_nodes(Config config, int ranks_of_node) {
-  if (config.parallel.dispatcher == TokenDispatcherType::Hierarchical && config.parallel.dispatch_node_ranks == 0)
-    config.parallel.dispatch_node_ranks = ranks_of_node;
-  return config;
-}
-
 }  // namespace
 
 void check_memory(double bytes, Communicator& ranks, const std::string& what, const std::string& advice,

@@ -112,6 +112,17 @@ std::string memory(const Config& config, int world_size, int cores_per_rank) {
   return text;
 }
 
+/// Describes how tokens reach their experts, with the nodes that the estimate assumes.
+std::string dispatcher_text(const Layout& l) {
+  const std::string name(enum_name(l.dispatcher));
+  if (l.dispatcher != TokenDispatcherType::Hierarchical || l.exchange_group().ranks == 1) return name;
+  const i64 nodes = l.inter_node_exchange_group().ranks, ranks = l.node_exchange_group().ranks;
+  if (l.dispatch_node_ranks == 0)
+    return str(name, " (all on one node is assumed; parallel.moe_dispatch_node_ranks sets the ranks of a node)");
+  return str(name, nodes > 1 ? str(" between ", nodes, " nodes of ", ranks) : str(" within nodes of ", ranks),
+             ranks > 1 ? " ranks" : " rank");
+}
+
 std::string layout(const Config& config, int world_size) {
   if (world_size == 1) return "";
   const Layout l = layout_of(config, world_size);
@@ -119,9 +130,9 @@ std::string layout(const Config& config, int world_size) {
   add_line(text, "tensor parallel", str(l.tp, l.sequence_parallel ? ", with sequence parallelism" : ""));
   if (l.cp > 1) add_line(text, "context parallel", str(l.cp, ", ", enum_name(l.cp_comm_type)));
   if (config.model.moe.num_experts > 0)
-    add_line(text, "expert parallel",
-             str(l.ep, ", ", enum_name(l.dispatcher), "; each expert on ", l.expert_tp(), ", in ", l.expert_dp(),
-                 " copies"));
+    add_line(
+        text, "expert parallel",
+        str(l.ep, ", ", dispatcher_text(l), "; each expert on ", l.expert_tp(), ", in ", l.expert_dp(), " copies"));
   if (l.pp > 1) {
     const Timeline timeline = simulate(lower(l.make_schedule(microbatches_per_step(config, world_size))));
     add_line(text, "pipeline parallel",

@@ -103,20 +103,20 @@ RecordedRun read_recorded_run(PlanOptions& options, Config& config) {
 HardwareKind infer_hardware(const PlanOptions& options, const RecordedRun& run, HardwareKind kind, const Log& log) {
   const Hardware& hardware = kind.for_ranks(run.world_size);
   const KernelTraits program;
-  Workload work = make_workload(run.config);
+  const Config config = on_nodes_of(hardware, run.config);
+  Workload work = make_workload(config);
   work.expert_imbalance = options.expert_imbalance;
-  const PredictionInput input{hardware, program, work, predicted_layout(hardware, run.config, run.world_size)};
-  const StepTime predicted = predict_configured_step(input, run.config, run.world_size);
+  const PredictionInput input{hardware, program, work, layout_of(config, run.world_size)};
+  const StepTime predicted = predict_configured_step(input, config, run.world_size);
   std::vector<RunPart> details = compare_stages(step_time_by_rank(input), run.measured);
   for (RunPart& part : compare_modules(input, run.measured)) details.push_back(std::move(part));
-  const std::vector<MemoryEstimate> memory = estimate_memory_by_stage(run.config, run.world_size);
+  const std::vector<MemoryEstimate> memory = estimate_memory_by_stage(config, run.world_size);
   for (RunPart& part : compare_memory(input.layout, memory, run.measured)) details.push_back(std::move(part));
-  const std::vector<RunPart> parts = compare(predicted, max_rank_memory(run.config, run.world_size), run.measured);
-  log.info(
-      str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", input.layout.describe(), "\n",
-          comparison_text(parts, details, run.measured),
-          module_memory_text(compare_module_memory(module_memory_by_stage(run.config, run.world_size), run.measured),
-                             run.measured)));
+  const std::vector<RunPart> parts = compare(predicted, max_rank_memory(config, run.world_size), run.measured);
+  log.info(str("the run in ", options.from_run, ", ", ranks_text(run.world_size), ", ", input.layout.describe(), "\n",
+               comparison_text(parts, details, run.measured),
+               module_memory_text(compare_module_memory(module_memory_by_stage(config, run.world_size), run.measured),
+                                  run.measured)));
   const RunSpeed speed = infer_speed(predicted, run.measured);
   const std::string head = origin(options, run, input.layout.describe(), predicted.seconds, speed);
   for (auto& [ranks, each] : kind.by_ranks) each = scale_hardware(each, speed);
@@ -225,7 +225,7 @@ void check_implementation(Implementation implementation, const std::vector<std::
               join(settings, "\n  "));
 }
 
-/// Predicts the configuration's own layout, whether or not it fits.
+/// Predicts the configuration's own layout, whether or not it fits. `config` is that of on_nodes_of().
 void predict(const PlanOptions& options, const Config& config, const PredictionInput& base, const Log& log) {
   const int world_size = checked_world_size(options.world_size);
   std::vector<std::string> problems = layout_problems(config, world_size);
@@ -233,8 +233,7 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
     problems.push_back(str("world_size = ", world_size, ", but the links of ", base.hardware.device.name,
                            " connect at most ", max_ranks, " ranks (links.ranks)"));
   check_input(problems.empty(), "the configuration's layout cannot run:\n  ", join(problems, "\n  "));
-  const PredictionInput input{base.hardware, base.program, base.work,
-                              predicted_layout(base.hardware, config, world_size)};
+  const PredictionInput input{base.hardware, base.program, base.work, layout_of(config, world_size)};
   check_implementation(options.implementation, unpredictable_settings(options.implementation, input.layout));
   const StepTime step = predict_configured_step(base, config, world_size);
   const double memory = max_rank_memory(config, world_size);
@@ -248,13 +247,13 @@ void predict(const PlanOptions& options, const Config& config, const PredictionI
   if (options.goodput) log.info(goodput_text(goodput_by_interval(input, step.seconds, options.failures)));
 }
 
-/// Describes the configuration's own layout, if it can run.
+/// Describes the configuration's own layout, if it can run. `config` is that of on_nodes_of().
 std::string describe_configured_layout(const Config& config, const PredictionInput& best, const StepTime& best_time,
                                        const SearchLimits& limits) {
   const int world_size = checked_world_size(best.layout.world_size());
   if (const auto problems = layout_problems(config, world_size); !problems.empty())
     return str("the configuration's own layout cannot run on ", world_size, " ranks: ", problems.front(), "\n");
-  const Layout layout = predicted_layout(best.hardware, config, world_size);
+  const Layout layout = layout_of(config, world_size);
   std::vector<std::string> missing = missing_rates(best.hardware, layout);
   if (missing.empty()) missing = unpredictable_settings(limits.implementation, layout);
   if (!missing.empty()) return str("the configuration's own layout cannot be predicted: ", missing.front(), "\n");
@@ -279,7 +278,8 @@ void plan_layouts(const PlanOptions& options, const Config& config, const Predic
   const Candidate& best = result.preferred();
   const PredictionInput input{hardware, base.program, base.work, best.layout};
   if (options.explain) log.info(recipe_text(rule_of_thumb_layout(hardware, base.work, options.world_size), result));
-  log.info(search_text(input, result) + describe_configured_layout(config, input, best.time, limits));
+  log.info(search_text(input, result) +
+           describe_configured_layout(on_nodes_of(hardware, config), input, best.time, limits));
   if (const auto cost = estimate_training_cost(options, input, best.time)) log.info(training_text(options, *cost));
   if (options.explain) log.info(step_text(input, best.time) + roofline_text(input) + gains_text(upgrade_gains(input)));
   if (options.explain || options.failures.mtbf_hours > 0) log.info(save_text(input, save_time(input)));
@@ -418,7 +418,7 @@ ExitCode plan_command(Arguments args, Log& log) {
   const PredictionInput base{hardware, program, work, {}};
   const SearchLimits limits = make_search_limits(options, hardware);
   if (options.predict) {
-    predict(options, *config, base, log);
+    predict(options, on_nodes_of(hardware, *config), base, log);
     return ExitCode::Done;
   }
   if (!options.scale.empty())

@@ -43,6 +43,20 @@ TEST_F(PlannedStartTest, UsesBestLayout) {
   EXPECT_THAT(run.text, HasSubstr(layout_of(run.config, 64).describe()));
 }
 
+/// With --world_size the hosts are unknown, unless --hardware describes them.
+TEST_F(PlannedStartTest, PrintsNodesOfHierarchicalDispatch) {
+  const auto printed = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args{"--world_size=16", "--parallel.expert_model_parallel_size=16",
+                                  "--parallel.moe_token_dispatcher_type=hierarchical"};
+    args.insert(args.end(), more.begin(), more.end());
+    return start(args, "deepseek_v2_lite.toml").out;
+  };
+  EXPECT_THAT(printed({}), HasSubstr("16, hierarchical (all on one node is assumed; parallel.moe_dispatch_node_ranks"));
+  EXPECT_THAT(printed({"--hardware=h100_sxm"}), HasSubstr("16, hierarchical between 2 nodes of 8 ranks; each expert"));
+  EXPECT_THAT(printed({"--parallel.moe_dispatch_node_ranks=1"}), HasSubstr("between 16 nodes of 1 rank;"));
+  EXPECT_THAT(printed({"--parallel.moe_dispatch_node_ranks=32"}), HasSubstr("within nodes of 16 ranks;"));
+}
+
 TEST_F(PlannedStartTest, WarnsWhenDifferentLayoutIsMuchFaster) {
   const Outcome slow = start({"--world_size=64", "--hardware=h100_sxm", "--parallel.tensor_model_parallel_size=8",
                               "--parallel.sequence_parallel=false", "--training.micro_batch_size=1",

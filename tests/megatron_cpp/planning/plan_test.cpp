@@ -123,6 +123,29 @@ TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
                  {"--predict and --scale: exclude each other", "--emit: needs the best layout"});
 }
 
+/// With hierarchical dispatch, memory depends on the nodes, which are those of the hardware.
+TEST_F(PlanCommandTest, EstimatesMemoryOnNodesOfHardware) {
+  const auto memory = [&](const Strings& more) {
+    Strings args{"plan",
+                 (source_folder() / "configs/deepseek_v2_lite.toml").string(),
+                 "--hardware=h100_sxm",
+                 "--hardware_folder=" + (source_folder() / "configs/hardware").string(),
+                 "--world_size=16",
+                 "--predict",
+                 "--json",
+                 "--model.vocab_size=1000",  // otherwise the peak is in the output layer
+                 "--parallel.expert_model_parallel_size=16",
+                 "--parallel.moe_token_dispatcher_type=hierarchical"};
+    args.insert(args.end(), more.begin(), more.end());
+    const Outcome outcome = Program(args, folder_ / "process").wait();
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return parse_json(outcome.out, "plan")["memory_bytes"].get<double>();
+  };
+  const double on_two_nodes = memory({});
+  EXPECT_EQ(on_two_nodes, memory({"--parallel.moe_dispatch_node_ranks=8"}));
+  EXPECT_NE(on_two_nodes, memory({"--parallel.moe_dispatch_node_ranks=16"}));
+}
+
 TEST_F(PlanCommandTest, PredictsLowPrecisionRecipes) {
   const auto seconds = [&](const std::string& hardware, const Strings& more) {
     Strings args{"--hardware=" + hardware,
