@@ -150,9 +150,9 @@ constexpr ForeignName kNames[]{
     {"router_z_loss_coef", "model.moe_z_loss_coeff"},
     {"router_jitter_noise", "model.moe_input_jitter_eps"},
     {"moe_capacity_factor", "model.moe_expert_capacity_factor"},
+    {"moe_router_topk_limited_devices", "model.moe_router_group_topk"},
     {"moe_extended_tp", "parallel.expert_tensor_parallel_size"},
-    {"moe_enable_deepep", "parallel.moe_token_dispatcher_type"},
-    {"moe_flex_dispatcher_backend", "parallel.moe_token_dispatcher_type"},
+    {"expert_parallel_comm_backend", "parallel.moe_token_dispatcher_type"},
     {"moe_layer_recompute", "training.recompute_modules"},
     {"rerun_mode", "training.rerun_interval"},
 };
@@ -184,6 +184,10 @@ constexpr std::string_view kGrouped = "the experts of a rank are always multipli
 constexpr std::string_view kUpcycle =
     "megatron_cpp checkpoint upcycle converts a dense checkpoint to a mixture, with experts as wide as its MLP";
 constexpr std::string_view kFp8Rows = "experts take any number of rows, in fp8 too; remove it";
+constexpr std::string_view kNodeDispatch =
+    "parallel.moe_token_dispatcher_type = \"hierarchical\" sends a token once to each node, as DeepEP and HybridEP do; "
+    "remove it";
+constexpr std::string_view kNumSms = "hierarchical dispatch is not a kernel that occupies SMs; remove it";
 constexpr std::string_view kDecoupledLr =
     "for the embedding and the output layer, write [[optimizer.param_group]] with match = [\"embedding.*\", "
     "\"output_layer.*\"] and lr_mult = decoupled_lr / lr; min_lr is multiplied too";
@@ -208,10 +212,23 @@ constexpr Advice kAdvice[]{
     {"moe_shared_expert_overlap",
      "the shared expert is always computed while tokens are sent to the others; remove it"},
     {"moe_per_layer_logging", "metrics.jsonl always has losses and loads by layer; remove it"},
-    {"moe_deepep_num_sms", "DeepEP is not used; remove it"},
+    {"moe_enable_deepep", kNodeDispatch},
+    {"moe_flex_dispatcher_backend", kNodeDispatch},
+    {"moe_deepep_num_sms", kNumSms},
+    {"moe_hybridep_num_sms", kNumSms},
     {"moe_use_upcycling", kUpcycle},
     {"moe_upcycling_granularity", kUpcycle},
     {"moe_pad_experts_for_cuda_graph_inference", "inference drops no token and pads no expert; remove it"},
+};
+
+struct ValueAdvice {
+  std::string_view key, value, text;
+};
+
+constexpr ValueAdvice kValueAdvice[]{
+    {"parallel.moe_token_dispatcher_type", "flex",
+     "like flex with DeepEP or HybridEP, \"hierarchical\" sends a token once to each node"},
+    {"parallel.moe_token_dispatcher_type", "alltoall_seq", "use \"alltoall\""},
 };
 
 }  // namespace
@@ -234,6 +251,12 @@ std::string_view renamed_key(std::string_view former) {
 std::string_view find_advice(std::string_view foreign) {
   const auto it = std::ranges::find(kAdvice, foreign, &Advice::foreign);
   return it == std::end(kAdvice) ? std::string_view() : it->text;
+}
+
+std::string_view find_value_advice(std::string_view key, std::string_view value) {
+  const auto it = std::ranges::find_if(
+      kValueAdvice, [&](const ValueAdvice& advice) { return advice.key == key && advice.value == value; });
+  return it == std::end(kValueAdvice) ? std::string_view() : it->text;
 }
 
 }  // namespace mcpp

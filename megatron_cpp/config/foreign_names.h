@@ -12,6 +12,10 @@ std::string_view find_native_key(std::string_view foreign);
 /// was not. Former names are accepted.
 std::string_view renamed_key(std::string_view former);
 
+/// Returns advice on a value that another program allows for a key that is called the same here
+/// ("parallel.zero_stage"); empty if there is none.
+std::string_view find_value_advice(std::string_view key, std::string_view value);
+
 /// Returns advice on a Megatron-LM name that has no counterpart in this program; empty if there is none.
 std::string_view find_advice(std::string_view foreign);
 

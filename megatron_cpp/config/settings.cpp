@@ -78,6 +78,14 @@ std::string name_problem(std::string_view key, const Value& value) {
   return is_plain ? "" : str("must not have newlines or other control characters, as ", toml_string(*text), " has");
 }
 
+/// Returns a hint on the name of a value in other programs, or "".
+std::string value_hint(const Field& field, const Value& value) {
+  const auto* raw = std::get_if<Value::Raw>(&value.data);
+  const auto* text = raw ? &raw->text : std::get_if<std::string>(&value.data);
+  const std::string_view advice = text ? find_value_advice(field.key, *text) : std::string_view();
+  return advice.empty() ? "" : str("; ", advice);
+}
+
 std::string refused(const FieldType& type, const Value& value) {
   return str("must be ", type.describe(), ", not ", value.describe());
 }
@@ -287,7 +295,7 @@ void SettingsReader::assign(const Setting& setting) {
   }
   Value value = setting.value;
   if (const std::string problem = field->convert(value); !problem.empty()) {
-    add_problem(origin + problem);
+    add_problem(origin + problem + value_hint(*field, setting.value));
     unreliable_keys_.insert(field->key);
     return;
   }
