@@ -218,7 +218,7 @@ class LayoutEnumerator {
     if (layout.exchange_group().ranks <= nearest_tier_ranks_ || work_.model.moe.router_topk == 1) return;
     layout.dispatcher = TokenDispatcherType::Hierarchical;
     layout.dispatch_node_ranks = nearest_tier_ranks_;
-    if (unpredictable_settings(limits_.implementation, layout).empty()) for_each_schedule(layout);
+    for_each_schedule(layout);
   }
 
   void for_each_schedule(Layout layout) {
@@ -312,7 +312,7 @@ class LayoutEnumerator {
           Recompute{.granularity = Selective, .layernorm = true, .mlp_act = true, .moe_act = has_experts},
           Recompute{.granularity = Full}}) {
       layout.recompute = recompute;
-      if (unpredictable_settings(limits_.implementation, layout).empty()) for_each_expert_overlap(layout);
+      for_each_expert_overlap(layout);
     }
   }
 
@@ -322,7 +322,7 @@ class LayoutEnumerator {
     if (layout.schedule != ScheduleKind::DualPipeV) f_(layout);
     if (!supports_expert_overlap(hardware_) || !can_overlap_experts(layout)) return;
     layout.overlap_moe_expert_parallel_comm = true;
-    if (unpredictable_settings(limits_.implementation, layout).empty()) f_(layout);
+    f_(layout);
   }
 
   const Hardware& hardware_;
@@ -348,7 +348,10 @@ bool can_overlap_experts(const Layout& layout) {
 
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
                      const std::function<void(const Layout&)>& f, const OffloadPlacement& placement) {
-  LayoutEnumerator(hardware, work, limits, placement, f).run();
+  const std::function<void(const Layout&)> if_predictable = [&](const Layout& layout) {
+    if (unpredictable_settings(limits.implementation, layout).empty()) f(layout);
+  };
+  LayoutEnumerator(hardware, work, limits, placement, if_predictable).run();
 }
 
 std::vector<CommFormats> lossy_comm_options(const Hardware& hardware, const Workload& work, const Layout& layout) {

@@ -24,8 +24,8 @@ bool supports_expert_overlap(const Hardware& hardware);
 /// Returns true if the layout of a model with experts has exchanges of tokens that can overlap.
 bool can_overlap_experts(const Layout& layout);
 
-/// Calls f on every layout that the rules of parallel/layout_rules.h accept, in a fixed
-/// order, with states and weights at `placement` and activations on the device.
+/// Calls f on every layout that the rules of parallel/layout_rules.h accept and that can be predicted for
+/// limits.implementation, in a fixed order, with states and weights at `placement` and activations on the device.
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
                      const std::function<void(const Layout&)>& f, const OffloadPlacement& placement = {});
 

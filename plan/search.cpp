@@ -217,7 +217,8 @@ class Search {
     const auto [layout, memory, fits] = fit_with_offload(memory_, hardware_, possible, limits_.memory_bytes, states);
     const bool is_offloaded = layout.activations_tier != OffloadTier::Device;
     if (layout.overlap_moe_expert_parallel_comm && is_offloaded) return;
-    if (!unpredictable_settings(limits_.implementation, layout).empty()) return;
+    // for_each_layout() checked the settings except offloaded activations.
+    if (is_offloaded && !unpredictable_settings(limits_.implementation, layout).empty()) return;
     if (result_.possible == 1 || memory.total() < result_.smallest.memory.total())
       result_.smallest = {.layout = layout, .time = {}, .memory = memory};
     if (!fits) {
