@@ -22,7 +22,8 @@ QkvProjection::QkvProjection(const std::string& name, i64 layer, const Attention
                              StoredRef<ModelContext> context)
     : spec_(spec),
       context_(context),
-      region_(context_.tp, context_.sequence_parallel, context_.tp_comm_overlap && !context_.fp8_recipe(name, layer)),
+      region_(context_.tp, context_.sequence_parallel,
+              overlaps_communication(context_.tp_comm_overlap, context_.fp8_recipe(name, layer))),
       fp8_(context_.fp8_recipe(name, layer)) {
   const i64 tp = context_.tp.size(), groups = spec_.num_query_groups, head_dim = spec_.head_dim;
   const i64 q_rows = spec_.num_heads / groups * head_dim;

@@ -49,7 +49,7 @@ void VocabMatrix::visit(const ParamVisitor& f) {
 OutputLayer::OutputLayer(StoredRef<ModelContext> context, Param* shared)
     : context_(context),
       region_(context_.tp, context_.sequence_parallel,
-              context_.tp_comm_overlap && !context_.fp8_recipe("output_layer")),
+              overlaps_communication(context_.tp_comm_overlap, context_.fp8_recipe("output_layer"))),
       fp8_(context_.fp8_recipe("output_layer")),
       weight_(weight_name(context_.config), context, shared) {
   const bool is_tied = !context_.config.untie_embeddings_and_output_weights;

@@ -26,6 +26,12 @@ struct Fp8Recipe {
   AmaxHistory* history = nullptr;
 };
 
+/// Returns true if a linear layer overlaps communication with its GEMMs if `tp_comm_overlap` is set. GEMMs in low
+/// precision are not split, because each part would round the weight again.
+inline bool overlaps_communication(bool tp_comm_overlap, const std::optional<Fp8Recipe>& recipe) {
+  return tp_comm_overlap && !recipe;
+}
+
 /// Sets Param::fp8_rounding of a weight, which consists of `matrices` matrices, if forward and the gradient of inputs
 /// round it in the same way, with a scale of the full weight or of blocks that messages support.
 void set_fp8_rounding(Param& weight, const std::string& layer, const PassRecipes& passes, i64 matrices = 1);

@@ -18,11 +18,6 @@ Shape with_last(const Tensor& x, i64 last) {
   return shape;
 }
 
-/// GEMMs in low precision are not split, because each part would round the weight again.
-bool overlaps_communication(const LinearOptions& options) {
-  return options.tp_comm_overlap && !options.fp8;
-}
-
 }  // namespace
 
 LinearSlice::LinearSlice(const std::string& name, Box weight_box, Box bias_box, const LinearOptions& options)
@@ -92,7 +87,7 @@ void LinearSlice::visit(const ParamVisitor& f) {
 
 ColumnParallelLinear::ColumnParallelLinear(const std::string& name, i64 in, const Shape& out, int split_axis,
                                            Communicator& tp, const LinearOptions& options, bool gather_output)
-    : region_(tp, options.sequence_parallel, overlaps_communication(options)),
+    : region_(tp, options.sequence_parallel, overlaps_communication(options.tp_comm_overlap, options.fp8)),
       fp8_(options.fp8),
       slice_(name, split_box(append(out, in), split_axis, tp), split_box(out, split_axis, tp), options),
       skip_bias_add_(options.skip_bias_add),
@@ -140,7 +135,7 @@ ActivationPlacement ColumnParallelLinear::output_placement(ActivationPlacement x
 
 RowParallelLinear::RowParallelLinear(const std::string& name, i64 in, i64 out, Communicator& tp,
                                      const LinearOptions& options, bool input_is_parallel)
-    : region_(tp, options.sequence_parallel, overlaps_communication(options)),
+    : region_(tp, options.sequence_parallel, overlaps_communication(options.tp_comm_overlap, options.fp8)),
       fp8_(options.fp8),
       slice_(name, split_box({out, in}, 1, tp), Box{{out}, {0}, {out}}, options),
       skip_bias_add_(options.skip_bias_add),

@@ -112,7 +112,8 @@ Tensor MoELayer::backward(const Tensor& dy, MicrobatchContext& microbatch) {
       make_dispatcher({experts, gathered_choices, context_.config.moe.num_experts}, dy.dim(1), microbatch);
   auto gradients = dispatcher->combine_backward(d_combined, saved_outputs, weights, experts_.gradient_encoding(),
                                                 [&] { yield_to_other_pass(microbatch); });
-  // The weight gradients of the experts are computed during the next exchange, unless they are delayed anyway.
+  // The weight gradients of the experts are computed during the next exchange, unless the schedule, such as zb-v,
+  // delays those of all layers.
   const bool overlaps_wgrad = microbatch.yield && !microbatch.delay_wgrad_compute;
   const auto backward_experts = [&] {
     if (overlaps_wgrad) microbatch.delay_wgrad_compute = true;
