@@ -170,17 +170,10 @@ PeakFile peak_file(const Config& config, const Session& session) {
               session.node->size(), " ranks on its host")};
 }
 
-namespace {
-
-/// Returns true if this rank measures its device. If ranks share the cores of a node, only as many measure as have
-/// cores of their own: others would only disturb the measurement and delay the start.
-bool measures_peak(const Session& session) {
-  Device& device = *session.device;
-  if (device.type() != DeviceType::Cpu || session.cores == 0) return true;
-  return session.node->rank() < std::max(1, session.cores / host_threads(device));
+bool measures_peak(int node_rank, int cores, Device& device) {
+  if (device.type() != DeviceType::Cpu || cores == 0) return true;
+  return node_rank < std::max(1, cores / host_threads(device));
 }
-
-}  // namespace
 
 DevicePeak find_device_peak(const Config& config, Session& session, const Log& log) {
   Device& device = *session.device;
@@ -197,7 +190,8 @@ DevicePeak find_device_peak(const Config& config, Session& session, const Log& l
   const double stored = reduce_scalar(is_first ? file.read() : 0, ReduceOp::Max, world, host);
   double tflops = stored;
   if (stored == 0) {
-    const double measured = measures_peak(session) ? peak_flops(dtype, device) / 1e12 : 0;
+    const bool measures = measures_peak(session.node->rank(), session.cores, device);
+    const double measured = measures ? peak_flops(dtype, device) / 1e12 : 0;
     tflops = reduce_scalar(measured, ReduceOp::Max, world, host);
     if (is_first) file.write(tflops, log);
   }

@@ -169,6 +169,27 @@ TEST_P(GPTModelDeviceTest, LogitsOfRowsEqualThoseOfAllRows) {
   test::expect_close(some, expected, 1e-12, 1, "logits");
 }
 
+/// A scale of the output layer follows from all rows, also from those that are not returned.
+TEST(GPTModelLowPrecisionTest, LogitsOfRowsEqualThoseOfAllRows) {
+  const auto logits_of = [](const Fp8Layers& fp8, const std::vector<i32>& rows) {
+    TinyModel m(test::tiny_llama(), DType::BF16, {}, 1, nullptr, false, fp8);
+    m.make_batch(2);
+    MicrobatchContext pass = m.pass(false);
+    if (rows.empty()) return test::to_doubles(m.model.logits(m.tokens, pass));
+    return test::to_doubles(m.model.logits_of_rows(m.tokens, integers(rows, m.device), pass));
+  };
+  const auto vocab = static_cast<std::ptrdiff_t>(logits_of({}, {0}).size());
+  for (const GemmRecipe recipe : {GemmRecipe::Tensorwise, GemmRecipe::Blockwise, GemmRecipe::Mxfp8}) {
+    const Fp8Layers fp8{.modules = {{{"output_layer"}, PassRecipes::of(recipe)}}};
+    const test::Numbers all = logits_of(fp8, {});
+    EXPECT_NE(all, logits_of({}, {})) << "the output layer is in low precision";
+    for (const i32 row : {0, 3, 7}) {
+      const auto begin = all.begin() + row * vocab;
+      EXPECT_EQ(logits_of(fp8, {row}), test::Numbers(begin, begin + vocab)) << enum_name(recipe) << ", row " << row;
+    }
+  }
+}
+
 TEST_P(GPTModelDeviceTest, LowPrecisionFollowsDoublePrecision) {
   TinyModel exact(config(), DType::F64), low(device(), config(), DType::BF16);
   exact.make_batch(2), low.make_batch(2);

@@ -295,11 +295,11 @@ inline std::vector<NamedModel> tiny_variants() {
 /// A model with allocated, initialized parameters and gradients, on one rank or as one rank of `tp`.
 struct TinyModel {
   TinyModel(const ModelConfig& config, DType dtype, Recompute recompute = {}, int threads = 1,
-            Communicator* tp = nullptr, bool sequence_parallel = false)
+            Communicator* tp = nullptr, bool sequence_parallel = false, const Fp8Layers& fp8 = {})
       : TinyModel(std::make_unique<CpuDevice>(CpuOptions{.threads = threads}), config, dtype, recompute, tp,
-                  sequence_parallel) {}
+                  sequence_parallel, fp8) {}
   TinyModel(std::unique_ptr<Device> on, const ModelConfig& config, DType dtype, Recompute recompute = {},
-            Communicator* tp = nullptr, bool sequence_parallel = false)
+            Communicator* tp = nullptr, bool sequence_parallel = false, const Fp8Layers& fp8 = {})
       : owned_device(std::move(on)),
         device(*owned_device),
         self(make_self_communicator()),
@@ -308,7 +308,8 @@ struct TinyModel {
                .recompute = recompute,
                .device = device,
                .tp = tp ? *tp : *self,
-               .sequence_parallel = sequence_parallel}) {
+               .sequence_parallel = sequence_parallel,
+               .fp8 = fp8}) {
     std::vector<UnitParam> params;
     model.visit([&](Param& param, int unit) { params.push_back({&param, unit}); });
     memory = std::make_unique<ChunkParamBuffers>(

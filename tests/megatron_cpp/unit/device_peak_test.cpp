@@ -59,6 +59,23 @@ TEST(DevicePeakTest, WarnsOnlyWhenStepsExceedPeak) {
               HasSubstr("earlier MFU values were too high"));
 }
 
+TEST(DevicePeakTest, MeasuresOnRanksWithCoresOfTheirOwn) {
+  CpuDevice one({.threads = 1}), two({.threads = 2});
+  const auto measuring = [](int cores, Device& device) {
+    int ranks = 0;
+    while (ranks < 8 && measures_peak(ranks, cores, device)) ++ranks;
+    for (int rank = ranks; rank < 8; ++rank) EXPECT_FALSE(measures_peak(rank, cores, device)) << rank;
+    return ranks;
+  };
+  EXPECT_EQ(measuring(4, one), 4);
+  EXPECT_EQ(measuring(4, two), 2);
+  EXPECT_EQ(measuring(5, two), 2);
+  EXPECT_EQ(measuring(1, two), 1) << "one rank measures even if its threads share cores";
+  EXPECT_EQ(measuring(0, two), 8) << "no rank shares cores";
+  MetaDevice other;
+  EXPECT_EQ(measuring(1, other), 8) << "each rank has a device of its own";
+}
+
 TEST(PeakFileTest, StoresPeakOfDevice) {
   const test::ScratchFolder folder;
   const PeakFile file(folder.path().string(), "AVX2, 4 threads");
