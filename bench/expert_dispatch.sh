@@ -81,13 +81,12 @@ done
 
 # Extracts name, seconds per step, bytes that a rank sends to others, bytes on the link, and seconds of waiting for the
 # exchange. Within a node, hierarchical dispatch has a group of its own.
-tr ',{}' '\n' <"$results" | awk -F'": ?' '
-  { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
-  name == "expert_dispatch" { if (which) print which, step, sent, link, waits; which = value; sent = waits = 0 }
-  name == "link_bytes" { link = value }
-  name == "step_s" { step = value }
-  name == "epall_to_all" || name == "ep_nodeall_to_all" { sent += value }
-  name == "ep" || name == "ep_node" { waits += value }
+members "$results" | awk -F'\t' '
+  $1 == "expert_dispatch" { if (which) print which, step, sent, link, waits; which = $2; sent = waits = 0 }
+  $1 == "link_bytes" { link = $2 }
+  $1 == "step_s" { step = $2 }
+  $1 == "ep all_to_all" || $1 == "ep_node all_to_all" { sent += $2 }
+  $1 == "ep" || $1 == "ep_node" { waits += $2 }
   END { print which, step, sent, link, waits }' |
   sort -k1,1 -k2,2g | awk "$median_of"'
   function flush() {

@@ -45,11 +45,10 @@ for ((round = 0; round < rounds; ++round)); do
 done
 
 # Extracts name, seconds per step, and seconds of waiting in the group that exchanges tokens.
-tr ',{}' '\n' <"$results" | awk -F'": ?' '
-  { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
-  name == "expert_overlap" { which = value }
-  name == "step_s" { step = value }
-  name == "ep" { exposed = value; print which, step, exposed }' |
+members "$results" | awk -F'\t' '
+  $1 == "expert_overlap" { which = $2 }
+  $1 == "step_s" { step = $2 }
+  $1 == "ep" { exposed = $2; print which, step, exposed }' |
   sort -k1,1 -k2,2g | awk "$median_of"'
   function flush() {
     if (!n) return

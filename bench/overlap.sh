@@ -70,16 +70,14 @@ done
 
 # Extracts name, network, seconds per step, seconds in data-parallel groups, bytes of messages, and seconds of waiting
 # for messages.
-tr ',{}' '\n' <"$results" | awk -F'": ?' '
-  { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
-  name == "overlap" { which = value }
-  name == "network" { speed = value }
-  name == "step_s" { step = value }
-  name == "ppsend" || name == "pp_backwardsend" { sent += value }
-  name == "dp_shard" { exposed = value }
-  name == "pp" || name == "pp_backward" { waited += value }
-  name == "loss" { next }
-  name == "activations_bytes_estimated" { print which, speed, step, exposed + 0, sent + 0, waited + 0; sent = exposed = waited = 0 }' |
+members "$results" | awk -F'\t' '
+  $1 == "overlap" { which = $2 }
+  $1 == "network" { speed = $2 }
+  $1 == "step_s" { step = $2 }
+  $1 == "pp send" || $1 == "pp_backward send" { sent += $2 }
+  $1 == "dp_shard" { exposed = $2 }
+  $1 == "pp" || $1 == "pp_backward" { waited += $2 }
+  $1 == "activations_bytes_estimated" { print which, speed, step, exposed + 0, sent + 0, waited + 0; sent = exposed = waited = 0 }' |
   sort -k1,1 -k2,2 -k3,3g | awk -v megabits="$megabits" -v delay="$delay_ms" "$median_of"'
   function flush() {
     if (!n) return

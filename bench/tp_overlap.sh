@@ -51,12 +51,11 @@ for ((round = 0; round < rounds; ++round)); do
 done
 
 # Extracts bandwidth, name, seconds per step, and seconds of communication in the tensor-parallel group.
-tr ',{}' '\n' <"$results" | awk -F'": ?' '
-  { name = $1; gsub(/[" ]/, "", name); value = $2; gsub(/"/, "", value) }
-  name == "tp_overlap" { which = value }
-  name == "network" { speed = value }
-  name == "step_s" { step = value }
-  name == "tp" { print speed, which, step, value }' |
+members "$results" | awk -F'\t' '
+  $1 == "tp_overlap" { which = $2 }
+  $1 == "network" { speed = $2 }
+  $1 == "step_s" { step = $2 }
+  $1 == "tp" { print speed, which, step, $2 }' |
   sort -k1,1 -k2,2r | awk "$median_of"'
   function flush() {
     if (!n) return

@@ -44,6 +44,12 @@ median_of='
 '
 median() { sort -g | awk "$median_of"'{ v[NR] = $1 } END { print median_of(v, NR) }'; } # median of the lines of standard input
 
+# members <results>: prints a line "name<TAB>value" for each member of the JSON objects in this file, in their order.
+members() {
+  tr ',{}' '\n' <"$1" |
+    awk -F'": ?' 'NF > 1 { name = $1; value = $2; sub(/^ *"/, "", name); gsub(/"/, "", value); print name "\t" value }'
+}
+
 # relative_speeds <member> <baseline> <results>: prints a line for each model and value of this member: the median over
 # the rounds of tokens/s, relative to the result before it whose member is the baseline.
 relative_speeds() {
