@@ -2,37 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/integer_math.h"
 
 namespace mcpp {
-namespace {
 
-constexpr i64 kPartBytes = 4 * CachedObject::kBlockBytes;
-
-/// Returns the transfer that all open objects with these settings use.
-std::shared_ptr<S3Transfer> shared_transfer(const S3Settings& server) {
-  struct Shared {
-    S3Settings server;
-    S3Transfer transfer;
-  };
-  static std::mutex mutex;
-  static std::weak_ptr<Shared> last;  // processes normally use one server
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<Shared> shared = last.lock();
-  if (!shared || shared->server != server) {
-    shared = std::shared_ptr<Shared>(new Shared{server, S3Transfer(server, kPartBytes)});
-    last = shared;
-  }
-  return {shared, &shared->transfer};
+std::shared_ptr<S3Transfer> ObjectConnections::transfer() {
+  if (!transfer_) transfer_ = std::make_shared<S3Transfer>(read_s3_settings(), 4 * CachedObject::kBlockBytes);
+  return transfer_;
 }
 
-}  // namespace
-
-CachedObject::CachedObject(const S3Path& path, const S3Settings& server, const NodeCacheSettings& cache)
+CachedObject::CachedObject(const S3Path& path, std::shared_ptr<S3Transfer> transfer, const NodeCacheSettings& cache)
     : path_(path),
-      transfer_(shared_transfer(server)),
+      transfer_(std::move(transfer)),
       cache_(cache),
       object_(transfer_->head(path)),
       is_verified_(static_cast<std::size_t>(ceil_div(object_.bytes, kBlockBytes)), false) {}

@@ -9,15 +9,25 @@
 
 namespace mcpp {
 
+/// Threads, connections and buffers that objects on one server share. Created for the first object, and kept as long
+/// as this or any of them exists. Not thread-safe.
+class ObjectConnections {
+ public:
+  /// Returns the transfer of all objects; throws like read_s3_settings().
+  std::shared_ptr<S3Transfer> transfer();
+
+ private:
+  std::shared_ptr<S3Transfer> transfer_;
+};
+
 /// Object that is read in blocks, each of which is downloaded once per node. Reads that continue the previous one
-/// download increasingly many blocks ahead. All objects that a process opens with the same settings share one
-/// S3Transfer: its threads, connections and buffers. Thread-safe.
+/// download increasingly many blocks ahead. Thread-safe.
 class CachedObject {
  public:
   static constexpr i64 kBlockBytes = i64{1} << 20;
 
   /// Throws BadInput if the object does not exist.
-  CachedObject(const S3Path& path, const S3Settings& server, const NodeCacheSettings& cache);
+  CachedObject(const S3Path& path, std::shared_ptr<S3Transfer> transfer, const NodeCacheSettings& cache);
 
   const S3Object& object() const { return object_; }
   /// Fills `to` from byte `offset`. Throws like S3Client::read(), among others if the object was replaced. A full disk

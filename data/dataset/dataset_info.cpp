@@ -115,7 +115,8 @@ std::string sampled_checksum(const TokenFile& file) {
 
 std::string identity_of_files(const Path& prefix) {
   const Path idx_copy = local_copy(idx_path(prefix));
-  const TokenFile idx(idx_copy), bin(bin_path(prefix));
+  ObjectConnections connections;
+  const TokenFile idx(idx_copy, connections), bin(bin_path(prefix), connections);
   const IndexHeader header = read_index_header(MappedFile(idx_copy));
   const u64 tokens = bin.size() / static_cast<u64>(token_bytes(header.type));
   return str(header.sequences, " sequences, ", header.document_entries - 1, " documents, ", tokens, " tokens, .idx ",

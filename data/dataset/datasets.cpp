@@ -280,7 +280,7 @@ class Builder {
     for (const auto& source : sources_) {
       if (source->prefix() == prefix) return *source;
     }
-    return *sources_.emplace_back(std::make_unique<IndexedDataset>(prefix));
+    return *sources_.emplace_back(std::make_unique<IndexedDataset>(prefix, connections_));
   }
 
   Path cache_folder(const std::string& prefix) const {
@@ -386,6 +386,7 @@ class Builder {
   std::shared_ptr<const FimTransform> fim_;  // null if data.fim_rate is 0
   bool has_rearranged_ = false;
   std::vector<std::string> masked_prefixes_;  // training datasets to which fim_ does not apply
+  ObjectConnections connections_;             // of sources_
   std::vector<std::unique_ptr<IndexedDataset>> sources_;
   TextPositions positions_;  // after the stages read so far
   std::vector<std::vector<i64>> stage_starts_;

@@ -55,6 +55,16 @@ TEST_F(ObjectStoreDataTest, ReadsTokensOfLocalDataset) {
   EXPECT_EQ(verify_dataset(remote_, 0, Log(1)).documents, verify_dataset(local_, 0, Log(1)).documents);
 }
 
+TEST_F(ObjectStoreDataTest, DatasetsShareConnections) {
+  make_dataset();
+  auto connections = std::make_unique<ObjectConnections>();
+  const std::weak_ptr<S3Transfer> transfer = connections->transfer();
+  const IndexedDataset first(remote_, *connections), second(remote_, *connections), alone(remote_);
+  EXPECT_EQ(transfer.use_count(), 1 + 2) << "the connections and two datasets";
+  connections.reset();
+  EXPECT_EQ(all_sequences(first), all_sequences(alone));
+}
+
 /// The identity of a large dataset depends on 256 blocks of 16 KiB.
 TEST_F(ObjectStoreDataTest, IdentityDownloadsOnlySampledBytes) {
   IndexedDatasetWriter writer(local_, 1 << 22);

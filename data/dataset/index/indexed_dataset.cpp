@@ -93,20 +93,29 @@ IndexHeader read_index_header(const MappedFile& idx) {
 }
 
 IndexedDataset::IndexedDataset(const Path& prefix) : prefix_(prefix) {
-  check_present(prefix);
-  if (!is_s3_path(prefix)) {
-    open();
+  ObjectConnections connections;
+  open(connections);
+}
+
+IndexedDataset::IndexedDataset(const Path& prefix, ObjectConnections& connections) : prefix_(prefix) {
+  open(connections);
+}
+
+void IndexedDataset::open(ObjectConnections& connections) {
+  check_present(prefix_);
+  if (!is_s3_path(prefix_)) {
+    open_files(connections);
     return;
   }
   try {
-    open();
+    open_files(connections);
   } catch (const Error& error) {  // may name only the local copy
-    fail(error.code(), "dataset ", prefix.string(), ": ", error.what());
+    fail(error.code(), "dataset ", prefix_.string(), ": ", error.what());
   }
 }
 
-void IndexedDataset::open() {
-  bin_ = TokenFile(bin_path(prefix_));
+void IndexedDataset::open_files(ObjectConnections& connections) {
+  bin_ = TokenFile(bin_path(prefix_), connections);
   idx_ = MappedFile(local_copy(idx_path(prefix_)));
   check_header();
   check_sequences();

@@ -37,6 +37,8 @@ class IndexedDataset {
   /// Opens both files and checks every index entry against the size of the .bin. Throws BadInput, naming the file and
   /// the entry, if a file is missing or damaged.
   explicit IndexedDataset(const Path& prefix);
+  /// Also shares the connections to an object store with other datasets.
+  IndexedDataset(const Path& prefix, ObjectConnections& connections);
 
   const Path& prefix() const { return prefix_; }
   TokenType token_type() const { return type_; }
@@ -53,7 +55,8 @@ class IndexedDataset {
   std::string index_checksum() const { return checksum_hex(idx_.bytes()); }
 
  private:
-  void open();
+  void open(ObjectConnections& connections);
+  void open_files(ObjectConnections& connections);
   void check_header();
   void check_sequences();
   void check_documents() const;

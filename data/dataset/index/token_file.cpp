@@ -2,9 +2,9 @@
 
 namespace mcpp {
 
-TokenFile::TokenFile(const Path& path) : path_(path) {
+TokenFile::TokenFile(const Path& path, ObjectConnections& connections) : path_(path) {
   if (is_s3_path(path))
-    object_ = std::make_unique<CachedObject>(S3Path::parse(path), read_s3_settings(), read_node_cache_settings());
+    object_ = std::make_unique<CachedObject>(S3Path::parse(path), connections.transfer(), read_node_cache_settings());
   else
     mapped_ = MappedFile(path);
 }

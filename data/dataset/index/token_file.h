@@ -14,7 +14,8 @@ namespace mcpp {
 class TokenFile {
  public:
   TokenFile() = default;
-  explicit TokenFile(const Path& path);  ///< BadInput if it cannot be opened
+  /// Opens an object through `connections`. Throws BadInput if the file cannot be opened.
+  TokenFile(const Path& path, ObjectConnections& connections);
 
   u64 size() const { return object_ ? static_cast<u64>(object_->object().bytes) : mapped_.bytes().size(); }
   const Path& path() const { return path_; }

@@ -53,7 +53,8 @@ class NodeCacheTest : public testing::Test {
   }
 
   NodeCacheSettings settings(i64 max_bytes = i64{1} << 30) const { return {folder_ / "cache", max_bytes}; }
-  CachedObject open(i64 max_bytes = i64{1} << 30) { return {path_, server_.settings(), settings(max_bytes)}; }
+  CachedObject open(i64 max_bytes = i64{1} << 30) { return {path_, transfer(), settings(max_bytes)}; }
+  std::shared_ptr<S3Transfer> transfer() { return std::make_shared<S3Transfer>(server_.settings(), 4 * kBlock); }
   static std::string read(CachedObject& object, i64 offset, i64 bytes) {
     std::string text(static_cast<std::size_t>(bytes), '\0');
     object.read(offset, std::as_writable_bytes(std::span(text)));
@@ -214,15 +215,15 @@ TEST_F(NodeCacheTest, LeavesNoPartialCopyWhenServerFails) {
   EXPECT_TRUE(read_text_file(fetch(cache)) == content_);
 }
 
-/// All objects of a process use the threads of one transfer.
 TEST_F(NodeCacheTest, SharesThreadsBetweenObjects) {
+  const std::shared_ptr<S3Transfer> shared = transfer();
   const auto threads = [] {
     const std::filesystem::directory_iterator tasks("/proc/self/task");
     return std::distance(begin(tasks), end(tasks));
   };
   std::vector<std::unique_ptr<CachedObject>> objects;
   const auto add = [&] {
-    objects.push_back(std::make_unique<CachedObject>(path_, server_.settings(), settings()));
+    objects.push_back(std::make_unique<CachedObject>(path_, shared, settings()));
     EXPECT_EQ(read(*objects.back(), 0, 10), expected(0, 10));
   };
   add();
