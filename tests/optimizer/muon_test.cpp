@@ -17,6 +17,7 @@ namespace mcpp::muon_test {
 namespace {
 
 using test::Numbers;
+using test::relative_distance;
 using test::set_values;
 using test::to_doubles;
 
@@ -78,11 +79,6 @@ double frobenius(const Numbers& x) {
   return std::sqrt(sum);
 }
 
-double distance(Numbers a, const Numbers& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
-  return frobenius(a) / frobenius(b);
-}
-
 const std::pair<i64, i64> kShapes[]{{7, 7}, {5, 19}, {33, 8}, {1, 6}, {64, 48}};
 
 Matrix random_matrix(i64 rows, i64 columns, u64 seed) {
@@ -93,7 +89,7 @@ Matrix random_matrix(i64 rows, i64 columns, u64 seed) {
 double error_of(const Matrix& x, DType type, DType gemm_type, CpuDevice& device) {
   Tensor y = test::tensor_of(x.values, {x.rows, x.columns}, type, device);
   orthogonalize(y, MuonCoefficientType::Simple, 5, gemm_type);
-  return distance(to_doubles(y), orthogonalized(x, 5).values);
+  return relative_distance(to_doubles(y), orthogonalized(x, 5).values);
 }
 
 TEST(MuonTest, OrthogonalizeMatchesDoublePrecisionIteration) {
@@ -116,7 +112,7 @@ TEST(MuonTest, OrthogonalizeInBf16LosesNoMoreThanRounding) {
     for (u64 seed = 0; seed < kMatrices; ++seed) {
       const Matrix x = random_matrix(rows, columns, seed);
       ours += error_of(x, DType::F32, DType::BF16, device);
-      reference += distance(orthogonalized(x, 5, DType::BF16).values, orthogonalized(x, 5).values);
+      reference += relative_distance(orthogonalized(x, 5, DType::BF16).values, orthogonalized(x, 5).values);
     }
     EXPECT_LE(ours, 2 * reference) << rows << " x " << columns << ", sums over " << kMatrices;
   }
@@ -172,7 +168,8 @@ TEST(MuonTest, EveryCoefficientTypeMatchesEmergingOptimizers) {
     const i64 iterations = std::stoll(line[1]), rows = std::stoll(line[2]), columns = std::stoll(line[3]);
     Tensor x = test::tensor_of(numbers_of(line[4]), {rows, columns}, DType::F64, device);
     orthogonalize(x, type, iterations, DType::F64);
-    EXPECT_LE(distance(to_doubles(x), numbers_of(line[5])), 2e-5) << line[0] << " " << iterations << " " << rows;
+    EXPECT_LE(relative_distance(to_doubles(x), numbers_of(line[5])), 2e-5)
+        << line[0] << " " << iterations << " " << rows;
     ++cases[line[0]];
   }
   EXPECT_EQ(cases.size(), EnumNames<MuonCoefficientType>::value.size());
@@ -346,7 +343,8 @@ TEST_P(MuonStepsTest, MatchesFormulaInDoublePrecision) {
       EXPECT_FALSE(m->optimizer->step(step.lr, step.weight_decay, step.clip).is_skipped);
     for (const Param& param : model.params) {
       if (param.matrices.empty()) continue;
-      EXPECT_LE(distance(to_doubles(param.value), weights[param.name]), GetParam().tolerance) << param.name << " " << i;
+      EXPECT_LE(relative_distance(to_doubles(param.value), weights[param.name]), GetParam().tolerance)
+          << param.name << " " << i;
     }
   }
   for (auto a = model.params.begin(), b = with_adam.params.begin(); a != model.params.end(); ++a, ++b) {
@@ -415,7 +413,7 @@ TEST(MuonTest, MatchesMuonOfPyTorch) {
     param.add_grad([&](Tensor& sum, float) { set_values(sum, gradient); });
     buffer->finish();
     optimizer->step(0.02, 0.1);
-    EXPECT_LE(distance(to_doubles(param.value), weights), 1e-8) << line[0] << " " << line[2];
+    EXPECT_LE(relative_distance(to_doubles(param.value), weights), 1e-8) << line[0] << " " << line[2];
     ++steps;
   }
   EXPECT_EQ(steps, 12);

@@ -7,6 +7,7 @@
 #include "nn/offload/stored_array.h"
 #include "tests/optimizer/small_model.h"
 #include "tests/support/disk_folder.h"
+#include "tests/support/tensors.h"
 
 namespace mcpp {
 namespace {
@@ -26,10 +27,7 @@ std::string name_of(const OptimizerConfig& config) {
 }
 
 double distance(const SmallModel& a, const SmallModel& b) {
-  const std::vector<double> x = a.weights(), y = b.weights();
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) difference += (x[i] - y[i]) * (x[i] - y[i]), norm += y[i] * y[i];
-  return std::sqrt(difference / norm);
+  return test::relative_distance(a.weights(), b.weights());
 }
 
 class LowPrecisionMomentsTest : public testing::Test {
@@ -155,15 +153,12 @@ TEST_F(LowPrecisionMomentsTest, LoadFromAnyOtherFormat) {
       for (const auto& [name, values] : a.states()) {
         const std::vector<float> loaded = b.states().at(name);
         const bool is_master = name.starts_with("master");
-        double difference = 0, norm = 0;
-        for (std::size_t i = 0; i < values.size(); ++i) {
-          difference += std::pow(double(loaded[i]) - values[i], 2);
-          norm += std::pow(values[i], 2);
-        }
         if (is_master || from == to || to == StateDType::Fp32) {
           EXPECT_EQ(loaded, values) << name;
         }
-        EXPECT_LE(std::sqrt(difference / norm), bounds.at(to)) << name;
+        EXPECT_LE(test::relative_distance({loaded.begin(), loaded.end()}, {values.begin(), values.end()}),
+                  bounds.at(to))
+            << name;
       }
     }
   }

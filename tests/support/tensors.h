@@ -98,9 +98,10 @@ inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && a.dtype() == b.dtype() && bytes_of(a) == bytes_of(b);
 }
 
-/// Returns the Euclidean norm of a - b relative to that of b.
+/// Returns the Euclidean norm of a - b relative to that of b; 0 if both are 0.
 inline double relative_distance(const Numbers& a, const Numbers& b) {
-  double difference = 0, norm = 0;
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, norm = 1e-300;
   for (std::size_t i = 0; i < b.size(); ++i) difference += (a.at(i) - b[i]) * (a.at(i) - b[i]), norm += b[i] * b[i];
   return std::sqrt(difference / norm);
 }

@@ -47,12 +47,6 @@ class GoldenMupTest : public testing::TestWithParam<const char*> {
     return task;
   }
 
-  static double distance(const Numbers& a, const Numbers& b) {
-    double difference = 0, norm = 0;
-    for (std::size_t i = 0; i < b.size(); ++i) difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-    return std::sqrt(difference / norm);
-  }
-
   void expect_golden(const RunResult& run) const {
     const Numbers losses = file_.read<double>("losses").values;
     ASSERT_EQ(run.losses.size(), losses.size());
@@ -63,7 +57,7 @@ class GoldenMupTest : public testing::TestWithParam<const char*> {
       ASSERT_EQ(values.size(), expected.size()) << name;
       // The gradient of the key bias is 0 except for rounding, which AdamW amplifies to steps of full length.
       if (name.ends_with("linear_qkv.bias")) continue;
-      EXPECT_LE(distance(values, expected), 1e-9) << name;
+      EXPECT_LE(test::relative_distance(values, expected), 1e-9) << name;
     }
     EXPECT_LT(losses.back(), losses.front());
   }
