@@ -23,10 +23,11 @@ struct Case {
 };
 
 // Odd sizes, tails of every tile and block, long sums, single rows and columns, empty sums.
-const std::vector<Case> kCases{
-    {1, 1, 1},      {3, 5, 7},      {16, 16, 32},  {33, 31, 65}, {64, 64, 64},   {77, 130, 50},  {130, 77, 1111},
-    {257, 129, 96}, {31, 1000, 33}, {1, 515, 129}, {3, 70, 200}, {1, 64, 1024},  {5, 1, 300},    {2, 3, 2500},
-    {600, 400, 1},  {4, 6, 0},      {0, 4, 3},     {4, 0, 3},    {520, 390, 40}, {64, 96, 2080}, {1, 97, 64}};
+const std::vector<Case> kCases{{1, 1, 1},     {3, 5, 7},       {16, 16, 32},   {33, 31, 65},   {64, 64, 64},
+                               {77, 130, 50}, {130, 77, 1111}, {257, 129, 96}, {31, 1000, 33}, {1, 515, 129},
+                               {3, 70, 200},  {1, 64, 1024},   {5, 1, 300},    {2, 3, 2500},   {600, 400, 1},
+                               {4, 6, 0},     {0, 4, 3},       {4, 0, 3},      {520, 390, 40}, {64, 96, 2080},
+                               {1, 97, 64},   {9, 1001, 131},  {31, 400, 333}};
 
 /// Returns at least `count` values of a seed, uniform in [-2, 2), as bytes. Each sequence is drawn once.
 const std::vector<std::byte>& uniform(i64 count, DType type, unsigned seed) {
@@ -250,6 +251,31 @@ TEST(MatmulRowTest, IsIndependentOfOtherRows) {
     };
     const std::vector<std::byte> all = rows(0, kRows);
     for (const auto& [begin, end] : {std::pair<i64, i64>(0, kFewRows + 1), {7, 20}, {100, 229}, {1, kRows}}) {
+      const std::vector<std::byte> part = rows(begin, end);
+      const auto row = static_cast<i64>(all.size()) / kRows;
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + begin * row))
+          << t.name() << " rows " << begin << " to " << end;
+    }
+  }
+}
+
+/// Decoding a batch of texts gives each text the result of decoding it alone.
+TEST(MatmulRowTest, IsIndependentOfNumberOfFewRowsOfLargeMatrix) {
+  for (const Types& t : fast_types()) {
+    if (t.device_type != DeviceType::Cpu) continue;
+    CpuDevice device({.threads = 2});
+    device.gemm_cache().bf16_path = Bf16Path::Widen;
+    device.gemm_cache().sgemm = false;
+    constexpr i64 kRows = kernel::kFewRowsOfLargeMatrix, kInner = 701, kColumns = 750;
+    static_assert(kInner * kColumns >= kernel::kLargeMatrix);
+    const Matrix a(kRows, kInner, t.in, device, 1), b(kColumns, kInner, t.in, device, 2);
+    const auto rows = [&](i64 begin, i64 end) {
+      Tensor c = Tensor::empty({end - begin, kColumns}, t.out, device);
+      ops::matmul(a.inner.slice(begin, end), b.inner, c, {.transpose_b = true});
+      return bytes_of(c);
+    };
+    const std::vector<std::byte> all = rows(0, kRows);
+    for (const auto& [begin, end] : {std::pair<i64, i64>(0, 1), {3, 5}, {4, 7}, {7, 11}, {1, 18}, {5, kRows}}) {
       const std::vector<std::byte> part = rows(begin, end);
       const auto row = static_cast<i64>(all.size()) / kRows;
       EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + begin * row))

@@ -46,10 +46,13 @@ void gemm_amx(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFl
 /// Computes bf16 GEMMs with oneDNN primitives; requires can_use(Bf16Path::Dots).
 template <class C>
 void gemm_onednn(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operand<BFloat16> b, float beta, C* c);
-/// Computes a b^T for up to kFewRows rows of a. a and b are dense, and either fp32, or low precision with C float or T.
+/// Computes a b^T for few rows of a. a and b are dense, and either fp32, or low precision with C float or T. A row of c
+/// does not depend on the number of rows.
 template <class T, class C>
-void gemm_rows(const CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
-inline constexpr i64 kFewRows = 4;
+void gemm_rows(CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c);
+/// Maximum rows for which matmul uses gemm_rows(), and the elements of b from which the second maximum applies.
+/// Evaluations pad their batches to more rows, unless the context of the model is shorter.
+inline constexpr i64 kFewRows = 4, kFewRowsOfLargeMatrix = 31, kLargeMatrix = 1 << 19;
 /// GEMM c = op(a) op(b) + beta c, where ldc is the row stride of c.
 template <class T, class C>
 struct Gemm {

@@ -123,7 +123,7 @@ struct Fp32Kernel {
     return 2 * static_cast<i64>(hn::Lanes(F32()));
   }
   static i64 steps(i64 rows, i64 columns, i64 depth) {
-    return ceil_div(rows, kRows) * ceil_div(columns, width()) * depth;
+    return ceil_div(rows, kRows) * ceil_div(columns, width()) * ceil_div(depth, kHookInterval);
   }
 
   template <class T>

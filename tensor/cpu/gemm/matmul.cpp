@@ -17,8 +17,8 @@ Operand<T> operand(const Tensor& x, bool transposed) {
 
 /// Returns true if ordered sums are faster than sgemm, by up to 2.5 times with few rows and 5 % with many: for a b^T
 /// with rows of b a multiple of 2 KiB apart, where sgemm reads rows that share L1 cache lines. For very few rows, sgemm
-/// has a special kernel that avoids this. Apart from that, the choice is independent of the number of rows, so that the
-/// result for a row does not depend on other rows.
+/// has a special kernel that avoids this. Apart from that and from are_few_rows(), the choice is independent of the
+/// number of rows, so that the result for a row does not depend on other rows.
 template <class T>
 bool is_ordered_gemm_faster(GemmSize size, Operand<T> a, Operand<T> b) {
   constexpr i64 kMaxSmallKernelRows = 12;  // maximum rows of sgemm's special kernel
@@ -50,11 +50,25 @@ void multiply_bf16(CpuDevice& device, GemmSize size, Operand<BFloat16> a, Operan
   }
 }
 
+/// Returns true if gemm_rows() is used, which is faster than copying b: for few rows and, without sgemm, for up to 31
+/// if b is so large that it is read from memory, as when decoding a batch of texts. Small matrices keep the limit of 4,
+/// so that fewer numbers of rows change the rounding of a row.
+template <class T>
+bool are_few_rows(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b) {
+  if (a.transposed || !b.transposed) return false;
+  if (size.m <= kFewRows) return true;
+  if (size.m > kFewRowsOfLargeMatrix || size.n * size.k < kLargeMatrix) return false;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (device.gemm_cache().choose_bf16_path() != Bf16Path::Widen) return false;
+  }
+  return !device.gemm_cache().choose_sgemm();
+}
+
 template <class T, class C>
 void multiply(CpuDevice& device, GemmSize size, Operand<T> a, Operand<T> b, float beta, C* c) {
   if constexpr (std::is_same_v<T, double>) {
     gemm_f64(device, size, a, b, beta, c);
-  } else if (size.m <= kFewRows && !a.transposed && b.transposed) {
+  } else if (are_few_rows(device, size, a, b)) {
     gemm_rows(device, size, a.data, b.data, beta, c);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     multiply_bf16(device, size, a, b, beta, c);

@@ -48,7 +48,7 @@ class Prefetcher {
       for (i64 at = 0; at < columns * i64{sizeof(R)}; at += kLine) __builtin_prefetch(row + at, 1);
     }
   }
-  /// Issues due prefetches; called in each iteration of the loop over k.
+  /// Issues due prefetches; called regularly in the loop over k.
   [[gnu::always_inline]] void step() {
     if (--left_ > 0) return;
     left_ = every_;
@@ -173,7 +173,7 @@ void prefetch_next(const BlockTask<T, C>& task, i64 at, i64 row, Prefetcher& pre
 ///   kWritesTiles: true if multiply() writes complete sums to strip.c, converted and added to its contents. Otherwise
 ///     it leaves them in strip.sums, which may be c itself; `adds` then makes it add to the existing values;
 ///   width(): columns of a panel;
-///   steps(rows, columns, depth): iterations of its loops over k, for a strip;
+///   steps(rows, columns, depth): calls of prefetcher.step() in its loops over k, for a strip;
 ///   copy_panels(b, depth, columns, scratch, is_done): to scratch.b; returns the stride of panels in words;
 ///   copies_on_first_use(b, columns): true if multiply() copies a panel of b from strip.uncopied_b on first use;
 ///   copy_strip(a, rows, depth, to): rows kRowStep apart, or if a is transposed elements along k
