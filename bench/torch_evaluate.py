@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Measures the evaluation of a text with transformers for bench/evaluate.sh with the same weights and windows.
+"""Measures evaluations with transformers for bench/evaluate.sh, with the same weights and inputs.
 
-    python3 bench/torch_evaluate.py FOLDER TOKENS --window N --stride N --batch_size N [--dtype bf16]
+    python3 bench/torch_evaluate.py FOLDER --tokens FILE --window N --stride N --batch_size N [--dtype bf16]
+    python3 bench/torch_evaluate.py FOLDER --tasks FILE --batch_size N [--dtype bf16]
 
-FOLDER was written by `megatron_cpp checkpoint export-hf`. TOKENS is a file with token ids. Each window of N tokens scores its last
-`stride` tokens, the first one all of them, as in the guide "Perplexity of fixed-length models" of transformers, but with
-several windows per pass. Prints one JSON line with the seconds, without loading, and the mean loss.
+FOLDER was written by `megatron_cpp checkpoint export-hf`.
+--tokens: FILE has token ids of a text. Each window of N tokens scores its last `stride` tokens, the first one all of them,
+as in the guide "Perplexity of fixed-length models" of transformers, but with several windows per pass.
+--tasks: FILE has contexts and continuations, which lm-evaluation-harness scores with its model class for transformers.
+Prints one JSON line with the seconds, without loading, and the mean loss.
 """
 
 import argparse
@@ -16,16 +19,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder")
-    parser.add_argument("tokens")
-    for name in ("window", "stride", "batch_size"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
-    args = parser.parse_args()
-
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
+def evaluate_text(args, dtype):
+    """Returns the seconds, the number of scored tokens and their mean loss."""
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=dtype).eval()
     tokens = torch.tensor([int(word) for word in open(args.tokens).read().split()])
     window = args.window
@@ -49,8 +44,45 @@ def main():
         for first in range(0, len(begins), args.batch_size):
             loss, scored = losses(begins[first : first + args.batch_size])
             total, count = total + loss, count + scored
-        seconds = time.perf_counter() - start
-    print(json.dumps({"seconds": seconds, "tokens": count, "loss": total / count}))
+        return time.perf_counter() - start, count, total / count
+
+
+def evaluate_tasks(args, dtype):
+    """Returns the seconds, the number of continuations and their mean loss."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    model = HFLM(pretrained=args.folder, dtype=dtype, device="cpu", batch_size=args.batch_size)
+    requests = []
+    for number, line in enumerate(open(args.tasks)):
+        item = json.loads(line)
+        requests += [
+            Instance("loglikelihood", item, (item["context"], " " + continuation), index, ("task", number, 1))
+            for index, continuation in enumerate(item["continuations"])
+        ]
+    model.loglikelihood(requests[: args.batch_size], disable_tqdm=True)
+    start = time.perf_counter()
+    scores = model.loglikelihood(requests, disable_tqdm=True)
+    seconds = time.perf_counter() - start
+    return seconds, len(scores), -sum(score for score, _ in scores) / len(scores)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    inputs = parser.add_mutually_exclusive_group(required=True)
+    for name in ("tokens", "tasks"):
+        inputs.add_argument(f"--{name}")
+    for name in ("window", "stride", "batch_size"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
+    args = parser.parse_args()
+    if args.batch_size is None or (args.tokens and None in (args.window, args.stride)):
+        parser.error("--batch_size is required, and with --tokens also --window and --stride")
+
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[args.dtype]
+    seconds, count, loss = (evaluate_tasks if args.tasks else evaluate_text)(args, dtype)
+    print(json.dumps({"seconds": seconds, "scored": count, "loss": loss}))
 
 
 if __name__ == "__main__":

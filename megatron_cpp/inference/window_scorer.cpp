@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "base/integer_math.h"
 #include "base/strings.h"
@@ -22,9 +23,9 @@ namespace {
 /// Attention releases its tensors before the MLP allocates its own.
 constexpr double kBlocksPerLayer = 2;
 
-/// Windows in a batch, and the predictions that are scored, are padded to a multiple of this. With fewer rows, GEMMs
-/// may round differently.
-constexpr i64 kLengthStep = 32;
+/// The tokens of a batch, and the predictions that are scored, are padded to a multiple of this. With other numbers of
+/// rows, GEMMs may round differently.
+constexpr i64 kRowStep = 32;
 
 double weight_bytes(GPTModel& stage) {
   i64 weights = 0;
@@ -55,7 +56,7 @@ double scoring_bytes(GPTModel& stage, const ScoringShape& shape) {
     // A recipe needs the logits of all predictions.
     const bool needs_all = context.fp8_recipe("output_layer").has_value();
     const double share =
-        needs_all ? 1 : static_cast<double>(round_up(shape.scored, kLengthStep)) / static_cast<double>(all);
+        needs_all ? 1 : static_cast<double>(round_up(shape.scored, kRowStep)) / static_cast<double>(all);
     max_bytes = std::max(max_bytes, share * static_cast<double>(sizes.output(stage.stage()).saved));
   }
   return weight_bytes(stage) + max_bytes;
@@ -98,9 +99,25 @@ std::vector<double> values_of(const Tensor& t) {
   return {values.begin(), values.end()};
 }
 
-i64 longest_of(Windows windows) {
+/// Returns the tokens that the model reads to score a window: all but the last one.
+std::span<const i32> inputs_of(const EvaluationWindow& window, std::span<const i32> tokens) {
+  return tokens.subspan(static_cast<std::size_t>(window.begin), static_cast<std::size_t>(window.length - 1));
+}
+
+/// Splits windows into runs with equal inputs, which one forward pass scores: the choices "A" to "D" of a question.
+std::vector<Windows> runs_of_equal_inputs(Windows windows, std::span<const i32> tokens) {
+  std::vector<Windows> runs;
+  for (std::size_t begin = 0, end = 0; begin < windows.size(); begin = end) {
+    const std::span<const i32> inputs = inputs_of(windows[begin], tokens);
+    while (end < windows.size() && std::ranges::equal(inputs_of(windows[end], tokens), inputs)) ++end;
+    runs.push_back(windows.subspan(begin, end - begin));
+  }
+  return runs;
+}
+
+i64 longest_of(std::span<const Windows> runs) {
   i64 longest = 0;
-  for (const EvaluationWindow& window : windows) longest = std::max(longest, window.length - 1);
+  for (const Windows run : runs) longest = std::max(longest, run.front().length - 1);
   return longest;
 }
 
@@ -138,7 +155,8 @@ std::vector<i32> likeliest(const Tensor& logits, i64 vocab_size, Communicator& t
   return tokens;
 }
 
-/// Execution of batches of windows on this rank's stage, and the resulting scores.
+/// Execution of batches of windows on this rank's stage, and the resulting scores. A sample of a batch scores all
+/// windows of a run with equal inputs.
 class WindowScorer {
  public:
   WindowScorer(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens, Windows windows, i64 batch,
@@ -147,23 +165,30 @@ class WindowScorer {
         parallel_(parallel),
         tokens_(tokens),
         windows_(windows),
-        batch_(batch),
+        runs_(runs_of_equal_inputs(windows, tokens)),
+        batch_(std::clamp<i64>(std::ssize(runs_), 1, batch)),
         finds_likeliest_(options.compute_most_likely),
         documents_(options.documents),
         losses_(tokens.size()),
         likeliest_(finds_likeliest_ ? tokens.size() : 0) {}
 
-  i64 batches() const { return ceil_div(static_cast<i64>(windows_.size()), batch_); }
-  i64 longest() const { return longest_of(windows_); }
-  /// Returns the largest number of predictions that a batch scores.
-  i64 most_scored() const {
-    i64 most = 0;
+  i64 batches() const { return ceil_div(std::ssize(runs_), batch_); }
+  /// Returns the number of windows in the first `count` batches.
+  i64 windows_before(i64 count) const {
+    return count < batches() ? runs_[static_cast<std::size_t>(count * batch_)].data() - windows_.data()
+                             : std::ssize(windows_);
+  }
+  /// Returns the largest number of tokens and scored predictions of a batch.
+  ScoringShape shape() const {
+    ScoringShape shape{.seq = longest_of(runs_), .batch = batch_};
     for (i64 index = 0; index < batches(); ++index) {
       i64 scored = 0;
-      for (const EvaluationWindow& window : windows_of(index)) scored += window.scored;
-      most = std::max(most, scored);
+      for (const Windows run : runs_of(index)) {
+        for (const EvaluationWindow& window : run) scored += window.scored;
+      }
+      shape.scored = std::max(shape.scored, scored);
     }
-    return most;
+    return shape;
   }
 
   /// Scores batches [begin, end), of which this rank takes its share. Collective.
@@ -197,10 +222,11 @@ class WindowScorer {
  private:
   void set_length(i64 begin, i64 end) {
     i64 longest = 0;
-    for (i64 index = begin; index < end; ++index) longest = std::max(longest, longest_of(windows_of(index)));
-    longest = std::min(stage_.context().config.seq_length, round_up(longest, kLengthStep));
+    for (i64 index = begin; index < end; ++index) longest = std::max(longest, longest_of(runs_of(index)));
     // Each context-parallel rank has an equal number of positions from the front and from the back.
     const ContextParallel& cp = stage_.context().cp;
+    const i64 length_step = kRowStep / std::gcd(kRowStep, batch_) * cp.size();
+    longest = std::min(stage_.context().config.seq_length, round_up(longest, length_step));
     const i64 step = cp.size() == 1 ? 1 : 2 * cp.size();
     seq_ = round_up(longest, step);
     rows_ = seq_ / cp.size();
@@ -215,18 +241,18 @@ class WindowScorer {
     return read_values<double>(all);
   }
 
-  Windows windows_of(i64 index) const {
-    const auto begin = std::min(static_cast<std::size_t>(index * batch_), windows_.size());
-    return windows_.subspan(begin, std::min(static_cast<std::size_t>(batch_), windows_.size() - begin));
+  std::span<const Windows> runs_of(i64 index) const {
+    const auto begin = std::min(static_cast<std::size_t>(index * batch_), runs_.size());
+    return std::span(runs_).subspan(begin, std::min(static_cast<std::size_t>(batch_), runs_.size() - begin));
   }
   i32 token(i64 index) const { return tokens_[static_cast<std::size_t>(index)]; }
   /// Returns the tokens of a batch, [seq, batch]; windows are padded with token 0.
   Tensor inputs(i64 index) const {
-    const Windows windows = windows_of(index);
+    const std::span<const Windows> runs = runs_of(index);
     std::vector<i32> values(static_cast<std::size_t>(seq_ * batch_), 0);
-    for (std::size_t b = 0; b < windows.size(); ++b) {
-      for (i64 s = 0; s < windows[b].length - 1; ++s)
-        values[static_cast<std::size_t>(s * batch_) + b] = token(windows[b].begin + s);
+    for (std::size_t b = 0; b < runs.size(); ++b) {
+      const std::span<const i32> inputs = inputs_of(runs[b].front(), tokens_);
+      for (std::size_t s = 0; s < inputs.size(); ++s) values[s * static_cast<std::size_t>(batch_) + b] = inputs[s];
     }
     Tensor t = integers(values, {seq_, batch_}, stage_.context().device);
     return select_rows(t, at_, rows_);
@@ -246,12 +272,13 @@ class WindowScorer {
   /// Returns the position in its window at which the document of each token begins, [seq, batch], as in training
   /// samples.
   std::vector<i32> document_starts(i64 index) const {
-    const Windows windows = windows_of(index);
+    const std::span<const Windows> runs = runs_of(index);
     std::vector<i32> starts(static_cast<std::size_t>(seq_ * batch_), 0);
-    for (std::size_t b = 0; b < windows.size(); ++b) {
+    for (std::size_t b = 0; b < runs.size(); ++b) {
+      const std::span<const i32> inputs = inputs_of(runs[b].front(), tokens_);
       i32 start = 0;
       for (i64 s = 0; s < seq_; ++s) {
-        if (s > 0 && s < windows[b].length && token(windows[b].begin + s - 1) == documents_.eod)
+        if (s > 0 && s <= std::ssize(inputs) && inputs[static_cast<std::size_t>(s - 1)] == documents_.eod)
           start = static_cast<i32>(s);
         starts[static_cast<std::size_t>(s * batch_) + b] = start;
       }
@@ -264,14 +291,16 @@ class WindowScorer {
     std::vector<i32> rows, targets;
   };
   Predictions predictions_of(i64 index) const {
-    const Windows windows = windows_of(index);
+    const std::span<const Windows> runs = runs_of(index);
     Predictions predictions;
     for (i64 row = 0; row < rows_; ++row) {
       const i64 s = at_.at(row);
-      for (std::size_t b = 0; b < windows.size(); ++b) {
-        if (!counts(windows[b], s)) continue;
-        predictions.rows.push_back(static_cast<i32>(row * batch_ + static_cast<i64>(b)));
-        predictions.targets.push_back(static_cast<i32>(windows[b].begin + s + 1));
+      for (std::size_t b = 0; b < runs.size(); ++b) {
+        for (const EvaluationWindow& window : runs[b]) {
+          if (!counts(window, s)) continue;
+          predictions.rows.push_back(static_cast<i32>(row * batch_ + static_cast<i64>(b)));
+          predictions.targets.push_back(static_cast<i32>(window.begin + s + 1));
+        }
       }
     }
     return predictions;
@@ -281,7 +310,7 @@ class WindowScorer {
     const Predictions predictions = predictions_of(index);
     Device& device = stage_.context().device;
     // Ranks without predictions take part, because other ranks may wait for them in the layers.
-    const i64 padded = round_up(std::max<i64>(1, std::ssize(predictions.rows)), kLengthStep);
+    const i64 padded = round_up(std::max<i64>(1, std::ssize(predictions.rows)), kRowStep);
     std::vector<i32> rows = predictions.rows, targets;
     for (const i32 target : predictions.targets) targets.push_back(token(target));
     rows.resize(static_cast<std::size_t>(padded), -1);
@@ -310,7 +339,8 @@ class WindowScorer {
   ParallelState& parallel_;
   std::span<const i32> tokens_;
   Windows windows_;
-  i64 batch_;
+  std::vector<Windows> runs_;
+  i64 batch_;  // samples of a pass
   bool finds_likeliest_;
   DocumentRules documents_;
   i64 seq_ = 0;   // length of the windows in a batch
@@ -323,19 +353,19 @@ class WindowScorer {
 }  // namespace
 
 i64 batches_per_round(const ParallelState& parallel) {
-  return parallel.dp->size() * 4 * parallel.pp->size();
+  const int stages = parallel.pp->size();
+  return parallel.dp->size() * (stages == 1 ? 1 : 4 * stages);
 }
 
 TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
                           std::span<const EvaluationWindow> windows, const ScoringOptions& options) {
-  const i64 all = static_cast<i64>(windows.size()), batch = std::clamp<i64>(all, 1, options.micro_batch_size);
-  WindowScorer scorer(stage, parallel, tokens, windows, batch, options);
-  check_scoring_memory(stage, parallel, {scorer.longest(), batch, scorer.most_scored()});
+  WindowScorer scorer(stage, parallel, tokens, windows, options.micro_batch_size, options);
+  check_scoring_memory(stage, parallel, scorer.shape());
   const i64 round = batches_per_round(parallel);
   for (i64 begin = 0; begin < scorer.batches(); begin += round) {
     const i64 end = std::min(begin + round, scorer.batches());
     scorer.score(begin, end);
-    options.progress(std::min(all, end * batch), all);
+    options.progress(scorer.windows_before(end), std::ssize(windows));
   }
   return scorer.scores();
 }

@@ -15,7 +15,7 @@ namespace mcpp {
 /// Size of the passes of an evaluation.
 struct ScoringShape {
   i64 seq = 0, batch = 0;  ///< tokens of a window, and windows of a pass
-  i64 scored = 0;          ///< predictions that a pass scores, at most seq * batch
+  i64 scored = 0;          ///< predictions that a pass scores
 };
 
 /// Returns the minimum bytes that this rank needs for such passes: its weights, and the larger of the tensors of one
@@ -47,7 +47,7 @@ struct TokenScores {
 };
 
 struct ScoringOptions {
-  i64 micro_batch_size = 1;          ///< windows in one pass
+  i64 micro_batch_size = 1;          ///< windows with different inputs in one pass
   bool compute_most_likely = false;  ///< if false, is_most_likely stays empty
   /// Rules that the model was trained with. Every token is scored, even those excluded from the loss.
   DocumentRules documents = {};
@@ -56,12 +56,13 @@ struct ScoringOptions {
 };
 
 /// Returns the number of batches that ranks score in one run of the schedule. More batches keep a pipeline busier, but
-/// each batch in flight keeps its activations in memory.
+/// each batch in flight keeps its activations in memory, and all are padded to the longest window.
 i64 batches_per_round(const ParallelState& parallel);
 
 /// Scores windows. Data-parallel ranks score windows in turn. Collective over `parallel`; arguments and results are
 /// identical on all ranks. Each token may be scored by at most one window. Windows in a batch are padded to the longest
-/// one, so consecutive windows should have similar lengths. Throws OutOfMemory if the batch does not fit.
+/// one, so consecutive windows should have similar lengths. Consecutive windows that differ in their last token only
+/// are computed once. Throws OutOfMemory if the batch does not fit.
 TokenScores score_windows(GPTModel& stage, ParallelState& parallel, std::span<const i32> tokens,
                           std::span<const EvaluationWindow> windows, const ScoringOptions& options);
 

@@ -206,8 +206,10 @@ void score(GPTModel& stage, ParallelState& parallel, TextGroup group, const Eval
 
 std::vector<Perplexity> evaluate_texts(GPTModel& stage, ParallelState& parallel, std::span<const HeldOut> texts,
                                        const EvaluationOptions& options) {
-  // Larger groups would need more memory without saving time.
-  const auto enough = static_cast<std::size_t>(batches_per_round(parallel) * options.micro_batch_size);
+  // Texts of similar lengths share a batch if there are many of them. Larger groups would need more memory.
+  constexpr i64 kWindowsPerGroup = 1024;
+  const auto enough =
+      static_cast<std::size_t>(std::max(kWindowsPerGroup, batches_per_round(parallel) * options.micro_batch_size));
   std::vector<Perplexity> results;
   for (TextGroup group; results.size() < texts.size(); group = {}) {
     while (results.size() + group.ends.size() < texts.size() && group.windows.size() < enough) {

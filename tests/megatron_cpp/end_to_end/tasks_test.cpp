@@ -166,6 +166,47 @@ TEST_F(EvaluationTasksTest, AcceptsSeveralAnswersAndDelimiters) {
   EXPECT_EQ(lists[0], lists[1]);
 }
 
+/// Continuations that differ in their last token only share a forward pass, in which each has its own score.
+TEST_F(EvaluationTasksTest, ChoicesWithEqualInputsScoreLikeSeparateItems) {
+  if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
+  train("run");
+  const Strings contexts{"First Citizen:\nBefore we", "ROMEO:", "x"}, choices{"a", "b", "proceed", "c", "a", "d"};
+  std::string together, alone;
+  for (const std::string& context : contexts) {
+    together += Json{{"context", context}, {"continuations", choices}, {"answer", 0}}.dump() + "\n";
+    for (const std::string& choice : choices)
+      alone += Json{{"context", context}, {"continuations", {choice}}}.dump() + "\n";
+  }
+  const auto values = [&](const std::string& key) {
+    std::vector<Json> all;
+    for (const Json& sample : samples()) all.insert(all.end(), sample[key].begin(), sample[key].end());
+    return all;
+  };
+  const auto scores = [&](const std::string& task, const std::string& key, const Strings& more) {
+    run_ok(evaluate(joined({task, "--log_samples=" + at("samples.jsonl")}, more)));
+    return values(key);
+  };
+  for (const char* key : {"log_likelihoods", "is_greedy"}) {
+    const std::vector<Json> expected = scores(task_file("alone.jsonl", alone), key, {"--micro_batch_size=1"});
+    ASSERT_EQ(expected.size(), contexts.size() * choices.size());
+    EXPECT_EQ(expected[0], expected[4]) << "the same choice twice";
+    if (key == std::string("log_likelihoods")) {
+      EXPECT_NE(expected[0], expected[1]);
+    }
+    for (const char* batch : {"1", "2", "64"}) {
+      EXPECT_EQ(scores(task_file("together.jsonl", together), key, {str("--micro_batch_size=", batch)}), expected)
+          << key << ", batches of " << batch;
+    }
+    for (const Strings& layout : {Strings{}, {"--parallel.pipeline_model_parallel_size=2"}}) {
+      const Outcome outcome = run_on(2, evaluate(joined({task_file("together.jsonl", together), "--micro_batch_size=2",
+                                                         "--log_samples=" + at("samples.jsonl")},
+                                                        layout)));
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+      EXPECT_EQ(values(key), expected) << key << ", two ranks " << join(layout, " ");
+    }
+  }
+}
+
 TEST_F(EvaluationTasksTest, EvaluatesTextsDatasetsAndTasksTogether) {
   train("run");
   const std::string text = read_text_file(root() / "held_out.txt");
