@@ -3,7 +3,8 @@
 # same number of active parameters and to Hugging Face's Mixtral in PyTorch; and of two ranks with expert parallelism, evenly
 # loaded, relative to one rank with two threads. Runs alternate.
 #
-#   bench/moe.sh [--rounds=N] [--dtypes="fp32 bf16"] [--python=PATH] [--program=PATH] [option of megatron_cpp bench step ...]
+#   bench/moe.sh [--rounds=N] [--dtypes="fp32 bf16"] [--batches="8 32"] [--python=PATH] [--program=PATH]
+#     [option of megatron_cpp bench step ...]
 #
 #   --python=PATH  a Python with torch and transformers; without it PyTorch is not measured
 #
@@ -13,11 +14,12 @@ cd "$(dirname "$0")/.."
 
 rounds=3
 dtypes="fp32 bf16"
+batches="8 32"
 python=
 program=
 # shellcheck source=bench/lib/arguments.sh
 source bench/lib/arguments.sh
-read_options rounds dtypes python program -- "$@"
+read_options rounds dtypes batches python program -- "$@"
 for dtype in $dtypes; do
   [[ $dtype = fp32 || $dtype = bf16 ]] || { echo "--dtypes: $dtype is neither fp32 nor bf16" >&2 && exit 2; }
 done
@@ -43,7 +45,7 @@ run() { # <name> <dtype> <samples per step> <samples per microbatch> <launcher w
 environment_json
 for ((round = 0; round < rounds; ++round)); do
   for dtype in $dtypes; do
-    for batch in 8 32; do
+    for batch in $batches; do
       run dense "$dtype" $batch $batch env -- --device.num_threads=2
       run experts "$dtype" $batch $batch env -- --device.num_threads=2 "${experts[@]}"
       run even "$dtype" $batch $batch env -- --device.num_threads=2 "${experts[@]}" "${even[@]}"
