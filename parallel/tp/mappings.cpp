@@ -82,9 +82,9 @@ namespace {
 
 /// Largest number of chunks of a sum. The communication of the last one is exposed, but smaller GEMMs are slower.
 constexpr i64 kMaxChunks = 4;
-/// Smallest number of rows of a GEMM that computes some of the rows. With fewer rows, CPUs use kernels that sum in a
-/// different order.
-constexpr i64 kMinRows = 16;
+/// Smallest number of rows of a GEMM that computes some of the rows. With fewer, CPUs may use kernels that sum in a
+/// different order (kFewRowsOfLargeMatrix in tensor/cpu/gemm/gemm.h).
+constexpr i64 kMinRows = 32;
 
 /// Returns the number of chunks into which `positions` with `rows` rows each are divided.
 i64 count_chunks(i64 positions, i64 rows) {

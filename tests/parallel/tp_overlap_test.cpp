@@ -7,6 +7,7 @@
 #include "comm/local.h"
 #include "comm/metered.h"
 #include "parallel/tp/linear.h"
+#include "tensor/cpu/gemm/gemm.h"
 #include "tests/support/boxes.h"
 
 namespace mcpp::tp_overlap_test {
@@ -22,19 +23,21 @@ struct Case {
   i64 in = 96, out = 160;  ///< per rank if sharded, otherwise in total
 };
 
-const std::vector<Case> kCases{{"four chunks", 64, 2},
-                               {"uneven chunks", 37, 3},
-                               {"two chunks", 12, 3},
-                               {"too few rows", 5, 2},
-                               {"one position", 1, 40},
-                               {"rows of 2 KiB", 24, 2, DType::F32, {}, 512, 512},
-                               {"bf16", 37, 2, DType::BF16},
-                               {"fp16", 16, 4, DType::F16},
-                               {"fp64", 19, 2, DType::F64},
-                               {"tensorwise", 64, 1, DType::BF16, GemmRecipe::Tensorwise},
-                               {"blockwise", 32, 2, DType::BF16, GemmRecipe::Blockwise, 128, 128},
-                               {"mxfp8", 32, 2, DType::BF16, GemmRecipe::Mxfp8, 64, 96},
-                               {"nvfp4", 32, 2, DType::BF16, GemmRecipe::Nvfp4, 64, 96}};
+const std::vector<Case> kCases{
+    {"four chunks", 64, 2},
+    {"uneven chunks", 37, 3},
+    {"two chunks", 24, 3},
+    {"too few rows", 5, 2},
+    {"one position", 1, 40},
+    {"rows of 2 KiB", 48, 2, DType::F32, {}, 512, 512},
+    {"fewest rows of a large matrix", 2 * (kernel::kFewRowsOfLargeMatrix + 1), 1, DType::F32, {}, 768, 768},
+    {"bf16", 37, 2, DType::BF16},
+    {"fp16", 32, 4, DType::F16},
+    {"fp64", 35, 2, DType::F64},
+    {"tensorwise", 64, 1, DType::BF16, GemmRecipe::Tensorwise},
+    {"blockwise", 32, 2, DType::BF16, GemmRecipe::Blockwise, 128, 128},
+    {"mxfp8", 32, 2, DType::BF16, GemmRecipe::Mxfp8, 64, 96},
+    {"nvfp4", 32, 2, DType::BF16, GemmRecipe::Nvfp4, 64, 96}};
 
 struct Variant {
   bool is_row_parallel, sequence_parallel, delay_wgrad_compute, gelu;
@@ -166,14 +169,14 @@ TEST_P(TpOverlapTest, SumsRunInChunksOfTheSameTotalSize) {
       const Variant row{true, sequence_parallel, false, false}, deferred{false, sequence_parallel, true, false},
           column{false, sequence_parallel, false, false};
       for (const Variant& v : {row, deferred, column}) {
-        const CommMeter serial = meter_of(tp, 32, v, false), overlapped = meter_of(tp, 32, v, true);
+        const CommMeter serial = meter_of(tp, 64, v, false), overlapped = meter_of(tp, 64, v, true);
         EXPECT_EQ(serial[sum].calls, 1);
         // Unless the weight gradient is delayed, it overlaps the sum as a whole.
         EXPECT_EQ(overlapped[sum].calls, !v.is_row_parallel && !v.delay_wgrad_compute ? 1 : 4) << name_of(v);
         EXPECT_EQ(serial.total_bytes(), overlapped.total_bytes());
       }
-      EXPECT_EQ(meter_of(tp, 7, row, true)[sum].calls, 1) << "14 rows are too few for two GEMMs";
-      EXPECT_EQ(meter_of(tp, 24, row, true)[sum].calls, 3) << "rows of a chunk are at least 16";
+      EXPECT_EQ(meter_of(tp, 15, row, true)[sum].calls, 1) << "30 rows are too few for two GEMMs";
+      EXPECT_EQ(meter_of(tp, 48, row, true)[sum].calls, 3) << "rows of a chunk are at least 32";
     }
   });
 }

@@ -15,14 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace mcpp::kernel::HWY_NAMESPACE {
 
 using F32 = hn::ScalableTag<float>;
-
-/// Converts to[count] = x to fp32.
-template <class T>
-void widen(const T* x, i64 count, float* to) {
-  using namespace mcpp::HWY_NAMESPACE;
-  const F32 d;
-  sweep(d, 0, count, [=](i64 i, auto lanes) HWY_ATTR { store(load(d, x + i, lanes), d, to + i, lanes); });
-}
+using mcpp::HWY_NAMESPACE::widen;
 
 /// Loads four elements of each of kCount / 4 rows, 4 ld apart.
 template <std::size_t kCount>

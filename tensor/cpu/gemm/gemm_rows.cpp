@@ -122,6 +122,13 @@ void rows_f16_to_f32(GemmSize s, const float* a, const Float16* b, float beta, f
   rows_part(s, a, b, beta, c, begin, end);
 }
 
+void widen_bf16(const BFloat16* x, i64 count, float* to) {
+  mcpp::HWY_NAMESPACE::widen(x, count, to);
+}
+void widen_f16(const Float16* x, i64 count, float* to) {
+  mcpp::HWY_NAMESPACE::widen(x, count, to);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace mcpp::kernel
 HWY_AFTER_NAMESPACE();
@@ -134,6 +141,19 @@ HWY_EXPORT(rows_bf16);
 HWY_EXPORT(rows_bf16_to_f32);
 HWY_EXPORT(rows_f16);
 HWY_EXPORT(rows_f16_to_f32);
+HWY_EXPORT(widen_bf16);
+HWY_EXPORT(widen_f16);
+
+namespace {
+
+void widen(const BFloat16* x, i64 count, float* to) {
+  HWY_DYNAMIC_DISPATCH(widen_bf16)(x, count, to);
+}
+void widen(const Float16* x, i64 count, float* to) {
+  HWY_DYNAMIC_DISPATCH(widen_f16)(x, count, to);
+}
+
+}  // namespace
 
 template <class T, class C>
 void gemm_rows(CpuDevice& device, GemmSize size, const T* a, const T* b, float beta, C* c) {
@@ -143,7 +163,7 @@ void gemm_rows(CpuDevice& device, GemmSize size, const T* a, const T* b, float b
     rows = a;
   } else {
     copy = Tensor::empty({size.m, size.k}, DType::F32, device, MemoryClass::Workspace);
-    std::transform(a, a + size.m * size.k, copy.data<float>(), [](T x) { return static_cast<float>(x); });
+    widen(a, size.m * size.k, copy.data<float>());
     rows = copy.data<float>();
   }
   constexpr i64 kColumnsPerChunk = 48;  // a multiple of the columns of a block

@@ -173,6 +173,13 @@ HWY_INLINE void sweep(D d, i64 begin, i64 end, F&& f) {
   if (i < end) f(i, FirstLanes{static_cast<std::size_t>(end - i)});
 }
 
+/// Converts `count` elements of x to fp32.
+template <class T>
+void widen(const T* x, i64 count, float* to) {
+  const hn::ScalableTag<float> d;
+  sweep(d, 0, count, [=](i64 i, auto lanes) HWY_ATTR { store(load(d, x + i, lanes), d, to + i, lanes); });
+}
+
 /// Calls f(i, lanes, slot) as sweep() does, for reductions: `slot` selects one of four accumulators, so that latencies
 /// overlap.
 template <class D, class F>

@@ -26,7 +26,7 @@ ModelConfig model_of(const std::string& name) {
 
 RunTask task_of(const std::string& name, DType dtype = DType::F32) {
   ModelConfig model = model_of(name);
-  model.seq_length = 64;
+  model.seq_length = 128;
   RunTask task = test::learnable_task(model, dtype);
   task.steps = 2;
   return task;
