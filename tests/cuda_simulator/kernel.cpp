@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cuda_simulator/capture.h"
 #include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/include/kernel_interface.h"
 #include "tests/cuda_simulator/memory.h"
@@ -449,8 +450,13 @@ void enqueue_kernel(const void* kernel, const LaunchConfig& config, std::size_t 
     remember_error(cudaErrorLaunchOutOfResources);
     return;
   }
-  if (kernel_table().loaded.insert({current_device(), kernel}).second && settings().late_loading)
+  if (kernel_table().loaded.insert({current_device(), kernel}).second && settings().late_loading) {
+    if (is_capturing(config.stream)) {
+      invalidate_capture(config.stream, cudaErrorStreamCaptureUnsupported);
+      return;
+    }
     drain_device(lock, current_device(), "loading of a kernel");
+  }
   enqueue(config.stream, {.name = "kernel at " + name, .run = [name, config, body = std::move(thread_body)] {
                             if (sticky_error() != cudaSuccess || should_fail("kernel")) return;
                             if (should_fail("memory")) flip_bit_of_device_memory();

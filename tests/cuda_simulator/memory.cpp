@@ -47,7 +47,10 @@ struct Shadow {
 struct Memory {
   Shadow* const shadow = static_cast<Shadow*>(reserve(kArena / kGranule * sizeof(Shadow)));
   std::size_t device_end = 0, pinned_end = kDeviceArena;
-  std::map<std::size_t, std::size_t> sizes;                   // of allocations, by offset
+  std::map<std::size_t, std::size_t> sizes;      // of allocations, by offset
+  std::map<std::size_t, std::uint64_t> numbers;  // of allocations in order of time, by offset
+  std::uint64_t allocations = 0;
+  std::size_t known_begin = 0, known_end = 0;                 // allocation that the operation may access
   std::map<std::size_t, std::set<std::size_t>> free_offsets;  // by rounded size; below or above kDeviceArena
   std::map<const char*, std::size_t> registered;
   std::vector<std::vector<const std::string*>> names;  // by stream and number
@@ -84,6 +87,7 @@ void* allocate(std::size_t bytes, std::size_t& arena_end, std::size_t limit) {
     arena_end += size;
   }
   m.sizes[offset] = bytes;
+  m.numbers[offset] = ++m.allocations;
   if (bytes <= kMaxTracked) {
     fill_shadow(offset, bytes, kNobody);
     std::memset(arena + offset, settings().computes ? 0xFF : kFinitePattern, bytes);
@@ -141,6 +145,18 @@ void report_race(std::size_t offset, bool is_write, Epoch other, bool other_writ
          describe_address(offset).c_str(), earlier.c_str(), other_writes ? "wrote" : "read");
 }
 
+/// Reports the access of a graph to memory that was allocated after the capture.
+void check_age(std::size_t offset, bool is_write) {
+  Memory& m = memory();
+  if (m.known_begin <= offset && offset < m.known_end) return;
+  const auto found = allocation_of(offset);
+  if (found == m.sizes.end()) return;  // reported by the shadow memory
+  m.known_begin = found->first, m.known_end = found->first + found->second;
+  if (m.numbers.at(found->first) <= m.context.newest_allocation) return;
+  report("%s %s %s, which was allocated after the graph had been captured", describe_current().c_str(),
+         is_write ? "writes" : "reads", describe_address(offset).c_str());
+}
+
 bool is_ordered(Epoch epoch) {
   if (epoch < kFirstOperation) return true;
   return (*memory().context.clock)[epoch >> kNumberBits] >= (epoch & kMaxNumber);
@@ -174,6 +190,7 @@ void check_granule(std::size_t offset, bool is_write, Epoch own) {
 void begin_operation(const OperationContext& context) {
   memory().context = context;
   memory().in_operation = true;
+  memory().known_begin = memory().known_end = 0;
 }
 void end_operation() {
   memory().in_operation = false;
@@ -210,6 +227,10 @@ std::size_t free_memory(void* data) {
   m.sizes.erase(it);
   m.free_offsets[size * 2 + (offset >= kDeviceArena)].insert(offset);
   return bytes;
+}
+
+std::uint64_t newest_allocation() {
+  return memory().allocations;
 }
 
 std::span<char> allocation_at(const void* address) {
@@ -264,6 +285,7 @@ void record_access(const void* address, std::size_t bytes, bool is_write) {
     if (begin < kDeviceArena) report("the host %s %s", is_write ? "writes" : "reads", describe_address(begin).c_str());
     return;
   }
+  if (m.context.newest_allocation > 0) check_age(begin, is_write);
   if (!settings().checks_races) return;
   const bool fits = m.context.stream <= kMaxStream && m.context.number <= kMaxNumber;
   const Epoch own = fits ? static_cast<Epoch>(m.context.stream << kNumberBits | m.context.number) : kNobody;

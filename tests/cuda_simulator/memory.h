@@ -12,6 +12,8 @@ struct OperationContext {
   std::size_t stream = 0;
   std::uint32_t number = 0;            ///< on the stream, from 1
   const VectorClock* clock = nullptr;  ///< clock of the operations that happen before this one
+  /// Operation::newest_allocation: later allocations have replaced memory that the graph used when it was captured.
+  std::uint64_t newest_allocation = 0;
 };
 void begin_operation(const OperationContext& context);
 void end_operation();
@@ -27,6 +29,9 @@ void* allocate_device_memory(std::size_t bytes);
 void* allocate_pinned_memory(std::size_t bytes);
 /// Frees memory of either kind, and returns its size; 0 if it is not allocated.
 std::size_t free_memory(void* data);
+
+/// Returns the number of allocations so far.
+std::uint64_t newest_allocation();
 
 /// Returns the allocation that contains the address; empty outside of allocations.
 std::span<char> allocation_at(const void* address);

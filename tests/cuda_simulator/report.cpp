@@ -15,8 +15,9 @@ namespace {
 /// Calls that can fail; "kernel" is an error during execution, "nccl" an asynchronous error of a collective, "event" an
 /// event that never completes, "upload" a copy of 1 KiB or more to the GPU with a flipped bit, and "memory" a kernel
 /// during which a bit of the GPU's memory flips.
-constexpr const char* kFaultCalls[]{"cudaMallocAsync", "cudaMallocHost", "cudaMemcpyAsync", "launch", "kernel",
-                                    "cublasLtMatmul",  "nccl",           "event",           "upload", "memory"};
+constexpr const char* kFaultCalls[]{"cudaMallocAsync",      "cudaMallocHost", "cudaMemcpyAsync", "launch", "kernel",
+                                    "cublasLtMatmul",       "nccl",           "event",           "upload", "memory",
+                                    "cudaGraphInstantiate", "cudaGraphLaunch"};
 
 /// Returns an environment variable as a number; ends the program if it is none.
 long number_setting(const char* name, long otherwise) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 
+#include "tests/cuda_simulator/capture.h"
 #include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/kernel.h"
 #include "tests/cuda_simulator/memory.h"
@@ -69,7 +70,7 @@ constexpr std::size_t kLeastUpload = 1 << 10;
 /// Queues a copy from or to pinned host memory. Detects host accesses while the copy is queued by the contents of the
 /// memory: a source must not change, and a destination must keep the pattern that is stored here.
 void enqueue_copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream, const void* host) {
-  const bool is_checked = settings().computes && host && !is_host_range_queued(host, bytes);
+  const bool is_checked = settings().computes && host && !is_capturing(stream) && !is_host_range_queued(host, bytes);
   if (is_checked && host == to) std::memset(to, 0xFF, bytes);
   const std::uint64_t expected = is_checked ? hash_bytes(host, bytes) : 0;
   const char* name = !host        ? "cudaMemcpyAsync"
@@ -128,6 +129,10 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "an illegal memory access was encountered";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
     default:
       return "an error of the simulated GPU";
   }
@@ -179,8 +184,12 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
+cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t stream) {
   const Lock lock(simulator_mutex());
+  if (is_capturing(stream)) {
+    report("cudaMallocAsync on a stream that captures: nodes that allocate memory are not simulated");
+    return remember_error(cudaErrorNotSupported);
+  }
   if (sticky_error() != cudaSuccess) return remember_error(sticky_error());
   std::size_t& used = usage().used[current_device()];
   *data = !should_fail("cudaMallocAsync") && bytes <= settings().memory - std::min(settings().memory, used)
@@ -193,6 +202,11 @@ cudaError_t cudaMallocAsync(void** data, std::size_t bytes, cudaStream_t) {
 }
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   if (!data) return cudaSuccess;
+  const Lock lock(simulator_mutex());
+  if (is_capturing(stream)) {
+    report("cudaFreeAsync on a stream that captures: nodes that free memory are not simulated");
+    return remember_error(cudaErrorNotSupported);
+  }
   enqueue(stream, {.name = "cudaFreeAsync",
                    .run =
                        [data] {
@@ -206,6 +220,7 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
 }
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
   const Lock lock(simulator_mutex());
+  if (const cudaError_t error = check_not_capturing(); error != cudaSuccess) return error;
   *data = should_fail("cudaMallocHost") ? nullptr : allocate_pinned_memory(bytes);
   return *data ? cudaSuccess : remember_error(cudaErrorMemoryAllocation);
 }
@@ -215,6 +230,7 @@ cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
 cudaError_t cudaFreeHost(void* data) {
   Lock lock(simulator_mutex());
   if (!data) return cudaSuccess;
+  if (const cudaError_t error = check_not_capturing(); error != cudaSuccess) return error;
   if (is_host_range_queued(data, 1)) drain_device(lock, current_device(), "cudaFreeHost");
   if (is_device_memory(data) || free_memory(data) == 0) {
     report("cudaFreeHost of memory that is not pinned");
@@ -224,10 +240,12 @@ cudaError_t cudaFreeHost(void* data) {
 }
 cudaError_t cudaHostRegister(void* data, std::size_t bytes, unsigned) {
   const Lock lock(simulator_mutex());
+  if (const cudaError_t error = check_not_capturing(); error != cudaSuccess) return error;
   return register_pinned_memory(data, bytes) ? cudaSuccess : remember_error(cudaErrorHostMemoryAlreadyRegistered);
 }
 cudaError_t cudaHostUnregister(void* data) {
   const Lock lock(simulator_mutex());
+  if (const cudaError_t error = check_not_capturing(); error != cudaSuccess) return error;
   const std::size_t bytes = unregister_pinned_memory(data);
   if (bytes == 0) return remember_error(cudaErrorHostMemoryNotRegistered);
   if (is_host_range_queued(data, bytes)) report("cudaHostUnregister of memory that a queued copy uses");
@@ -248,6 +266,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   if (overlaps(to, from, bytes)) report("cudaMemcpyAsync of %zu bytes between overlapping ranges", bytes);
   const void* host = !to_device ? to : !from_device ? from : nullptr;
   const bool is_pageable = host && !is_pinned_memory(host, bytes);
+  if (is_pageable && is_capturing(stream)) return invalidate_capture(stream, cudaErrorStreamCaptureUnsupported);
   enqueue_copy(to, from, bytes, stream, host);
   if (is_pageable) drain_stream(lock, stream, "cudaMemcpyAsync of pageable memory");
   return cudaSuccess;

@@ -6,6 +6,7 @@
 #include <set>
 #include <sstream>
 
+#include "tests/cuda_simulator/capture.h"
 #include "tests/cuda_simulator/clock.h"
 #include "tests/cuda_simulator/memory.h"
 #include "tests/cuda_simulator/runtime.h"
@@ -115,7 +116,7 @@ void run_next(cudaStream_t stream) {
   if (operation.waited_event) stream->seconds = std::max(stream->seconds, operation.waited_event->seconds);
   name_operation(stream->number, stream->executed, operation.name);
   const cudaStream_t outer = std::exchange(s.current, stream);
-  begin_operation({stream->number, stream->executed, &stream->clock});
+  begin_operation({stream->number, stream->executed, &stream->clock, operation.newest_allocation});
   if (operation.run) operation.run();
   if (operation.recorded_event) {
     EventState& event = *operation.recorded_event;
@@ -219,19 +220,46 @@ std::string describe_streams() {
   return text.str();
 }
 
-void enqueue(cudaStream_t stream, Operation operation) {
-  const Lock lock(simulator_mutex());
-  register_thread();
-  draw_pct_changes();
+std::map<std::string, std::uint64_t>& host_calls() {
+  static auto* const only = new std::map<std::string, std::uint64_t>;
+  return *only;
+}
+void count_call(const std::string& name) {
+  ++host_calls()[name.substr(0, name.find(' '))];
+}
+
+void push(cudaStream_t stream, Operation operation) {
   operation.host_clock = host_snapshot();
-  if (const CostModel* model = cost_model()) {
-    advance_host_to(host_seconds() + model->launch());
-    operation.queued_at = host_seconds();
-  }
+  if (cost_model()) operation.queued_at = host_seconds();
   resolve(stream)->queue.push_back(std::move(operation));
   ++scheduler().generation;
+}
+
+void charge_call() {
+  register_thread();
+  draw_pct_changes();
+  if (const CostModel* model = cost_model()) advance_host_to(host_seconds() + model->launch());
+}
+
+void run_by_policy() {
   scheduler().progress.notify_all();
   if (!scheduler().current) progress_after_enqueue();
+}
+
+cudaStream_t new_internal_stream(int device) {
+  const cudaStream_t stream = new_stream(0);
+  stream->device = device;
+  return stream;
+}
+
+void enqueue(cudaStream_t stream, Operation operation) {
+  const Lock lock(simulator_mutex());
+  if (!stream && check_default_stream() != cudaSuccess) return;
+  if (capture_operation(stream, operation)) return;
+  count_call(operation.name);
+  charge_call();
+  push(stream, std::move(operation));
+  run_by_policy();
 }
 
 VectorClock current_clock() {
@@ -344,11 +372,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Lock lock(simulator_mutex());
+  if (const cudaError_t error = check_not_capturing(stream); error != cudaSuccess) return error;
   drain_stream(lock, stream, "cudaStreamSynchronize");
   return remember_error(sticky_error());
 }
 cudaError_t cudaDeviceSynchronize(void) {
   Lock lock(simulator_mutex());
+  if (const cudaError_t error = check_not_capturing(); error != cudaSuccess) return error;
   drain_device(lock, current_device(), "cudaDeviceSynchronize");
   return remember_error(sticky_error());
 }
@@ -366,6 +396,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Lock lock(simulator_mutex());
   stream = resolve(stream);
   event->state->stream = stream;
+  if (capture_event_record(stream, event->state)) return cudaSuccess;
   std::function<bool()> never = nullptr;
   if (should_fail("event")) never = [] { return settings().fault_number == 0; };
   enqueue(stream, {.name = "cudaEventRecord",
@@ -377,6 +408,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const Lock lock(simulator_mutex());
+  if (cudaError_t result; capture_event_wait(stream, event->state, result)) return result;
   if (event->state->recorded == 0) {
     report("cudaStreamWaitEvent for an event that was never recorded: it waits for nothing");
     return cudaSuccess;
@@ -390,6 +422,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   constexpr std::uint64_t kMeanQueries = 3;
   const Lock lock(simulator_mutex());
   EventState& state = *event->state;
+  if (const cudaError_t error = check_event_not_captured(state); error != cudaSuccess) return error;
   if (state.done < state.recorded && random_bits() % kMeanQueries == 0) {  // queries in a loop must see progress
     if (const cudaStream_t next = choose_stream(state.stream)) run_next(next);
   }
@@ -400,6 +433,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Lock lock(simulator_mutex());
   const std::shared_ptr<EventState> state = event->state;
+  if (const cudaError_t error = check_event_not_captured(*state); error != cudaSuccess) return error;
   const std::uint64_t version = state->recorded;
   wait_until(
       lock, state->stream, [&] { return state->done >= version; }, "cudaEventSynchronize");

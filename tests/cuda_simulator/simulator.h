@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -89,12 +90,16 @@ class VectorClock {
   std::vector<std::uint32_t> counts_;
 };
 
+struct Capture;
+
 struct EventState {
   std::uint64_t recorded = 0, done = 0;  ///< numbers of records that were queued, and that have run
   cudaStream_t stream = nullptr;         ///< of the last record
   double seconds = 0;                    ///< of the clock, when the last record ran
   bool has_timing = true;
-  VectorClock clock;  ///< of the last record that has run
+  VectorClock clock;                    ///< of the last record that has run
+  std::weak_ptr<Capture> capture = {};  ///< in which the last record was captured
+  std::size_t captured_node = 0;
 };
 
 /// Memory of the host that an operation uses.
@@ -113,11 +118,16 @@ struct Operation {
   HostRange host = {};
   bool may_outlive_stream = false;
   std::shared_ptr<const VectorClock> host_clock = nullptr;
-  double queued_at = 0;  ///< seconds of the host's virtual clock
+  double queued_at = 0;                 ///< seconds of the host's virtual clock
+  std::uint64_t newest_allocation = 0;  ///< that it may access, as part of a graph; 0: any
 };
 
-/// Queues an operation, and lets the policy run some.
+/// Queues an operation, and lets the policy run some. Records it if the stream captures.
 void enqueue(cudaStream_t stream, Operation operation);
+/// Returns the number of calls of the host by kind, the first word of Operation::name: "kernel", "cudaMemcpyAsync",
+/// "cudaGraphLaunch", ... Tests clear it. Operations of captures and graphs do not count.
+std::map<std::string, std::uint64_t>& host_calls();
+void count_call(const std::string& name);
 /// Returns a clock shared by operations that wait for one another; join_clock() adds it to the current operation.
 VectorClock current_clock();
 void join_clock(const VectorClock& clock);
@@ -146,5 +156,6 @@ struct CUstream_st {
   bool is_destroyed = false;   ///< deleted once its operations have run
   double seconds = 0;          ///< of the virtual clock
   mcpp::cuda_simulator::VectorClock clock;
+  std::shared_ptr<mcpp::cuda_simulator::Capture> capture = nullptr;  ///< that records its operations
   std::deque<mcpp::cuda_simulator::Operation> queue;
 };

@@ -1,6 +1,7 @@
 # Tests on simulated GPUs, with the label cuda-sim: those of the simulator, and those of the project whose names contain
 # cuda. The label cuda-sim-fast selects a subset for every push.
-set(simulator_tests cuda_simulator/tests/simulator_test.cpp cuda_simulator/tests/cublaslt_test.cpp
+set(simulator_tests cuda_simulator/tests/simulator_test.cpp cuda_simulator/tests/graph_test.cpp
+    cuda_simulator/tests/cublaslt_test.cpp
     cuda_simulator/tests/large_index_test.cpp cuda_simulator/tests/defects.cu)
 set_source_files_properties(${simulator_tests} PROPERTIES INCLUDE_DIRECTORIES "${cuda_include_folders}")
 set_source_files_properties(cuda_simulator/tests/defects.cu PROPERTIES LANGUAGE CXX

@@ -26,6 +26,8 @@ void launch_multiply_signed(int rows, int columns, long long* to, cudaStream_t s
 void launch_multiply_index(int blocks, unsigned stride, long long* to, cudaStream_t stream);
 /// Converts the index of a block plus the offset to int.
 void launch_narrow_index(unsigned offset, long long* to, cudaStream_t stream);
+/// Launches a kernel that only one test uses.
+void launch_unloaded(float* to, cudaStream_t stream);
 /// Launches without a block.
 void launch_empty_grid(float* to, cudaStream_t stream);
 
