@@ -13,10 +13,11 @@ pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(LIBURING REQUIRED IMPORTED_TARGET liburing)
 
 set(fuzz_sanitizers address,undefined)
-file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/program/*.cpp base/object_store/*.cpp tests/fuzz/*_targets.cpp)
+file(GLOB fuzz_sources CONFIGURE_DEPENDS base/*.cpp base/program/*.cpp base/object_store/*.cpp megatron_cpp/config/*.cpp
+  tests/fuzz/*_targets.cpp)
 file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} checkpoint/*.cpp data/tokenizer/bpe/*.cpp data/jinja/*.cpp)
 add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targets.cpp tests/fuzz/no_kernels.cpp
-  tensor/device.cpp tensor/gemm_algo_cache.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
+  tensor/device.cpp tensor/gemm_algo_cache.cpp tensor/memory_arena.cpp tensor/out_of_memory.cpp tensor/tensor.cpp
   base/io/file_system.cpp base/io/http_client.cpp base/io/scratch_file.cpp base/io/transfer_queue.cpp nn/offload/stored_array.cpp
   tensor/host/pinned_buffer_pool.cpp tensor/cpu/shared_arena.cpp tensor/ops/zeros.cpp nn/tensor_region.cpp comm/self.cpp
   parallel/layout_rules.cpp parallel/pp/schedule.cpp parallel/pp/schedule_kind.cpp parallel/stages.cpp
@@ -25,9 +26,9 @@ add_library(mcpp_fuzz STATIC ${fuzz_sources} ${library_sources} tests/fuzz/targe
   data/dataset/index/indexed_dataset.cpp data/dataset/index/token_file.cpp data/tokenizer/proto_reader.cpp
   data/tokenizer/sentencepiece_coder.cpp data/tokenizer/sentencepiece_model.cpp data/tokenizer/byte_trie.cpp data/tokenizer/unigram_model.cpp data/tokenizer/bpe_coder.cpp data/tokenizer/tokenizer_file.cpp data/preprocess/input_stream.cpp data/preprocess/text_source.cpp data/tokenizer/tokenizer.cpp
   comm/object_collectives.cpp
-  megatron_cpp/config/unused_keys.cpp megatron_cpp/huggingface/huggingface_config.cpp megatron_cpp/config/arguments.cpp megatron_cpp/config/batch_size_schedule.cpp megatron_cpp/config/config.cpp
-  megatron_cpp/config/config_compare.cpp megatron_cpp/config/data_files.cpp megatron_cpp/config/stages.cpp megatron_cpp/config/foreign_names.cpp megatron_cpp/huggingface/config_keys.cpp megatron_cpp/huggingface/deepseek_keys.cpp megatron_cpp/huggingface/families.cpp megatron_cpp/huggingface/linear_attention_keys.cpp megatron_cpp/huggingface/llama_variants.cpp megatron_cpp/huggingface/nemotron_keys.cpp megatron_cpp/huggingface/prediction_keys.cpp megatron_cpp/huggingface/quantization.cpp megatron_cpp/huggingface/quantized_weights.cpp
-  megatron_cpp/config/layout.cpp megatron_cpp/config/settings.cpp megatron_cpp/config/sections/conflicts.cpp)
+  megatron_cpp/huggingface/huggingface_config.cpp
+  megatron_cpp/huggingface/config_keys.cpp megatron_cpp/huggingface/deepseek_keys.cpp megatron_cpp/huggingface/families.cpp megatron_cpp/huggingface/linear_attention_keys.cpp megatron_cpp/huggingface/llama_variants.cpp megatron_cpp/huggingface/nemotron_keys.cpp megatron_cpp/huggingface/prediction_keys.cpp megatron_cpp/huggingface/quantization.cpp megatron_cpp/huggingface/quantized_weights.cpp
+  megatron_cpp/config/sections/conflicts.cpp)
 target_compile_options(mcpp_fuzz PUBLIC -fsanitize=${fuzz_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer)
 target_compile_options(mcpp_fuzz PRIVATE -fsanitize=fuzzer-no-link)
 target_compile_definitions(mcpp_fuzz PUBLIC _GLIBCXX_ASSERTIONS)

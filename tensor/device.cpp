@@ -1,19 +1,19 @@
 #include "tensor/device.h"
 
-#include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "base/strings.h"
+#include "tensor/device_pool.h"
+#include "tensor/memory_arena.h"
 #include "tensor/out_of_memory.h"
 
 namespace mcpp {
 
 std::string_view name_of(MemoryClass c) {
-  static constexpr std::array<std::string_view, kMemoryClasses> kNames{"parameters",  "gradients", "optimizer state",
-                                                                       "activations", "workspace", "other"};
+  static constexpr std::array<std::string_view, kMemoryClasses> kNames{
+      "parameters", "gradients", "optimizer state", "activations", "workspace", "other", "recorded passes"};
   return kNames[static_cast<std::size_t>(c)];
 }
 
@@ -32,12 +32,6 @@ std::string MemoryTable::to_string() const {
   return text;
 }
 
-// Pool of released blocks by size. Locked, because prefetching and saving threads also release tensors.
-struct Device::Pool {
-  std::mutex mutex;
-  std::map<i64, std::vector<void*>> free_blocks;
-};
-
 Device::Device(DeviceType type) : type_(type), pool_(std::make_unique<Pool>()) {}
 
 Device::~Device() = default;
@@ -46,20 +40,20 @@ void* Device::allocate(i64 bytes, MemoryClass c) {
   if (bytes <= 0) return nullptr;
   const i64 size = padded_alloc_size(bytes);
   const std::lock_guard lock(pool_->mutex);
-  void* data = nullptr;
-  if (auto it = pool_->free_blocks.find(size); it != pool_->free_blocks.end() && !it->second.empty()) {
-    data = it->second.back();
-    it->second.pop_back();
-  } else {
-    data = system_allocate(size);
-    if (!data) {
-      free_pool();
-      data = system_allocate(size);
-    }
-  }
+  if (MemoryArena* const arena = pool_->active_arena()) return arena->allocate(size, bytes, c);
+  return take(size, bytes, c);
+}
+
+/// Returns a block of `size` bytes of the pool or of the system, for a request of `bytes`. The caller holds the lock of
+/// the pool.
+void* Device::take(i64 size, i64 bytes, MemoryClass c) {
+  void* data = Pool::pop(pool_->free_blocks, size);
+  if (!data) data = system_allocate(size);
   if (!data) {
-    fail(ExitCode::OutOfMemory, out_of_memory_text({bytes, c}, memory_, system_memory(*this)));
+    free_pool();
+    data = system_allocate(size);
   }
+  if (!data) fail(ExitCode::OutOfMemory, out_of_memory_text({bytes, c}, memory_, system_memory(*this)));
   update_usage(c, size);
   return data;
 }
@@ -68,6 +62,8 @@ void Device::release(void* data, i64 bytes, MemoryClass c) noexcept {
   if (!data) return;
   const i64 size = padded_alloc_size(bytes);
   const std::lock_guard lock(pool_->mutex);
+  if (const auto it = pool_->arenas.find(data); it != pool_->arenas.end()) return it->second->release(data, size, c);
+  if (MemoryArena* const arena = pool_->active_arena()) arena->note_foreign_release();
   pool_->free_blocks[size].push_back(data);
   update_usage(c, -size);
 }

@@ -28,9 +28,10 @@ inline i64 padded_alloc_size(i64 bytes) {
 /// nothing; values read from them are zero.
 enum class DeviceType : u8 { Cpu, Cuda, Meta };
 
-/// Purpose of a buffer. Each purpose is a row of the memory table.
-enum class MemoryClass : u8 { Params, Grads, OptimizerState, Activations, Workspace, Other };
-inline constexpr std::size_t kMemoryClasses = 6;
+/// Purpose of a buffer. Each purpose is a row of the memory table. RecordedPasses: blocks of a MemoryArena that no
+/// tensor uses now.
+enum class MemoryClass : u8 { Params, Grads, OptimizerState, Activations, Workspace, Other, RecordedPasses };
+inline constexpr std::size_t kMemoryClasses = 7;
 std::string_view name_of(MemoryClass c);
 
 struct MemoryUse {
@@ -54,7 +55,8 @@ struct CpuOptions {
   bool shared = false;
 };
 
-struct OpTrace;  // tensor/op_trace.h
+struct OpTrace;     // tensor/op_trace.h
+class MemoryArena;  // tensor/memory_arena.h
 
 class Device {
  public:
@@ -78,7 +80,9 @@ class Device {
   explicit Device(DeviceType type);
 
  private:
+  friend class MemoryArena;
   struct Pool;
+  void* take(i64 size, i64 bytes, MemoryClass c);
   virtual void* system_allocate(i64 bytes) = 0;  ///< returns nullptr when out of memory
   virtual void system_free(void* data) noexcept = 0;
   void update_usage(MemoryClass c, i64 delta);

@@ -24,6 +24,8 @@ std::string_view find_advice(MemoryClass c) {
       return "lower training.micro_batch_size; set training.recompute_granularity = \"selective\", or \"full\" for the "
              "least; raise parallel.tensor_model_parallel_size with parallel.sequence_parallel = true; or shorten "
              "model.seq_length";
+    case MemoryClass::RecordedPasses:
+      return "device.cuda_graph_impl = \"none\" needs none; a lower training.micro_batch_size needs less";
     case MemoryClass::Workspace:
     case MemoryClass::Other:
       break;

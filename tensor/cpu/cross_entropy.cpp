@@ -118,7 +118,9 @@ void Kernels<DeviceType::Cpu>::cross_entropy_stats(const Tensor& logits, const T
 
 template <>
 void Kernels<DeviceType::Cpu>::cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row,
-                                                      i64 valid_columns, const Tensor& lse, double scale, double cap) {
+                                                      i64 valid_columns, const Tensor& lse, double scale, double cap,
+                                                      const Tensor& factor) {
+  if (factor.defined()) scale *= *factor.data<double>();
   HWY_DYNAMIC_DISPATCH(cross_entropy_gradient)(logits, targets, first_row, valid_columns, lse, scale, cap);
 }
 

@@ -115,14 +115,23 @@ struct RowGradient {
   }
 };
 
+/// Factor of a gradient; `factor` may be null.
+struct GradientScale {
+  double scale;
+  const double* factor;
+
+  __device__ __forceinline__ double value() const { return factor ? scale * *factor : scale; }
+};
+
 template <class E, class W>
 __global__ void __launch_bounds__(kThreads)
-    row_gradient(E* logits, const i32* targets, RowShape shape, const W* lse, W scale, W inverse_cap) {
+    row_gradient(E* logits, const i32* targets, RowShape shape, const W* lse, GradientScale scale, W inverse_cap) {
   constexpr int kCount = Pack<E>::kCount;
   const i64 row = blockIdx.x;
   E* x = logits + row * shape.n;
   const i32 token = targets[row];
-  const RowGradient<E, W> gradient{token < 0 ? 0 : shape.count, token - shape.first_row, lse[row], scale, inverse_cap};
+  const RowGradient<E, W> gradient{token < 0 ? 0 : shape.count, token - shape.first_row, lse[row],
+                                   static_cast<W>(scale.value()), inverse_cap};
   for (i64 p = threadIdx.x; p < shape.packs; p += kThreads) {
     Pack<E> pack = load_pack(x + p * kCount);
     gradient(pack.values, p * kCount);
@@ -162,7 +171,8 @@ void Kernels<DeviceType::Cuda>::cross_entropy_stats(const Tensor& logits, const 
 
 template <>
 void Kernels<DeviceType::Cuda>::cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row,
-                                                       i64 valid_columns, const Tensor& lse, double scale, double cap) {
+                                                       i64 valid_columns, const Tensor& lse, double scale, double cap,
+                                                       const Tensor& factor) {
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
@@ -171,7 +181,8 @@ void Kernels<DeviceType::Cuda>::cross_entropy_gradient(Tensor& logits, const Ten
     auto* x = elements<T>(logits);
     const RowShape shape = shape_of(x, n, valid_columns, n, first_row);
     launch(row_gradient<Element<T>, W>, static_cast<unsigned>(rows), kThreads, 0, stream, x, targets.data<i32>(), shape,
-           lse.data<W>(), static_cast<W>(scale), static_cast<W>(cap > 0 ? 1 / cap : 0));
+           lse.data<W>(), GradientScale{scale, factor.defined() ? factor.data<double>() : nullptr},
+           static_cast<W>(cap > 0 ? 1 / cap : 0));
   });
 }
 

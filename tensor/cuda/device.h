@@ -3,10 +3,13 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <deque>
 #include <mutex>
 #include <set>
+#include <thread>
 
+#include "base/check.h"
 #include "tensor/cuda/check.h"
 #include "tensor/cuda/event.h"
 #include "tensor/cuda_device.h"
@@ -60,13 +63,23 @@ class CudaDevice final : public Device {
   /// Makes this GPU current on the calling thread. Every op calls it first.
   void activate() const { check_cuda(cudaSetDevice(options_.ordinal), "cudaSetDevice"); }
   int ordinal() const { return options_.ordinal; }
-  cudaStream_t stream() const { return stream_; }
+  /// Returns the stream of all ops. While a graph is recorded, only the recording thread may use it.
+  cudaStream_t stream() const {
+    MCPP_CHECK(!is_recording() || recorder_ == std::this_thread::get_id(),
+               "a thread queues work on a GPU while another thread records a graph, which would contain it");
+    return stream_;
+  }
   int multiprocessors() const { return properties_.multiProcessorCount; }
   const cudaDeviceProp& properties() const { return properties_; }
   /// Waits until all work on stream() is done.
   void synchronize() const { check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
   const CudaOptions& options() const { return options_; }
+
+  /// True while ops on stream() are recorded in a graph (tensor/device_graph.h).
+  bool is_recording() const { return recorder_.load() != std::thread::id(); }
+  /// Begins a recording by the calling thread, or ends it.
+  void set_recording(bool is_recording) { recorder_ = is_recording ? std::this_thread::get_id() : std::thread::id(); }
 
   Staging& staging() { return staging_; }
   CublasLt& cublas() { return *cublas_; }
@@ -83,6 +96,7 @@ class CudaDevice final : public Device {
   CudaOptions options_;
   cudaDeviceProp properties_{};
   cudaStream_t stream_ = nullptr;
+  std::atomic<std::thread::id> recorder_{};  // thread that records a graph; none by default
   Staging staging_;
   std::unique_ptr<CublasLt, void (*)(CublasLt*)> cublas_;
   std::unique_ptr<CudnnAttention, void (*)(CudnnAttention*)> cudnn_;

@@ -22,7 +22,12 @@ struct Draw {
   PositionRanges positions;
   i64 first_column = 0;
   i64 first_sample = 0;
+  const i64* sample_indices = nullptr;  ///< of the full batch, in memory; null: `samples`
   i64 samples[kMaxSamples] = {};
+
+  __device__ __forceinline__ i64 sample(unsigned column) const {
+    return sample_indices ? sample_indices[first_sample + column] : samples[column];
+  }
 };
 
 /// Computes y [positions, batch, n] = residual + dropout(x + bias); bias and residual may be null.
@@ -61,7 +66,7 @@ __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<A
   const i64 i = first_column<kUnit>();
   if (i >= t.n) return;
   const auto bias = load_bias<E, kUnit>(t.bias, i);
-  const i64 sample = draw.samples[blockIdx.z], first = (draw.first_sample + blockIdx.z) * t.n + i;
+  const i64 sample = draw.sample(blockIdx.z), first = (draw.first_sample + blockIdx.z) * t.n + i;
   const i64 stride = t.batch * t.n;
   Pack<E, kUnit> x[kUnroll], residual[kUnroll];
   const auto load = [&](int k, i64 position) {
@@ -118,6 +123,7 @@ void apply_factors(const Tensor& x, const Tensor* bias, const Tensor* residual, 
     draw.step = static_cast<AccumulateType<E>>(jitter_step(dropout.p));
     draw.positions = dropout.positions;
     draw.first_column = dropout.first_column;
+    if (dropout.sample_indices.defined()) draw.sample_indices = dropout.sample_indices.data<i64>();
     for (; draw.first_sample < t.batch; draw.first_sample += kMaxSamples) {
       const i64 count = std::min(kMaxSamples, t.batch - draw.first_sample);
       std::copy_n(dropout.samples.begin() + draw.first_sample, count, draw.samples);

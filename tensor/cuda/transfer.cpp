@@ -16,6 +16,9 @@ void Transfer<DeviceType::Cuda>::read(const Tensor& from, void* to) {
 template <>
 void Transfer<DeviceType::Cuda>::write(const void* from, Tensor& to) {
   CudaDevice& device = cuda(to);
+  MCPP_CHECK(!device.is_recording(),
+             "values of the host are written during the recording of a graph, which would repeat them; write them to a "
+             "tensor before the recording");
   device.staging().write(from, to.raw(), to.bytes(), device.stream());
 }
 

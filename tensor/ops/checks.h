@@ -58,6 +58,10 @@ inline void check_dropout(const char* op, const Dropout& d, i64 row_count) {
   const i64 batch = static_cast<i64>(d.samples.size());
   MCPP_CHECK(d.p > 0 && d.p < 1 && batch > 0 && row_count % batch == 0, op, ": invalid dropout p ", d.p, ", or ",
              row_count, " rows are not divisible by ", batch, " samples");
+  MCPP_CHECK(
+      !d.sample_indices.defined() || (d.sample_indices.dtype() == DType::I64 && d.sample_indices.numel() == batch &&
+                                      d.sample_indices.device().type() != DeviceType::Cpu),
+      op, ": sample indices of dropout must be int64 [", batch, "] on a GPU");
 }
 
 }  // namespace mcpp

@@ -274,13 +274,14 @@ void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& 
 }
 
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
-                            double scale, double cap) {
+                            double scale, double cap, const Tensor& factor) {
   MCPP_CHECK(logits.rank() == 2 && targets.numel() == logits.dim(0), "cross_entropy_gradient: logits ", logits.shape(),
              " and targets ", targets.shape(), " do not match");
   check_accumulate_dtype("cross_entropy_gradient", "lse", lse, logits, logits.dim(0));
+  if (factor.defined()) check_fp64("cross_entropy_gradient", "factor", factor, 1);
   const auto describe = [&] { return element_record(OpKind::Loss, logits.numel(), true); };
   on_device(logits, describe, [&]<DeviceType D>() {
-    Kernels<D>::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, scale, cap);
+    Kernels<D>::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, scale, cap, factor);
   });
 }
 

@@ -42,7 +42,9 @@ struct ActivationRule {
 struct Dropout {
   float p = 0;  ///< drop probability; 0 disables dropout, and nothing else is read
   u64 key = 0;
-  std::vector<i64> samples;       ///< [b] global sample index of each batch column
+  std::vector<i64> samples;  ///< [b] global sample index of each batch column
+  /// Copy of `samples` on a GPU, int64 [b], which its kernels read at launch instead of `samples`. Undefined: none.
+  Tensor sample_indices = {};
   PositionRanges positions = {};  ///< positions of the rows of the sequence
   i64 first_column = 0;           ///< global index of column 0 if columns are sharded across ranks
 };
@@ -318,11 +320,11 @@ void cross_entropy_rescale(const Tensor& own_largest, const Tensor& largest, Ten
 /// order (on the CPU row by row), and the number of targets.
 void cross_entropy_losses(Tensor& largest, const Tensor& sum_exp, const Tensor& target_logit, const Tensor& targets,
                           Tensor& losses, Tensor& totals);
-/// Computes in place logits[t, v] = (exp(logits - lse[t]) - [v is the target]) * scale; 0 in rows without a target and
-/// in padding. If the logits are the output of soft_cap(), pass its `cap` (otherwise 0); the result is then the
-/// gradient of the input of soft_cap().
+/// Computes in place logits[t, v] = (exp(logits - lse[t]) - [v is the target]) * scale * factor; 0 in rows without a
+/// target and in padding. `factor` is fp64 [1], read when the op runs; undefined = 1. If the logits are the output of
+/// soft_cap(), pass its `cap` (otherwise 0); the result is then the gradient of the input of soft_cap().
 void cross_entropy_gradient(Tensor& logits, const Tensor& targets, i64 first_row, i64 valid_columns, const Tensor& lse,
-                            double scale, double cap);
+                            double scale, double cap, const Tensor& factor = {});
 
 // Routers: logits, weights and their gradients are fp32 (fp64).
 

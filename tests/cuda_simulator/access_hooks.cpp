@@ -63,7 +63,10 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_init() {}
-// Reference counts of the host's code in kernel sources.
+// Reference counts and flags of the host's code in kernel sources.
+long __tsan_atomic64_load(const volatile long* from, int) {
+  return __atomic_load_n(from, __ATOMIC_SEQ_CST);
+}
 int __tsan_atomic32_fetch_add(volatile int* to, int value, int) {
   return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST);
 }

@@ -45,11 +45,13 @@ TEST(OutOfMemoryTest, AdvisesOnLargestMemoryClass) {
   EXPECT_THAT(text_with_largest_class(MemoryClass::Activations),
               AllOf(HasSubstr("The largest class is activations: lower training.micro_batch_size"),
                     HasSubstr("recompute_granularity"), Not(HasSubstr("zero_stage"))));
+  EXPECT_THAT(text_with_largest_class(MemoryClass::RecordedPasses),
+              HasSubstr("The largest class is recorded passes: device.cuda_graph_impl = \"none\""));
   EXPECT_THAT(text_with_largest_class(MemoryClass::Workspace), HasSubstr("The largest class is workspace: lower"));
 }
 
 TEST(OutOfMemoryTest, ErrorIncludesRequestedBytes) {
-  const MemoryTable table = in_use({3 * kGiB, 0, 0, kGiB, 0, 0});
+  const MemoryTable table = in_use({3 * kGiB, 0, 0, kGiB, 0, 0, 0});
   EXPECT_THAT(out_of_memory_text({kGiB, MemoryClass::Activations}, table, kSystem),
               HasSubstr("The largest class is parameters"));
   const std::string text = out_of_memory_text({3 * kGiB, MemoryClass::Activations}, table, kSystem);

@@ -8,9 +8,10 @@ namespace mcpp {
 namespace attention {
 namespace {
 
-/// Copies dropout's sample indices to the GPU; undefined without dropout.
+/// Returns dropout's sample indices on the GPU; undefined without dropout.
 Tensor device_samples(const Dropout& dropout, CudaDevice& device) {
   if (dropout.p == 0) return {};
+  if (dropout.sample_indices.defined()) return dropout.sample_indices;
   const i64 count = static_cast<i64>(dropout.samples.size());
   Tensor samples = Tensor::empty({count}, DType::I64, device, MemoryClass::Workspace);
   write_values(dropout.samples, samples);

@@ -110,7 +110,7 @@ TEST_F(LargeIndexTest, CrossEntropyReachesLastLogit) {
   EXPECT_EQ(get(largest), 4);
   set(largest, -1, 4);  // as log-sum-exp
   set(largest, 0, 0);
-  Cuda::cross_entropy_gradient(logits, targets, 0, kVocabulary, largest, 1, 0);
+  Cuda::cross_entropy_gradient(logits, targets, 0, kVocabulary, largest, 1, 0, {});
   EXPECT_NEAR(get(logits, -2), std::exp(-4), 1e-3);
   EXPECT_NEAR(get(logits), 0, 1e-3) << "probability 1 minus 1";
 }

@@ -1,0 +1,35 @@
+// Pool of a device's released blocks. Included by the implementation of the device and of its arenas only.
+#pragma once
+#include <map>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "tensor/device.h"
+
+namespace mcpp {
+
+/// Free blocks by size.
+using FreeBlocks = std::map<i64, std::vector<void*>>;
+
+/// Pool of released blocks. Locked, because prefetching and saving threads also release tensors.
+struct Device::Pool {
+  std::mutex mutex;
+  FreeBlocks free_blocks;
+  std::unordered_map<const void*, MemoryArena*> arenas;  ///< by block, of those that belong to an arena
+  MemoryArena* active = nullptr;                         ///< provides the allocations of one thread
+  std::thread::id thread;                                ///< that thread
+
+  MemoryArena* active_arena() const { return active && thread == std::this_thread::get_id() ? active : nullptr; }
+  /// Removes and returns a block of `size` bytes; null if there is none.
+  static void* pop(FreeBlocks& blocks, i64 size) {
+    const auto it = blocks.find(size);
+    if (it == blocks.end() || it->second.empty()) return nullptr;
+    void* const data = it->second.back();
+    it->second.pop_back();
+    return data;
+  }
+};
+
+}  // namespace mcpp
