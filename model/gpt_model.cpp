@@ -193,6 +193,16 @@ void GPTModel::add_shared_gradient() {
   if (mtp_) mtp_->add_shared_gradient();
 }
 
+void GPTModel::wait_for_weights() {
+  for (int unit = 0; unit < units(); ++unit) acquire(unit, Use::Forward), release(unit, Use::Forward, false);
+}
+
+void GPTModel::visit_gradients(const ParamVisitor& f) {
+  visit([&](Param& param, int) { f(param); });
+  if (output_ && !output_->weight().own_weight()) output_->weight().visit_gradient(f);
+  if (mtp_) mtp_->visit_embedding_gradient(f);
+}
+
 void GPTModel::acquire(int unit, Use use) {
   if (memory_) memory_->acquire(unit, use);
 }

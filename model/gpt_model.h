@@ -58,6 +58,7 @@ class GPTModel {
   /// is called for the last layer only. May be null.
   using LayerObserver = std::function<void(i64 layer, const Tensor& y)>;
   void observe_layers(LayerObserver observer) { observer_ = std::move(observer); }
+  bool is_observed() const { return observer_ != nullptr; }
   /// Sets the parameter buffers, which are notified before and after each use of a unit.
   void set_memory(ChunkParamBuffers& memory) { memory_ = &memory; }
 
@@ -93,6 +94,12 @@ class GPTModel {
   /// Starts the data-parallel reduction of units whose weight gradients were delayed. Call it after all weight
   /// gradients of the step have been computed.
   void release_gradients();
+  /// Makes the weights of all units available, so that a pass waits for no communication. Only for parameters that are
+  /// not sharded.
+  void wait_for_weights();
+  /// Calls f on every parameter whose gradient passes write: those of visit(), and separate gradients of word
+  /// embeddings that the output or multi-token prediction share.
+  void visit_gradients(const ParamVisitor& f);
   /// Adds this stage's gradient of the word embeddings to that of the `embedding_stage` passed to the constructor. Call
   /// it once per step, after release_gradients() of both stages and before finish() of their buffers.
   void add_shared_gradient();

@@ -4,6 +4,7 @@
 
 #include "model/config/block_spec.h"
 #include "model/meta_model.h"
+#include "model/recorded_pass_memory.h"
 #include "model/transformer_layer.h"
 #include "tensor/device.h"
 
@@ -121,6 +122,11 @@ const LayerBytes& LayerSizes::layer(i64 index) {
 
 const LayerBytes& LayerSizes::output(const StageContents& stage) {
   return measured_->output(stage);
+}
+
+i64 LayerSizes::recorded_pass() {
+  if (!recorded_pass_) recorded_pass_ = recorded_pass_bytes(config_, setup_);
+  return *recorded_pass_;
 }
 
 LayerSizes& LayerSizesCache::get(const ActivationSetup& setup) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "model/config/block_spec.h"
 #include "model/memory.h"
@@ -44,10 +45,13 @@ class LayerSizes {
   const LayerBytes& layer(i64 index);
   /// Returns the bytes of what follows the layers of the stage.
   const LayerBytes& output(const StageContents& stage);
+  /// Returns recorded_pass_bytes() of the full model (model/recorded_pass_memory.h).
+  i64 recorded_pass();
 
  private:
   const ModelConfig& config_;
   ActivationSetup setup_;
+  std::optional<i64> recorded_pass_;
   std::shared_ptr<MeasuredLayers> measured_;
 };
 

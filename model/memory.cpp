@@ -315,6 +315,10 @@ MemoryEstimate estimate_memory(LayerSizes& sizes, const StatesPerWeight& states,
   const GradientMessages grad_messages(setup, share, parameters);
   sum.params += secondary_shard_bytes(setup, share, parameters) + messages;
   sum.grads += grad_messages.max_bytes();
+  if (share.records_passes) {
+    sum.recorded_passes = static_cast<double>(std::max<i64>(0, sizes.recorded_pass() - peak.live));
+    return sum;  // the memory of passes is not available for messages
+  }
   sum.peak_excess += std::min(messages, sum.activations) +
                      message_peak_excess(sizes, share, parameters, grad_messages, static_cast<double>(peak.live));
   return sum;

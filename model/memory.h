@@ -66,6 +66,7 @@ struct RankMemorySpec {
   i64 segment_elements = i64{4} << 20;  ///< offload_segment_size
   /// Number of ranks that share the copy of weights and optimizer states written by an asynchronous save; 0: no copy.
   i64 save_copy_ranks = 0;
+  bool records_passes = false;  ///< passes are recorded in graphs of the device
 
   /// Returns the number of ranks across which ZeRO shards the dense parameters.
   i64 shards() const { return layout.shard_group().ranks; }
@@ -92,6 +93,7 @@ RankMemorySpec single_rank_spec(const ModelConfig& config);
 struct MemoryEstimate {
   double params = 0, grads = 0, optimizer_state = 0;
   double activations = 0;       ///< activations of the microbatches in flight, and the working set of the largest pass
+  double recorded_passes = 0;   ///< memory of recorded passes beyond their peak of `activations`
   double save_copy = 0;         ///< data copied by an asynchronous save
   double offloaded = 0;         ///< offloaded part of optimizer_state; not in total()
   double offloaded_params = 0;  ///< offloaded part of params
@@ -101,7 +103,9 @@ struct MemoryEstimate {
   /// example if ZeRO shards gradients or weights and only a few units are unsharded at a time.
   double peak_excess = 0;
 
-  double total() const { return params + grads + optimizer_state + activations + save_copy - peak_excess; }
+  double total() const {
+    return params + grads + optimizer_state + activations + recorded_passes + save_copy - peak_excess;
+  }
 };
 
 /// Optimizer state per weight, excluding the master weight, in fp32 values: 2 for AdamW, 1 for SGD; 1 more with

@@ -81,6 +81,10 @@ class MultiTokenPrediction {
   /// Calls f on this stage's copy of the word embeddings. It has none if the embeddings are tied or this rank has the
   /// first stage.
   void visit_embedding(const ParamVisitor& f);
+  /// Calls f on the parameter with the gradient of this stage's embedding of tokens, unless that is the output matrix.
+  void visit_embedding_gradient(const ParamVisitor& f) {
+    if (embedding_) embedding_->visit_gradient(f);
+  }
   /// Adds the gradient of the word embeddings to that of the first stage, if this rank has it (VocabMatrix).
   void add_shared_gradient();
 

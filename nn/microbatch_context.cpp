@@ -82,6 +82,8 @@ MicrobatchContext MicrobatchContext::clone_for_recompute() const {
   clone.grad_scale = grad_scale;
   clone.decisions_ = decisions_;
   clone.samples = samples;
+  clone.sample_indices = sample_indices;
+  clone.loss_factor = loss_factor;
   clone.positions = positions;
   clone.partition = partition;
   clone.attention_starts = attention_starts;

@@ -85,6 +85,8 @@ struct Param {
     f(main_grad, std::exchange(is_grad_clear_, false) ? 0.0f : 1.0f);
   }
   bool has_grad() const { return !is_grad_clear_; }
+  /// States that a recorded pass has written or added to the gradient.
+  void mark_grad_written() { is_grad_clear_ = false; }
 
  private:
   bool is_grad_clear_ = true;

@@ -236,6 +236,15 @@ reproducible() {
   echo "losses of $short steps and all weights are bitwise identical"
 }
 
+# Runs with and without CUDA graphs are bitwise identical.
+cuda_graphs() {
+  pretrain no_graphs 1 "$short" --model.hidden_dropout=0.1
+  pretrain graphs 1 "$short" --model.hidden_dropout=0.1 --device.cuda_graph_impl=local
+  "$build/megatron_cpp" checkpoint diff "$work/no_graphs" "$work/graphs"
+  diff <(losses no_graphs) <(losses graphs)
+  echo "losses of $short steps and all weights are bitwise identical"
+}
+
 # layout RANKS ARGUMENT...: losses are within 1e-4 of those of one rank, in fp32.
 layout() {
   local ranks=$1 name=ranks_$1
@@ -366,7 +375,7 @@ op_filter='*cuda*'
 [ -z "$simulated" ] || op_filter='*StepOps*cuda*:*OptimizerOps*cuda*:*Fp8*cuda*:*Nvfp4*cuda*:*RopeOps*cuda*'
 export -f gpu_info tests sanitized data on_ranks pretrain_on pretrain losses uses_cudnn learns learns_in_fp8 learns_in_fp16 gelu_epilogues
 export -f reproducible layout on_disk close_losses async_transfers experts bench close_to_bf16 continuation generates
-export -f long_attention architecture golden_tests learns_in_recipe blockwise mxfp8 nvfp4
+export -f cuda_graphs long_attention architecture golden_tests learns_in_recipe blockwise mxfp8 nvfp4
 
 # Most important checks. Their limits add up to less than the default of --seconds.
 kernel_subset='*Attention*Packed*bf16_cuda*:*NormOps*bf16_cuda_aligned:*CrossEntropyOps*Gradient*bf16_cuda*:*ExpertChoicesTest.DropLowestWeightsBeyondCapacity*cuda*'
@@ -428,6 +437,8 @@ check "offload states, host" 30 layout 1 --optimizer.offload=host
 check "offload states, disk" 30 on_disk 1 --optimizer.offload=file
 check "offload weights, host" 30 layout 2 --parallel.zero_stage=3 --optimizer.offload_params=host
 check "offload all, disk" 30 on_disk 2 --parallel.zero_stage=3 --optimizer.offload=file --optimizer.offload_params=file
+check "CUDA graphs" 40 cuda_graphs
+check "bench step, graphs" 30 bench step --device.cuda_graph_impl=local
 check "GELU epilogues" 40 gelu_epilogues
 check "bench step, epilogues" 30 bench step --device.gelu_epilogue
 check "bench step, fp8" 30 bench step --training.fp8=hybrid

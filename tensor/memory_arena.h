@@ -39,7 +39,7 @@ class MemoryArena {
   i64 bytes() const;
   /// Returns the bytes of the blocks in use by tensors.
   i64 live_bytes() const;
-  /// Returns true if the calling thread released memory of the pool during the last scope. If that scope recorded work,
+  /// Returns true if the thread of the last scope released memory of the pool in it. If that scope recorded work,
   /// the work may use this memory, but others may receive it.
   bool has_foreign_release() const { return has_foreign_release_; }
 

@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -37,7 +38,9 @@ struct BenchOptions {
     visit("what", self.what, "gemm: the GEMMs of one step; ops: all other operations; step: complete training steps");
     visit("config", self.config, "configuration file in TOML: the model, precision, batch and threads to time");
     visit("repeats", self.repeats, "timed runs; the median is reported", between(1, 1e6));
-    visit("warmup", self.warmup, "untimed runs before the timed ones", between(0, 1e6));
+    visit("warmup", self.warmup,
+          "untimed runs before the timed ones; at least device.cuda_graph_warmup_steps + 2 steps with CUDA graphs",
+          between(0, 1e6));
     visit("json", self.json, "print one JSON object instead of a table");
     visit("trace", self.trace, "for step: file for a trace of an additional step after the timed ones");
   }
@@ -233,6 +236,16 @@ void check_trace_path(const BenchOptions& options) {
   check_input(!std::filesystem::is_directory(path), "--trace=", options.trace, ": is a folder; set a file");
 }
 
+/// Returns the timing of steps. With CUDA graphs, the timed steps follow those without graphs, and the two in which the
+/// graphs are recorded.
+BenchTiming step_timing(const BenchContext& context) {
+  BenchTiming timing = context.timing;
+  const DeviceConfig& device = context.config.device;
+  if (device.cuda_graph_impl != CudaGraphImpl::None)
+    timing.warmup = std::max(timing.warmup, static_cast<int>(device.cuda_graph_warmup_steps) + 2);
+  return timing;
+}
+
 void bench_step(const BenchContext& context, const BenchOptions& options, const Log& log) {
   const Config& config = context.config;
   StepFigures figures{};
@@ -246,7 +259,7 @@ void bench_step(const BenchContext& context, const BenchOptions& options, const 
         static_cast<std::size_t>(microbatches),
         random_batch(model_provider(config, context.session), config.training.micro_batch_size));
     Seconds exposed;
-    figures.seconds = median_seconds(context.timing, *context.session.device, [&] {
+    figures.seconds = median_seconds(step_timing(context), *context.session.device, [&] {
       for (const auto& [name, meter] : context.session.parallel.meters) meter->reset();
       figures.loss = state.train_step(batches, config.optimizer.lr, config.optimizer.weight_decay).loss;
       record_exposed(context.session.parallel, exposed);

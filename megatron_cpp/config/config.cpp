@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "checkpoint/directory/run_folder.h"
 #include "megatron_cpp/config/config_compare.h"
+#include "megatron_cpp/config/cuda_graph_conflicts.h"
 #include "megatron_cpp/config/data_files.h"
 #include "megatron_cpp/config/settings.h"
 #include "megatron_cpp/config/stages.h"
@@ -295,6 +296,7 @@ void cross_conflicts(const Config& config, std::vector<std::string>& errors) {
   fp8_layer_conflicts(config, errors);
   gelu_epilogue_conflicts(config, errors);
   qk_clip_conflicts(config, errors);
+  cuda_graph_conflicts(config, errors);
   offload_conflicts(config, errors);
   expert_overlap_conflicts(config, errors);
   distribution_conflicts(config, errors);

@@ -155,6 +155,7 @@ constexpr ForeignName kNames[]{
     {"expert_parallel_comm_backend", "parallel.moe_token_dispatcher_type"},
     {"moe_layer_recompute", "training.recompute_modules"},
     {"rerun_mode", "training.rerun_interval"},
+    {"enable_cuda_graph", "device.cuda_graph_impl"},
 };
 
 struct FormerName {
@@ -218,6 +219,10 @@ constexpr Advice kAdvice[]{
     {"moe_hybridep_num_sms", kNumSms},
     {"moe_use_upcycling", kUpcycle},
     {"moe_upcycling_granularity", kUpcycle},
+    {"external_cuda_graph",
+     "device.cuda_graph_impl = \"local\" records graphs in this program, without Transformer Engine; remove it"},
+    {"cuda_graph_scope",
+     "with device.cuda_graph_impl = \"local\", a graph contains forward and backward of the whole model; remove it"},
     {"moe_pad_experts_for_cuda_graph_inference", "inference drops no token and pads no expert; remove it"},
 };
 
@@ -229,6 +234,8 @@ constexpr ValueAdvice kValueAdvice[]{
     {"parallel.moe_token_dispatcher_type", "flex",
      "like flex with DeepEP or HybridEP, \"hierarchical\" sends a token once to each node"},
     {"parallel.moe_token_dispatcher_type", "alltoall_seq", "use \"alltoall\""},
+    {"device.cuda_graph_impl", "transformer_engine", "use \"local\""},
+    {"device.cuda_graph_impl", "full_iteration", "use \"local\", which records forward and backward of a microbatch"},
 };
 
 }  // namespace

@@ -318,7 +318,7 @@ class WindowScorer {
     Tensor logits = stage_.logits_of_rows(input, integers(rows, device), context);
     const TokenLosses result =
         vocab_parallel_cross_entropy(logits, integers(targets, device), parallel_.tp->rank() * logits.dim(1),
-                                     stage_.context().config.vocab_size, /*grad_scale=*/0, *parallel_.tp);
+                                     stage_.context().config.vocab_size, /*grad_scale=*/{}, *parallel_.tp);
     if (finds_likeliest_) take_likeliest(predictions, logits);
     if (parallel_.tp->rank() != 0) return;
     const std::vector<double> per_token = values_of(result.per_token);

@@ -34,6 +34,8 @@ ModelContext model_provider(const Config& config, Session& session) {
           .experts = parallel.expert_parallel(),
           .fp8 = fp8_layers(config),
           .gelu_epilogue = config.device.gelu_epilogue,
+          .graph_warmup_steps =
+              config.device.cuda_graph_impl == CudaGraphImpl::None ? 0 : config.device.cuda_graph_warmup_steps,
           .profiler = session.profiler.get(),
           .final_norm_rank = parallel.final_norm_rank};
 }

@@ -89,6 +89,7 @@ std::string memory(const Config& config, int world_size, int cores_per_rank) {
   add_line(text, "activations", human_bytes(largest->activations));
   if (largest->offloaded_activations > 0)
     add_line(text, tier_label(config.training.offload_activations), human_bytes(largest->offloaded_activations));
+  if (largest->recorded_passes > 0) add_line(text, "CUDA graphs", str(human_bytes(largest->recorded_passes), " more"));
   if (config.model.moe.num_experts > 0) {
     const double peak = largest_total(estimate_memory_by_stage(config, world_size, ExpertLoad::Max));
     if (const double more = peak - largest->total(); more > 0)
@@ -239,7 +240,8 @@ RunMemory run_memory(const Config& config, int world_size, ExpertLoad load) {
                             .schedule = layout.make_schedule(microbatches_per_step(config, world_size)),
                             .layout = layout,
                             .segment_elements = config.optimizer.offload_segment_size,
-                            .save_copy_ranks = save_copy_ranks(config, layout)}};
+                            .save_copy_ranks = save_copy_ranks(config, layout),
+                            .records_passes = config.device.cuda_graph_impl != CudaGraphImpl::None}};
   memory.setup.expert_load = load;
   memory.setup.fp8 = fp8_layers(config);
   return memory;

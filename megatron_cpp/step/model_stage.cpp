@@ -61,19 +61,23 @@ void ModelStage::begin(std::span<const MicroBatch> batches, bool is_training, do
   logits_row_ = {};
   sample_losses_.clear();
   contexts_.clear();
-  for (const MicroBatch& batch : batches) {
-    MicrobatchContext& context = contexts_.emplace_back();
-    context.training = context.saves_for_backward = is_training;
-    context.is_last = false;
-    context.grad_scale = grad_scale;
-    context.samples = batch.samples;
-    context.partition = batch.partition;
-    if (context.partition) context.positions = context.partition->rank_positions(model_.context().cp.rank);
-    context.attention_starts = batch.attention_starts;
-    context.position_starts = batch.position_starts;
-    context.sequence_starts = batch.sequence_starts;
-    if (interleaver_ && is_training) context.yield = [this] { interleaver_->yield(); };
-  }
+  for (const MicroBatch& batch : batches) contexts_.push_back(make_context(batch));
+  runs_recorded_ = is_training && recorded_passes_ && recorded_passes_->begin_step(records_logits_);
+}
+
+MicrobatchContext ModelStage::make_context(const MicroBatch& batch) const {
+  MicrobatchContext context;
+  context.training = context.saves_for_backward = is_training_;
+  context.is_last = false;
+  context.grad_scale = grad_scale_;
+  context.samples = batch.samples;
+  context.partition = batch.partition;
+  if (context.partition) context.positions = context.partition->rank_positions(model_.context().cp.rank);
+  context.attention_starts = batch.attention_starts;
+  context.position_starts = batch.position_starts;
+  context.sequence_starts = batch.sequence_starts;
+  if (interleaver_ && is_training_) context.yield = [this] { interleaver_->yield(); };
+  return context;
 }
 
 void ModelStage::begin_pass(int microbatch) {
@@ -86,7 +90,17 @@ ProfileRange ModelStage::range(const char* name, int microbatch) const {
 }
 
 Tensor ModelStage::forward(int microbatch, const Tensor& x) {
+  if (runs_recorded_) {
+    run_recorded(microbatch);
+    return {};
+  }
   const ProfileRange profiled = range("forward-compute", microbatch);
+  if (is_training_ || !recorded_passes_) return compute_forward(microbatch, x);
+  recorded_passes_->use_arena([&] { compute_forward(microbatch, x); });
+  return {};
+}
+
+Tensor ModelStage::compute_forward(int microbatch, const Tensor& x) {
   const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
   const Tensor& input = model_.stage().has_embedding ? batch.tokens : x;
   MicrobatchContext& next = context_of(microbatch);
@@ -102,6 +116,12 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   const GPTModel::Losses losses =
       model_.loss(input, {.next = batch.targets, .future = batch.future}, grad_scale_, next);
   if (next.is_aborted()) return {};
+  add_to_totals(losses);
+  if (is_training_ && records_sample_losses_) add_sample_losses(batch.samples, losses.next.per_token);
+  return {};
+}
+
+void ModelStage::add_to_totals(const GPTModel::Losses& losses) {
   auto add = [this, offset = i64{0}](const TokenLosses& part) mutable {
     Tensor sum = totals_.flat(std::exchange(offset, offset + 2), 2);
     ops::add_to(part.totals, sum);
@@ -110,8 +130,33 @@ Tensor ModelStage::forward(int microbatch, const Tensor& x) {
   std::ranges::for_each(losses.future, std::ref(add));
   if (Tensor sum = totals_.flat(totals_.numel() - 1, 1); losses.next.z_loss.defined())
     ops::add_to(losses.next.z_loss, sum);
-  if (is_training_ && records_sample_losses_) add_sample_losses(batch.samples, losses.next.per_token);
-  return {};
+}
+
+void ModelStage::run_recorded(int microbatch) {
+  if (context_of(microbatch).is_aborted()) return;
+  const MicroBatch& batch = batches_[static_cast<std::size_t>(microbatch)];
+  const Tensor per_token = recorded_passes_->run(batch, grad_scale_, [this, microbatch](const RecordedInputs& inputs) {
+    return forward_and_backward(microbatch, inputs);
+  });
+  if (records_sample_losses_) add_sample_losses(batch.samples, per_token);
+}
+
+Tensor ModelStage::forward_and_backward(int microbatch, const RecordedInputs& inputs) {
+  MicrobatchContext context = make_context(inputs.batch);
+  context.sample_indices = inputs.sample_indices;
+  context.loss_factor = inputs.loss_factor;
+  Tensor per_token;
+  {
+    const ProfileRange profiled = range("forward-compute", microbatch);
+    const GPTModel::Losses losses =
+        model_.loss(inputs.batch.tokens, {.next = inputs.batch.targets, .future = inputs.batch.future},
+                    /*grad_scale=*/1, context);
+    add_to_totals(losses);
+    per_token = losses.next.per_token;
+  }
+  const ProfileRange profiled = range("backward-compute", microbatch);
+  model_.backward({}, context);
+  return per_token;
 }
 
 void ModelStage::add_sample_losses(const std::vector<i64>& samples, const Tensor& per_token) {
@@ -135,6 +180,7 @@ void ModelStage::read_logits(const Tensor& logits, const MicrobatchContext& cont
 }
 
 Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {
+  if (runs_recorded_) return {};  // forward() has computed it, and reduce_gradients() follows
   const ProfileRange profiled = range("backward-compute", microbatch);
   MicrobatchContext& next = context_of(microbatch);
   next.is_last = is_last;
@@ -142,6 +188,7 @@ Tensor ModelStage::backward(int microbatch, const Tensor& dy, bool is_last) {
 }
 
 Tensor ModelStage::backward_input(int microbatch, const Tensor& dy) {
+  if (runs_recorded_) return {};
   const ProfileRange profiled = range("backward-compute-input", microbatch);
   MicrobatchContext& next = context_of(microbatch);
   next.delay_wgrad_compute = true;
@@ -154,8 +201,14 @@ Tensor ModelStage::gradient_of_input(MicrobatchContext& next, const Tensor& dy) 
 }
 
 void ModelStage::backward_weight(int microbatch, bool) {
+  if (runs_recorded_) return;
   const ProfileRange profiled = range("backward-compute-weight", microbatch);
   context_of(microbatch).run_delayed_wgrads();
+}
+
+void ModelStage::reduce_gradients() {
+  model_.release_gradients();
+  if (recorded_passes_ && !contexts_.back().is_aborted()) recorded_passes_->end_step();
 }
 
 Tensor ModelStage::empty_hidden(bool has_predictions) const {

@@ -1,34 +1,18 @@
 // Model chunk as driven by the pipeline engine: consumes microbatches and produces losses on the last stage.
 #pragma once
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "megatron_cpp/step/interruptible_step.h"
+#include "megatron_cpp/step/micro_batch.h"
+#include "megatron_cpp/step/recorded_passes.h"
 #include "model/gpt_model.h"
 #include "parallel/pp/engine.h"
 #include "tensor/processor.h"
 
 namespace mcpp {
-
-/// Samples of one forward and backward pass. Tensors are sequence first, and s counts the positions of this rank.
-struct MicroBatch {
-  Tensor tokens;             ///< int32 [s, b]; on the first pipeline stage
-  Tensor targets;            ///< int32 [s, b], -1 = ignored; on the last stage
-  std::vector<i64> samples;  ///< [b] global sample indices
-  /// Tokens and targets of each layer of multi-token prediction. Set on the stages with the final norm and with the
-  /// output.
-  std::vector<FutureTokens> future = {};
-  /// Document starts as in MicrobatchContext, int32 [s, b]. Set on every stage if document boundaries are used.
-  /// attention_starts has the rows that attention processes after an exchange of heads.
-  Tensor attention_starts = {}, position_starts = {};
-  Tensor sequence_starts = {};  ///< attention_starts of all positions; only with context parallelism
-  /// Partition of the samples over context-parallel ranks; nullptr without context parallelism.
-  std::shared_ptr<const SamplePartition> partition = nullptr;
-};
-/// Returns this context-parallel rank's shard of a microbatch of unsharded samples, balanced by the cost of attention.
-/// On stages that read no data it has only sample indices.
-MicroBatch shard_microbatch(const MicroBatch& batch, const ModelConfig& config, const ContextParallel& cp);
 
 /// Losses of the samples of a microbatch.
 struct SampleLosses {
@@ -50,6 +34,14 @@ class ModelStage final : public PipelineStage {
   void begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
              InterruptibleStep& step);
 
+  /// Lets steps of training run recorded passes after `warmup_steps`, in which forward() computes both passes. The
+  /// stage must be the full model, without experts, offloaded activations, or reduction within a pass.
+  void record_passes(i64 warmup_steps) { recorded_passes_ = std::make_unique<RecordedPasses>(model_, warmup_steps); }
+  /// Returns the recorded passes; null without record_passes().
+  const RecordedPasses* recorded_passes() const { return recorded_passes_.get(); }
+  /// States whether the passes of the next runs record attention logits. Those with and without are recorded
+  /// separately.
+  void set_records_logits(bool is_recording) { records_logits_ = is_recording; }
   /// Sets whether the last stage records the losses of each sample in training, from the next begin() on.
   void record_sample_losses(bool is_recording) { records_sample_losses_ = is_recording; }
   /// Returns the recorded losses of the last run, by microbatch. Aborted microbatches are missing.
@@ -68,13 +60,19 @@ class ModelStage final : public PipelineStage {
   void prefetch_backward(int microbatch) override {
     contexts_.at(static_cast<std::size_t>(microbatch)).saved_tensors.prefetch();
   }
-  void reduce_gradients() override { model_.release_gradients(); }
+  void reduce_gradients() override;
   Tensor empty_input() override { return empty_hidden(model_.stage().receives_predictions()); }
   Tensor empty_output_gradient() override { return empty_hidden(model_.stage().sends_predictions()); }
 
  private:
   /// Returns the profile range of a pass. `name` is the name of Megatron-LM's timer for it.
   ProfileRange range(const char* name, int microbatch) const;
+  MicrobatchContext make_context(const MicroBatch& batch) const;
+  Tensor compute_forward(int microbatch, const Tensor& x);
+  void run_recorded(int microbatch);
+  /// Queues forward and backward of a microbatch. Returns the losses per token.
+  Tensor forward_and_backward(int microbatch, const RecordedInputs& inputs);
+  void add_to_totals(const GPTModel::Losses& losses);
   MicrobatchContext& context_of(int microbatch) { return contexts_.at(static_cast<std::size_t>(microbatch)); }
   Tensor gradient_of_input(MicrobatchContext& next, const Tensor& dy);
   /// Allocates a message between stages, see StageContents::sends_predictions().
@@ -88,7 +86,9 @@ class ModelStage final : public PipelineStage {
   PassInterleaver* interleaver_;
   InterruptibleStep* step_ = nullptr;
   std::span<const MicroBatch> batches_;
-  bool is_training_ = false, records_sample_losses_ = false;
+  std::unique_ptr<RecordedPasses> recorded_passes_;  // null if passes are not recorded
+  bool runs_recorded_ = false;                       // in this run
+  bool is_training_ = false, records_sample_losses_ = false, records_logits_ = false;
   std::vector<SampleLosses> sample_losses_;
   double grad_scale_ = 1;
   std::vector<MicrobatchContext> contexts_;

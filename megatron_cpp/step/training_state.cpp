@@ -105,6 +105,7 @@ std::vector<TrainingState::Chunk> TrainingState::make_chunks(ModelContext contex
     chunk.model->set_memory(*chunk.memory);
     chunk.stage = std::make_unique<ModelStage>(*chunk.model, static_cast<int>(chunks.size()) - 1,
                                                layout.overlap_moe_expert_parallel_comm ? &interleaver_ : nullptr);
+    if (context.graph_warmup_steps > 0) chunk.stage->record_passes(context.graph_warmup_steps);
   }
   return chunks;
 }
@@ -205,7 +206,9 @@ void TrainingState::backward(std::span<const MicroBatch> batches, double loss_gr
   for (const Chunk& chunk : chunks_) chunk.memory->clear_grads();
   routers_.clear();
   if (amax_histories_) amax_histories_->begin_step();
-  logits_.record(records_logits_ || logits_.has_clip());
+  const bool records_logits = records_logits_ || logits_.has_clip();
+  logits_.record(records_logits);
+  for (const Chunk& chunk : chunks_) chunk.stage->set_records_logits(records_logits);
   tokens_ = tokens_of_global_batch(batches);
   grad_scale_ = is_outcome_pending_ ? loss_scale_.expected_factor(tokens_) : loss_scale_.factor(tokens_);
   {

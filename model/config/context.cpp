@@ -41,6 +41,7 @@ Dropout ModelContext::dropout_for(double p, const std::string& site, const Posit
   return {.p = static_cast<float>(p),
           .key = philox_key(seed, "dropout." + site),
           .samples = microbatch.samples,
+          .sample_indices = microbatch.sample_indices,
           .positions = positions};
 }
 

@@ -80,6 +80,8 @@ struct ModelContext {
   AmaxHistories* amax_histories = nullptr;
   /// Fuses the GELU of an MLP into its GEMMs (tensor/ops/fused/gelu_epilogue.h).
   bool gelu_epilogue = false;
+  /// Steps after which passes of microbatches are recorded in graphs (tensor/device_graph.h); 0 = they never are.
+  i64 graph_warmup_steps = 0;
   /// Store for offloaded activations; nullptr: activations are not offloaded.
   ActivationStore* activations = nullptr;
   Profiler* profiler = nullptr;  ///< profiler of this rank; may be null

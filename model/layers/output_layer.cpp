@@ -25,7 +25,8 @@ VocabMatrix::VocabMatrix(const std::string& name, StoredRef<ModelContext> contex
       weight_(
           name,
           split_box({context.get().config.padded_vocab_size(), context.get().config.hidden_size}, 0, context.get().tp),
-          Init::Normal, init_std_of(name, context.get().config)) {}
+          Init::Normal, init_std_of(name, context.get().config)),
+      keeps_gradient_(context.get().graph_warmup_steps > 0) {}
 
 void VocabMatrix::allocate_gradient() {
   const Tensor& value = shared_->value;
@@ -38,7 +39,7 @@ void VocabMatrix::add_shared_gradient() {
   shared_->add_grad([&](Tensor& sum, float beta) {
     beta == 0 ? ops::copy(weight_.main_grad, sum) : ops::add_to(weight_.main_grad, sum);
   });
-  weight_.main_grad = {};
+  if (!keeps_gradient_) weight_.main_grad = {};
   weight_.clear_grad();
 }
 
@@ -110,8 +111,8 @@ TokenLosses OutputLayer::loss(const Tensor& hidden, const Tensor& targets, doubl
   Tensor y = logits(hidden, microbatch);
   TokenLosses losses =
       vocab_parallel_cross_entropy(y, targets.view({-1}), weight_.box().offset[0], context_.config.vocab_size,
-                                   microbatch.saves_for_backward ? grad_scale : 0, context_.tp,
-                                   context_.config.final_logit_softcapping, z_loss_coeff);
+                                   {microbatch.saves_for_backward ? grad_scale : 0, microbatch.loss_factor},
+                                   context_.tp, context_.config.final_logit_softcapping, z_loss_coeff);
   microbatch.save(this, y);
   return losses;
 }

@@ -39,6 +39,8 @@ class VocabMatrix {
   void add_shared_gradient();
   /// Calls f on the parameter unless it is shared.
   void visit(const ParamVisitor& f);
+  /// Calls f on the parameter that add_grad() adds to.
+  void visit_gradient(const ParamVisitor& f) { f(weight_); }
   /// Returns the parameter of this matrix, or nullptr if it is shared.
   Param* own_weight() { return shared_ ? nullptr : &weight_; }
 
@@ -46,7 +48,10 @@ class VocabMatrix {
   void allocate_gradient();
 
   Param* shared_;
-  Param weight_;  // if shared, only its main_grad is used, from the first backward to add_shared_gradient()
+  /// If shared, only its main_grad is used, from the first backward to add_shared_gradient(), or from the first
+  /// backward on if recorded passes keep its address.
+  Param weight_;
+  bool keeps_gradient_;
 };
 
 /// Output matrix and loss, in low precision if a recipe names "output_layer". Reads the result of the final norm or of

@@ -62,7 +62,8 @@ i64 TokenLosses::tokens() const {
 }
 
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
-                                         double grad_scale, Communicator& tp, double soft_cap, double z_loss_coeff) {
+                                         const LossGradScale& grad_scale, Communicator& tp, double soft_cap,
+                                         double z_loss_coeff) {
   const i64 valid_columns = std::clamp<i64>(vocab_size - first_row, 0, logits.dim(1));
   const auto vector = [&] { return Tensor::empty({logits.dim(0)}, accumulate_dtype(logits.dtype()), logits.device()); };
   Tensor largest = vector(), sum_exp = vector(), target_logit = vector();
@@ -77,8 +78,9 @@ TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, 
     result.z_loss = Tensor::empty({1}, DType::F64, logits.device(), MemoryClass::Workspace);
     ops::z_loss(lse, targets, z_loss_coeff, result.z_loss);
   }
-  if (grad_scale != 0)
-    ops::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, grad_scale, soft_cap);
+  if (grad_scale.value != 0)
+    ops::cross_entropy_gradient(logits, targets, first_row, valid_columns, lse, grad_scale.value, soft_cap,
+                                grad_scale.factor);
   return result;
 }
 

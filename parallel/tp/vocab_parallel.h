@@ -44,13 +44,19 @@ struct TokenLosses {
   i64 tokens() const;  ///< synchronizes
 };
 
+/// Factor of the gradient of a loss: `value` times `factor`, fp64 [1], which the op reads when it runs; undefined = 1.
+struct LossGradScale {
+  double value = 0;
+  Tensor factor = {};
+};
+
 /// Computes the losses of logits [T, V / tp], whose columns start at row `first_row` of the padded vocabulary; only the
-/// first `vocab_size` rows of the vocabulary are valid. Targets are int32 [T], negative = none. If `grad_scale` is not
-/// 0, the logits are overwritten by their gradient times grad_scale; if `soft_cap` is also not 0, by the gradient of
-/// the input of ops::soft_cap() instead. If `z_loss_coeff` is not 0, the gradient, but not the loss, includes the
+/// first `vocab_size` rows of the vocabulary are valid. Targets are int32 [T], negative = none. If grad_scale.value is
+/// not 0, the logits are overwritten by their gradient times grad_scale; if `soft_cap` is also not 0, by the gradient
+/// of the input of ops::soft_cap() instead. If `z_loss_coeff` is not 0, the gradient, but not the loss, includes the
 /// z-loss (ops::z_loss()).
 TokenLosses vocab_parallel_cross_entropy(Tensor& logits, const Tensor& targets, i64 first_row, i64 vocab_size,
-                                         double grad_scale, Communicator& tp, double soft_cap = 0,
+                                         const LossGradScale& grad_scale, Communicator& tp, double soft_cap = 0,
                                          double z_loss_coeff = 0);
 
 }  // namespace mcpp

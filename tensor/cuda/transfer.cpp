@@ -16,10 +16,11 @@ void Transfer<DeviceType::Cuda>::read(const Tensor& from, void* to) {
 template <>
 void Transfer<DeviceType::Cuda>::write(const void* from, Tensor& to) {
   CudaDevice& device = cuda(to);
+  const cudaStream_t stream = device.stream();  // throws on threads that must not queue work now
   MCPP_CHECK(!device.is_recording(),
              "values of the host are written during the recording of a graph, which would repeat them; write them to a "
              "tensor before the recording");
-  device.staging().write(from, to.raw(), to.bytes(), device.stream());
+  device.staging().write(from, to.raw(), to.bytes(), stream);
 }
 
 }  // namespace mcpp

@@ -43,7 +43,7 @@ struct Dropout {
   float p = 0;  ///< drop probability; 0 disables dropout, and nothing else is read
   u64 key = 0;
   std::vector<i64> samples;  ///< [b] global sample index of each batch column
-  /// Copy of `samples` on a GPU, int64 [b], which its kernels read at launch instead of `samples`. Undefined: none.
+  /// Copy of `samples` on a GPU, int64 [b], which kernels read when they run instead of `samples`. Undefined: none.
   Tensor sample_indices = {};
   PositionRanges positions = {};  ///< positions of the rows of the sequence
   i64 first_column = 0;           ///< global index of column 0 if columns are sharded across ranks

@@ -73,6 +73,9 @@ expect cudaMemcpyAsync:20 1 'cudaMemcpyAsync'
 expect launch:200 1 'kernel launch at .*\.cu:'
 expect kernel:200 1 'illegal memory access'
 expect cublasLtMatmul:40 1 'cublasLtMatmul for'
+graphs=(--device.cuda_graph_impl=local --device.cuda_graph_warmup_steps=1)
+expect cudaGraphInstantiate:1 12 'cudaGraphInstantiate: out of memory' "${graphs[@]}"
+expect cudaGraphLaunch:3 1 'cudaGraphLaunch' "${graphs[@]}"
 
 # The watchdog detects a GPU that stops working, also on a single rank.
 limits=(--parallel.step_timeout_minutes=0.05)

@@ -51,19 +51,37 @@ pretrain experts_4 4 --model.num_experts=4 --model.moe_router_topk=2 --parallel.
   --parallel.context_parallel_size=2 --parallel.zero_stage=2 || fail "experts on four ranks"
 same_losses experts_1 experts_4
 
+# pretrain_until_killed <name> <ranks> [argument ...]: kills a rank after the first checkpoint.
+pretrain_until_killed() {
+  local name=$1 training mpirun_process
+  pretrain "$@" &
+  training=$!
+  until [ -e "$name/latest" ] || ! kill -0 "$training" 2>/dev/null; do sleep 0.05; done
+  mpirun_process=$(pgrep -P "$training" mpirun || echo "$training")
+  kill -KILL "$(pgrep -P "$mpirun_process" megatron_cpp | tail -n 1)" || fail "the training ended before it was killed"
+  if wait "$training"; then fail "the training ended before it was killed"; fi
+}
 # A rank is killed after the first checkpoint; the training continues on the same layout, and on another.
-pretrain killed 4 "${layout[@]}" &
-training=$!
-until [ -e killed/latest ] || ! kill -0 "$training" 2>/dev/null; do sleep 0.05; done
-mpirun_process=$(pgrep -P "$training" mpirun || echo "$training")
-kill -KILL "$(pgrep -P "$mpirun_process" megatron_cpp | tail -n 1)" || fail "the training ended before it was killed"
-if wait "$training"; then fail "the training ended before it was killed"; fi
+pretrain_until_killed killed 4 "${layout[@]}"
 cp -r killed moved
 pretrain killed 4 "${layout[@]}" || fail "continuation"
 "$MEGATRON_CPP" checkpoint diff whole killed >log 2>&1 || fail "the continued training is not bitwise identical"
 echo "killed and continued: bitwise identical"
 pretrain moved 4 --parallel.zero_stage=3 --parallel.num_distributed_optimizer_instances=2 || fail "another layout"
 same_losses one_rank moved
+
+# CUDA graphs change no bit: a training with graphs, killed and continued with and without them.
+zero1=(--parallel.zero_stage=1 --checkpoint.async_save --model.hidden_dropout=0.1)
+graphs=(--device.cuda_graph_impl=local --device.cuda_graph_warmup_steps=1)
+pretrain plain 2 "${zero1[@]}" || fail "ZeRO 1"
+pretrain_until_killed graphs 2 "${zero1[@]}" "${graphs[@]}"
+cp -r graphs no_graphs
+pretrain graphs 2 "${zero1[@]}" "${graphs[@]}" || fail "continuation with graphs"
+pretrain no_graphs 2 "${zero1[@]}" || fail "continuation without graphs"
+for name in graphs no_graphs; do
+  "$MEGATRON_CPP" checkpoint diff plain $name >log 2>&1 || fail "$name: the training is not bitwise identical"
+done
+echo "CUDA graphs, killed and continued: bitwise identical"
 
 # evaluate <checkpoint> <device> <ranks> [argument ...]: prints the loss of a text.
 evaluate() {

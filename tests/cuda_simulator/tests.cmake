@@ -22,12 +22,12 @@ endfunction()
 
 set(fast cuda-sim cuda-sim-fast)
 mcpp_simulate(cuda_simulator_tests "${fast}" simulator *)
-mcpp_simulate(cuda_simulator_clock_tests "${fast}" clock.fast *DataParallel*:*OneFOneB*)
+mcpp_simulate(cuda_simulator_clock_tests "${fast}" clock.fast *DataParallel*:*OneFOneB*:*Graphs*:*OneLaunch*)
 mcpp_simulate(cuda_simulator_clock_tests cuda-sim clock *OneRank*:*TensorParallel*:*Interleaved*)
 # Every op and type, in the default order, except tests with sizes for a real GPU.
 set(too_large *LongSequence*:*DeviceWaitTimer*)
 foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding GeluEpilogue Matmul Norm Optimizer Rope Step
-        Transfer AsyncCopy AttentionBlocks AttentionParts AttentionSink AttentionTest
+        Transfer AsyncCopy DeviceGraph AttentionBlocks AttentionParts AttentionSink AttentionTest
         ChunkStarts RowOps GroupedMatmul ExpertChoices Routing Fp8
         CompressedMessage ParamRemainders Quantize LowRank GatedScan ShortConv GatedNorm ZLoss AttentionLogits)
   mcpp_simulate(tensor_tests cuda-sim ops.${suite} *${suite}*cuda*-${too_large})
@@ -60,6 +60,13 @@ mcpp_simulate(megatron_cpp_tests "${fast}" nccl_layouts.fast *NcclLayouts*cuda* 
 mcpp_simulate(megatron_cpp_tests cuda-sim nccl_layouts.late_loading *NcclLayouts*cuda* MCPP_SIMULATOR_LATE_LOADING=1)
 mcpp_simulate(comm_tests cuda-sim comm.staged *staged_cuda*)
 mcpp_simulate(comm_tests "${fast}" comm.any_order *nccl_cuda* MCPP_SIMULATOR_POLICY=random)  # as NCCL adds
+# Recorded passes.
+foreach(policy late random pct)
+  mcpp_simulate(megatron_cpp_tests cuda-sim recorded_passes.${policy} *RecordedPassesTest*:*RecordedStepsTest*
+                MCPP_SIMULATOR_POLICY=${policy} MCPP_SIMULATOR_RANK_ORDER=1 OMP_NUM_THREADS=1)
+endforeach()
+mcpp_simulate(megatron_cpp_tests "${fast}" recorded_passes.fast *RecordedPassesTest*/gpt2_dropout_cuda:*RecordedPassesTest*/dp2_zero1_cuda
+              MCPP_SIMULATOR_POLICY=random MCPP_SIMULATOR_LATE_LOADING=1 MCPP_SIMULATOR_RANK_ORDER=1)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden *GoldenModelTest.Logits*cuda*)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden_training *GoldenModelTest.Twelve*cuda*)
 # Layouts of two to eight ranks over NCCL, compared as on CPUs (tests/megatron_cpp/layouts): random compositions in
@@ -76,6 +83,12 @@ mcpp_seeds(compositions RandomLayoutsTest 4 12 17 19 24 29 32 35 59 63 86 92 95 
            191 203 206 207 220 240)
 mcpp_seeds(fast_compositions RandomLayoutsTest 12 17 32 59 63 92 106 130)
 mcpp_simulate(megatron_cpp_tests "${fast}" layouts.fast "${fast_compositions}" ${layout_settings}
+              MCPP_SIMULATOR_POLICY=random)
+# Seeds that draw CUDA graphs, with the steps that record and launch them.
+mcpp_seeds(graph_compositions RandomLayoutsTest 19 138)
+set(graph_settings ${layout_settings})
+list(REMOVE_ITEM graph_settings MCPP_TEST_MAX_STEPS=2)
+mcpp_simulate(megatron_cpp_tests cuda-sim layouts.graphs "${graph_compositions}" ${graph_settings}
               MCPP_SIMULATOR_POLICY=random)
 mcpp_seeds(resumed RandomResumeTest 4 12 24 32)
 set(fp8_cases *Fp8SameSummationOrderTest*/llama_pp2_zb_v *Fp8SameSummationOrderTest*/llama_tp2_sp_pp2_zb_h1

@@ -24,6 +24,13 @@ struct EnumNames<GemmTuning> {
   static constexpr std::array<std::string_view, 2> value{"off", "time"};
 };
 
+/// Recording of training passes in CUDA graphs, with Megatron Core's names.
+enum class CudaGraphImpl : u8 { None, Local };
+template <>
+struct EnumNames<CudaGraphImpl> {
+  static constexpr std::array<std::string_view, 2> value{"none", "local"};
+};
+
 struct DeviceConfig {
   DeviceType device = DeviceType::Cpu;
   i64 num_threads = 0;
@@ -33,6 +40,8 @@ struct DeviceConfig {
   bool allow_tf32 = false;
   bool deterministic = true;
   bool gelu_epilogue = false;
+  CudaGraphImpl cuda_graph_impl = CudaGraphImpl::None;
+  i64 cuda_graph_warmup_steps = 3;
 
   template <class Self, class Visitor>
   static void fields(Self& self, Visitor& visit) {
@@ -52,6 +61,13 @@ struct DeviceConfig {
     visit("gelu_epilogue", self.gelu_epilogue,
           "with model.activation_func gelu: cuBLASLt fuses bias and GELU into the first GEMM of an MLP, and the "
           "gradient of GELU into the backward pass of the second; not bitwise identical, and not known to be faster");
+    visit("cuda_graph_impl", self.cuda_graph_impl,
+          "local = record forward and backward of a microbatch in a CUDA graph, which the host launches with one call; "
+          "for models so small that launches take longer than kernels, without model parallelism or experts. Results "
+          "are bitwise identical");
+    visit("cuda_graph_warmup_steps", self.cuda_graph_warmup_steps,
+          "with cuda_graph_impl local: steps after each start that run without graphs, in which libraries load kernels",
+          between(1, 1000));
   }
 
   /// Returns every violated rule between fields, as "device.key: problem and allowed values".
@@ -66,6 +82,10 @@ struct DeviceConfig {
     require(is_gpu || gemm_tuning_file.empty(), "gemm_tuning_file: only read when device is \"cuda\"");
     require(is_gpu || !allow_tf32, "allow_tf32: only read when device is \"cuda\"");
     require(is_gpu || !gelu_epilogue, "gelu_epilogue: only read when device is \"cuda\"");
+    require(is_gpu || cuda_graph_impl == CudaGraphImpl::None, "cuda_graph_impl: only read when device is \"cuda\"");
+    require(
+        cuda_graph_impl == CudaGraphImpl::Local || cuda_graph_warmup_steps == DeviceConfig().cuda_graph_warmup_steps,
+        "cuda_graph_warmup_steps: only read when cuda_graph_impl is \"local\"");
     require(is_gpu || deterministic, "deterministic: only read when device is \"cuda\"; the CPU always is");
     require(gemm_tuning == GemmTuning::Off || !gemm_tuning_file.empty(),
             "gemm_tuning: \"time\" needs gemm_tuning_file; without it the next run would choose different algorithms");

@@ -118,9 +118,9 @@ class VirtualClockTest : public testing::Test {
     return task;
   }
 
+  Figures run(const RunLayout& layout) { return run(task(layout), layout); }
   /// Returns the figures of the last step, as the mean over the ranks.
-  Figures run(const RunLayout& layout) {
-    const RunTask task = VirtualClockTest::task(layout);
+  Figures run(const RunTask& task, const RunLayout& layout) {
     Figures mean;
     std::mutex mutex;
     run_local_ranks(layout.ranks(), [&](Communicator& ranks, int) {
@@ -213,6 +213,54 @@ TEST_F(VirtualClockTest, OneFOneBMatchesPrediction) {
 TEST_F(VirtualClockTest, InterleavedMatchesPrediction) {
   expect_as_predicted(
       {"pp 2, 2 chunks", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .bucket_size = kBucket}});
+}
+
+/// A model whose kernels are short. The clock cannot show that graphs save time: it charges the gap between kernels,
+/// which is longer than a launch, in graphs too.
+RunTask launch_bound_task(i64 microbatches, i64 graph_warmup_steps) {
+  ModelConfig model = tiny_llama();
+  model.num_layers = 4;
+  model.hidden_size = 128;
+  model.ffn_hidden_size = 256;
+  model.num_attention_heads = model.num_query_groups = 2;
+  model.rotary_percent = 1;
+  model.seq_length = 128;
+  model.vocab_size = 512;
+  RunTask task = learnable_task(model, DType::BF16);
+  task.micro_batch_size = 1;
+  task.global_batch_size = microbatches;
+  task.graph_warmup_steps = graph_warmup_steps;
+  task.steps = 5;  // four before all passes are recorded
+  return task;
+}
+
+/// Returns the calls of the host in the last step.
+std::map<std::string, std::uint64_t> calls_of_step(const RunTask& task) {
+  std::map<std::string, std::uint64_t> calls;
+  run_local_ranks(1, [&](Communicator& ranks, int) {
+    LayoutRank self(task, {}, ranks, make_devices);
+    for (i64 step = 0; step < task.steps; ++step) {
+      cuda_simulator::host_calls().clear();
+      self.step(step);
+    }
+    calls = cuda_simulator::host_calls();
+  });
+  return calls;
+}
+
+TEST_F(VirtualClockTest, MicrobatchIsOneLaunch) {
+  auto four = calls_of_step(launch_bound_task(4, 1)), eight = calls_of_step(launch_bound_task(8, 1)),
+       eager = calls_of_step(launch_bound_task(8, 0));
+  EXPECT_EQ(four["cudaGraphLaunch"], 4U);
+  EXPECT_EQ(eight["cudaGraphLaunch"], 8U);
+  for (const char* call : {"kernel", "cublasLtMatmul", "cudnnBackendExecute", "cudaMemsetAsync"})
+    EXPECT_EQ(four[call], eight[call]) << call << ": only the optimizer calls it";
+  EXPECT_EQ(eight["cublasLtMatmul"], 0U);
+  EXPECT_EQ(eager["cudaGraphLaunch"], 0U);
+  EXPECT_GT(eager["kernel"], eight["kernel"] + 8 * 50);
+  std::printf("calls of the host per microbatch: %.0f kernels and %.0f GEMMs; with graphs one launch\n",
+              static_cast<double>(eager["kernel"] - eight["kernel"]) / 8,
+              static_cast<double>(eager["cublasLtMatmul"]) / 8);
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ struct RunTask {
   bool moe_fp8_dispatch = false;
   bool first_last_layers_bf16 = false;
   bool gelu_epilogue = false;
+  i64 graph_warmup_steps = 0;  ///< device.cuda_graph_warmup_steps; 0: without graphs
   OptimizerConfig optimizer;
   i64 global_batch_size = 8, micro_batch_size = 1, steps = 20;
   std::function<double(i64 step)> lr = [](i64 step) {
@@ -106,6 +107,10 @@ inline Config config_of(const RunTask& task, const RunLayout& layout) {
   t.low_precision = task.low_precision;
   t.moe_fp8_dispatch = task.moe_fp8_dispatch;
   config.device.gelu_epilogue = task.gelu_epilogue;
+  if (task.graph_warmup_steps > 0) {
+    config.device.cuda_graph_impl = CudaGraphImpl::Local;
+    config.device.cuda_graph_warmup_steps = task.graph_warmup_steps;
+  }
   t.first_last_layers_bf16 = task.first_last_layers_bf16;
   config = apply_layout(config, layout);
   config.optimizer = task.optimizer;
@@ -148,8 +153,10 @@ class LayoutRank {
     if (task.initial) load(*task.initial);
   }
 
-  StepOutcome step(i64 step) {
-    const std::vector<MicroBatch> samples = batches(task_, step);
+  StepOutcome step(i64 step) { return step_of(task_, step); }
+  /// Trains a step on the samples of `task`, which uses the same model.
+  StepOutcome step_of(const RunTask& task, i64 step) {
+    const std::vector<MicroBatch> samples = batches(task, step);
     if (!task_.compares_executions) return state_.train_step(samples, task_.lr(step), task_.weight_decay);
     StepReplay replay(state_, session_.parallel);
     i64 execution = 0;
@@ -162,7 +169,7 @@ class LayoutRank {
     return state_.outcome();
   }
   /// Run the parts of a step without blocking the host: the outcome is read when the next backward is queued.
-  void backward(i64 step) { state_.backward(batches(task_, step)); }
+  void backward(i64 step, double loss_grad_factor = 1) { state_.backward(batches(task_, step), loss_grad_factor); }
   void update(i64 step) { state_.update({.lr = task_.lr(step), .weight_decay = task_.weight_decay}); }
   /// Evaluates the samples of a step of `held_out`, which uses the same model.
   EvaluationOutcome evaluate(const RunTask& held_out, i64 step) {

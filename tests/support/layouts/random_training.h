@@ -9,6 +9,7 @@
 
 #include "base/philox.h"
 #include "megatron_cpp/config/config.h"
+#include "megatron_cpp/config/cuda_graph_conflicts.h"
 #include "megatron_cpp/config/layout.h"
 #include "megatron_cpp/setup/low_precision_check.h"
 #include "megatron_cpp/setup/model_provider.h"
@@ -40,6 +41,7 @@ class RandomTraining {
     task.micro_batch_size = config_.training.micro_batch_size;
     task.steps = 3;
     task.compares_executions = pick("compares_executions", {false, false, true});
+    task.graph_warmup_steps = records_graphs() ? 1 : 0;
     if (flip("documents")) task.eod = 3;
     // Ranks have different numbers of targets, and some samples have none.
     if (pick("loss_mask", {false, false, true})) {
@@ -57,6 +59,7 @@ class RandomTraining {
   /// Returns the same training with different offloading, with which it may continue after a save.
   RunTask task_moved() const {
     RunTask moved = task();
+    moved.graph_warmup_steps = 0;  // activations may move to a disk, which graphs do not support
     OptimizerConfig& o = moved.optimizer;
     o.offload = pick("offload_moved", kTiers);
     if (config_.parallel.zero_stage == 3) o.offload_params = pick("offload_params_moved", kTiers);
@@ -502,6 +505,16 @@ class RandomTraining {
     if (p.zero_stage > 0 && !p.formats.quantized_weights &&
         (recipes.contains(GemmRecipe::Tensorwise) || recipes.contains(GemmRecipe::Blockwise)))
       p.formats.fp8_param_gather = flip("fp8_param_gather");
+  }
+
+  /// Draws CUDA graphs on GPUs, if the training allows them.
+  bool records_graphs() const {
+    Config config = config_;
+    config.device.device = DeviceType::Cuda;
+    config.device.cuda_graph_impl = CudaGraphImpl::Local;
+    std::vector<std::string> conflicts;
+    cuda_graph_conflicts(config, conflicts);
+    return runs_on_gpus() && conflicts.empty() && flip("cuda_graphs");
   }
 
   i64 ranks() const { return config_.parallel.ranks_per_sample() * dp_; }

@@ -27,10 +27,11 @@ inline Numbers continue_training(LayoutRank& self, const RunTask& task) {
 }
 
 /// Trains two steps, saves, and continues for two more, whose losses it returns.
-inline Numbers save_and_continue(const RunTask& task, const RunLayout& layout, const Path& folder) {
+inline Numbers save_and_continue(const RunTask& task, const RunLayout& layout, const Path& folder,
+                                 const RankDevicesFactory& make_devices = make_default_devices) {
   Numbers losses;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(task, layout, world);
+    LayoutRank self(task, layout, world, make_devices);
     for (i64 step = 0; step < 2; ++step) self.step(step);
     HostCopies source(shards_to_save(self.state()));
     save_checkpoint(folder, {.iteration = 2}, source, world, Log(rank));
@@ -56,10 +57,11 @@ inline std::optional<Damage> load(LayoutRank& self, const Path& folder, Communic
 }
 
 /// Returns the losses of two steps after loading.
-inline Numbers load_and_continue(const RunTask& task, const RunLayout& layout, const Path& folder) {
+inline Numbers load_and_continue(const RunTask& task, const RunLayout& layout, const Path& folder,
+                                 const RankDevicesFactory& make_devices = make_default_devices) {
   Numbers losses;
   run_local_ranks(layout.ranks(), [&](Communicator& world, int rank) {
-    LayoutRank self(task, layout, world);
+    LayoutRank self(task, layout, world, make_devices);
     self.step(9);  // sets state that loading must replace
     EXPECT_FALSE(load(self, folder, world).has_value());
     const Numbers rank_losses = continue_training(self, task);

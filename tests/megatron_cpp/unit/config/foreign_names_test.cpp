@@ -104,7 +104,9 @@ TEST(ForeignNamesTest, RecognizesMegatronExpertArguments) {
                            "moe_apply_probs_on_input",
                            "moe_upcycling_granularity",
                            "moe_pad_experts_for_cuda_graph_inference",
-                           "expert_parallel_comm_backend"}) {
+                           "expert_parallel_comm_backend",
+                           "external_cuda_graph",
+                           "cuda_graph_scope"}) {
     EXPECT_THAT(error_of(kMinimal, {str("--", name, "=1")}),
                 testing::AnyOf(HasSubstr("did you mean --"), HasSubstr("remove it"), HasSubstr("checkpoint upcycle")))
         << name;
@@ -117,6 +119,9 @@ TEST(ForeignNamesTest, SuggestsNodeDispatchForFlexDispatcher) {
   EXPECT_THAT(error_of(kMinimal, {"--parallel.moe_token_dispatcher_type=flex"}), HasSubstr(hint));
   EXPECT_THAT(error_of(std::string(kMinimal) + "[parallel]\nmoe_token_dispatcher_type = \"flex\"\n"), HasSubstr(hint));
   EXPECT_THAT(error_of(kMinimal, {"--parallel.moe_token_dispatcher_type=alltoall_seq"}), HasSubstr("use \"alltoall\""));
+  for (const char* impl : {"transformer_engine", "full_iteration"}) {
+    EXPECT_THAT(error_of(kMinimal, {str("--device.cuda_graph_impl=", impl)}), HasSubstr("use \"local\"")) << impl;
+  }
   EXPECT_THAT(error_of(kMinimal, {"--parallel.moe_token_dispatcher_type=flexible"}), HasSubstr("must be one of"));
   EXPECT_THAT(error_of(kMinimal, {"--moe_enable_deepep=true"}),
               HasSubstr("parallel.moe_token_dispatcher_type = \"hierarchical\" sends a token once to each node"));
