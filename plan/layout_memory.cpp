@@ -50,6 +50,7 @@ LayoutMemory::Pipeline& LayoutMemory::get_pipeline(const Layout& layout) {
   share.schedule.microbatches = static_cast<int>(all);  // tokens of all microbatches are held
   share.layout = layout;
   share.segment_elements = work_.segment_elements;
+  share.records_passes = work_.records_passes;
   return pipeline;
 }
 
@@ -168,6 +169,7 @@ FittedLayout fit_with_offload(LayoutMemory& memory, const Hardware& hardware, La
     if (fitted.fits) return fitted;
     const bool is_first = tier == OffloadTier::Device;
     if (is_first || fitted.memory.total() < smallest.memory.total()) smallest = fitted;
+    if (memory.workload().records_passes) break;  // graphs contain no copies to other memory
     // Does not fit even without activations.
     if (is_first && fitted.memory.total() - fitted.memory.activations > device_bytes) break;
   }

@@ -27,6 +27,7 @@ class LayoutMemory {
   /// Returns the estimate for one pipeline rank.
   MemoryEstimate estimate_rank(const Layout& layout, int pipeline_rank);
   const std::shared_ptr<ModelMeasurements>& measurements() const { return measurements_; }
+  const Workload& workload() const { return work_; }
 
  private:
   /// State shared by layouts with the same stages and schedule.

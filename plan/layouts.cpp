@@ -118,19 +118,25 @@ class LayoutEnumerator {
 
   void run() {
     const i64 world = limits_.world_size;
-    for (const i64 tp : choices(limits_.tp, divisors(world, kMaxTensorParallel))) {
+    for (const i64 tp : choices(limits_.tp, model_parallel(world, kMaxTensorParallel))) {
       if (world % tp != 0 || !splits_layers(sizes_, tp, 1)) continue;
       for (const i64 cp : choices(limits_.cp, context_parallel(world / tp))) {
         if (world % (tp * cp) != 0 || !splits_layers(sizes_, tp, cp)) continue;
-        for (const i64 pp : choices(limits_.pp, divisors(world / tp / cp, work_.model.num_layers)))
+        for (const i64 pp : choices(limits_.pp, model_parallel(world / tp / cp, work_.model.num_layers)))
           if (world % (tp * cp * pp) == 0) for_each_micro_batch(tp, cp, pp);
       }
     }
   }
 
  private:
+  /// Returns the numbers of ranks among which the model can be split.
+  std::vector<i64> model_parallel(i64 ranks, i64 max_count) const {
+    return divisors(ranks, work_.records_passes ? 1 : max_count);
+  }
+
   std::vector<i64> context_parallel(i64 max_count) const {
     std::vector<i64> list{1};
+    if (work_.records_passes) return list;
     const i64 parts = std::min(kMaxContextParallel, work_.model.seq_length / kMinTokensPerRank);
     for (i64 cp = 2; cp <= std::min(parts, max_count); ++cp)
       if (max_count % cp == 0 && work_.model.seq_length % sequence_step(cp, 1, false) == 0) list.push_back(cp);
@@ -267,6 +273,7 @@ class LayoutEnumerator {
     const i64 zero = layout.zero_stage;
     // A single rank shards nothing, but its offloading and lossy formats work as with several.
     const bool is_alone = layout.cp * layout.dp == 1;
+    if (zero >= 2 && work_.records_passes) return false;  // reduces or gathers within a pass
     const bool is_required = placement_.params != OffloadTier::Device || work_.base.formats != CommFormats{};
     if (zero > 0 && is_alone && !is_required) return false;
     if (zero >= 2 && row_of(layout.schedule).splits_backward) return false;
@@ -403,6 +410,13 @@ std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workloa
   if (const i64 size = limits.micro_batch_size; size > 0 && work.global_batch_size % size != 0)
     conflicts.push_back(
         str("micro_batch_size = ", size, " does not divide global_batch_size = ", work.global_batch_size));
+  if (work.records_passes)
+    for (const auto& [name, ranks] : {std::pair("tensor_model_parallel_size", layout.tp),
+                                      {"context_parallel_size", layout.cp},
+                                      {"pipeline_model_parallel_size", layout.pp}})
+      if (ranks > 1)
+        conflicts.push_back(
+            str(name, " = ", ranks, ", but device.cuda_graph_impl supports only data parallelism; set it to 1"));
   if (layout.pp > work.model.num_layers)
     conflicts.push_back(
         str("pipeline_model_parallel_size = ", layout.pp, " is above num_layers = ", work.model.num_layers));

@@ -76,6 +76,7 @@ Workload make_workload(const Config& config) {
           .base = base,
           .can_round_gradients = config.optimizer.can_round_gradients(),
           .records_logits = config.optimizer.qk_clip,
+          .records_passes = config.device.cuda_graph_impl != CudaGraphImpl::None,
           .ema_interval = config.optimizer.ema_decay > 0 ? config.optimizer.ema_interval : 0,
           .document_tokens = config.data.reset_attention_mask ? document_tokens(config.data) : 0};
 }

@@ -23,6 +23,7 @@ struct Workload {
   Layout base = {};
   bool can_round_gradients = true;  ///< the optimizer accepts gradients in bf16
   bool records_logits = false;      ///< every step records the largest attention logits, for QK-clip
+  bool records_passes = false;      ///< passes are recorded in CUDA graphs, which only some layouts support
   i64 ema_interval = 0;             ///< updates between two updates of averaged weights; 0: none are kept
   /// Expert load imbalance: ratio of the tokens routed to the experts of the busiest rank to an even share.
   double expert_imbalance = 1.1;
@@ -49,6 +50,9 @@ struct PredictionInput {
   std::shared_ptr<ModelMeasurements> measurements = std::make_shared<ModelMeasurements>(work.model, work.fp8);
 
   ActivationSetup activations() const { return work.activations(layout); }
+  /// Returns true if gradients are reduced and weights gathered concurrently with compute. Graphs do not contain
+  /// collectives, which run after them.
+  bool overlaps_data_parallel() const { return program.overlaps_data_parallel && !work.records_passes; }
   /// Returns the setup of traces, which describe the rank with the busiest experts.
   ActivationSetup trace_setup() const;
   /// Return the traces of a block, or of a part of one, with the recipes of layer `layer`, and of what follows the

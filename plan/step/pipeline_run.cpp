@@ -96,7 +96,7 @@ double PipelineRun::last_reduction_end(const std::vector<TimedAction>& actions) 
         std::max(reduced, timed.begin - work.backward_seconds() * (1 - 1 / work.units())) + work.reduce_seconds,
         timed.begin + work.reduce_seconds / work.units());
   }
-  if (!input_.program.overlaps_data_parallel) return computed + all;
+  if (!input_.overlaps_data_parallel()) return computed + all;
   return std::max(reduced, computed + input_.hardware.communication_slowdown() * all);
 }
 

@@ -258,13 +258,13 @@ class Step {
     const StageWork& all = pipeline_.stages().front();
     const double window = all.backward_seconds() * (1 - 1 / all.units());
     return std::max(traffic_.exposed_seconds(window, all.reduce_seconds),
-                    input_.program.overlaps_data_parallel ? all.reduce_seconds / all.units() : 0);
+                    input_.overlaps_data_parallel() ? all.reduce_seconds / all.units() : 0);
   }
 
   /// Returns the exposed gathering of weights before or during the first pass.
   double exposed_initial_gather() const {
     const auto links = [&](const StageWork& stage) { return traffic_.gather(stage.contents).links; };
-    if (!input_.program.overlaps_data_parallel) return max_over_ranks(links);
+    if (!input_.overlaps_data_parallel()) return max_over_ranks(links);
     double longest = 0;
     for (int rank = 0; rank < layout_.pp; ++rank) {
       const StageWork& first = pipeline_.first_stage(rank);

@@ -49,7 +49,7 @@ bool WeightTraffic::ties_own_embedding(const StageContents& stage) const {
 
 double WeightTraffic::exposed_seconds(double work, double links) const {
   if (links <= 0) return 0;
-  return input_.program.overlaps_data_parallel ? std::max(slowdown_ * links, links - work) : links;
+  return input_.overlaps_data_parallel() ? std::max(slowdown_ * links, links - work) : links;
 }
 
 std::vector<WeightTraffic::Group> WeightTraffic::groups_of(const WeightCounts::BlockCounts& block) const {
