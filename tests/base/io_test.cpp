@@ -142,7 +142,7 @@ TEST(FileRegionTest, EndsRunWhenDiskFails) {
                   "cannot write the scratch file in " + folder.path().string() + ": No space left on device");
 }
 
-TEST(ScratchFileTest, RefusesUnusableFolderOrSize) {
+TEST(ScratchFileTest, RejectsUnusableFolderOrSize) {
   const test::DiskFolder folder;
   const Path plain = folder / "plain";
   write_file_atomic(plain, "");
@@ -160,7 +160,7 @@ TEST(ScratchFileTest, RefusesUnusableFolderOrSize) {
   }
 }
 
-TEST(ScratchFileTest, RefusesSizeBeyondFileSizeLimit) {
+TEST(ScratchFileTest, RejectsSizeBeyondFileSizeLimit) {
   const test::DiskFolder folder;
   struct rlimit before {};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

@@ -494,7 +494,7 @@ TEST_F(AsyncSaveTest, KeepsOneCheckpointWhenKilledDuringReplacement) {
   }
 }
 
-/// Part checkpoints are those of the local tier: each rank has its own checkpoint of the shards that it holds.
+/// Part checkpoints are used by the local tier: each rank has its own checkpoint of the shards that it holds.
 TEST_F(AsyncSaveTest, PartCheckpointsAreValidWithoutOtherParts) {
   const Shape shape{4, 6};
   const auto part_of = [&](int rank) {

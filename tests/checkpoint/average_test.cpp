@@ -127,7 +127,7 @@ TEST_F(AverageTest, CoefficientsAreThoseOfMeansAndMovingAverages) {
   EXPECT_NEAR(std::accumulate(ema.begin(), ema.end(), 0.0), 1, 1e-15);
 }
 
-TEST_F(AverageTest, RefusesCheckpointsOfOtherModels) {
+TEST_F(AverageTest, RejectsCheckpointsOfOtherModels) {
   const Path a = save_model(1, true);
   const Path shape = save(2, std::vector{numbered("model/matrix", {10, 6}), numbered("model/norm", {5})});
   EXPECT_CONTAINS(error_of_average({a, shape}),
@@ -139,7 +139,7 @@ TEST_F(AverageTest, RefusesCheckpointsOfOtherModels) {
   EXPECT_CONTAINS(error_of_average({missing, a}), missing.string() + " has no tensor model/norm, which ");
 }
 
-TEST_F(AverageTest, RefusesDamagedAndNonFiniteWeightsAndLeavesNothing) {
+TEST_F(AverageTest, RejectsDamagedAndNonFiniteWeightsAndLeavesNothing) {
   const Path a = save_model(1, true), b = save_model(2, true), c = save_model(3, true);
   const Path file = b / "shard_00000-of-00001.h5";
   std::string bytes = read_text_file(file);

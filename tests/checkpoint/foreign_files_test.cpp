@@ -53,7 +53,7 @@ TEST_F(ForeignFilesTest, DistributedCheckpointEqualsStateDict) {
   EXPECT_EQ(file.number("optimizer.state.norm.weight.step"), 3);
 }
 
-TEST_F(ForeignFilesTest, PartsOfTensorsEqualTheWhole) {
+TEST_F(ForeignFilesTest, PartsOfTensorsMatchFullTensors) {
   DistributedCheckpoint sharded(unpack("torchtitan"));
   TorchFiles file({unpack("state_dict") / "run.pt"});
   const std::string name = "layers.1.attention.wq.weight";
@@ -67,7 +67,7 @@ TEST_F(ForeignFilesTest, PartsOfTensorsEqualTheWhole) {
   }
 }
 
-TEST_F(ForeignFilesTest, NumberedOptimizerStatesGetTheNamesOfParameters) {
+TEST_F(ForeignFilesTest, NumberedOptimizerStatesAreNamedAfterParameters) {
   TorchFiles files({test::foreign_golden() / "numbered.pt"});
   for (const char* name : {"0.weight", "0.bias", "1.weight", "1.bias"}) {
     ASSERT_NE(files.find(name), nullptr) << name;

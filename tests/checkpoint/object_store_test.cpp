@@ -235,7 +235,7 @@ TEST_F(ObjectStoreCheckpointTest, ReplacesDamagedLocalCopies) {
 }
 
 /// An unreachable store must not look like damaged checkpoints, after which a run would use an older one.
-TEST_F(ObjectStoreCheckpointTest, DoesNotTakeOutageForDamage) {
+TEST_F(ObjectStoreCheckpointTest, DoesNotReportOutageAsDamage) {
   save_remote(1);
   store_.clear_cache();
   store_.server().stop();

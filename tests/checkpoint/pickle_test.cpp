@@ -106,7 +106,7 @@ TEST(PickleTest, RejectsMalformedStacks) {
   EXPECT_CONTAINS(error_with("q\0."s), "the stack is empty");
 }
 
-TEST(PickleTest, RejectsSizesBeyondTheEnd) {
+TEST(PickleTest, RejectsSizesBeyondEnd) {
   EXPECT_CONTAINS(error_with("X\xff\xff\xff\xff"
                              "abc."),
                   "needs 4294967295 bytes, but only 4 follow");

@@ -75,7 +75,7 @@ TEST(ZipArchiveTest, RejectsTruncatedFiles) {
     EXPECT_CONTAINS(error_of([&] { ZipArchive(bytes_of(text.substr(0, size)), "x.pt"); }), "ZIP archive") << size;
 }
 
-TEST(ZipArchiveTest, ComparesChecksumsIfTheWriterComputedThem) {
+TEST(ZipArchiveTest, VerifiesChecksumsWhenPresent) {
   std::string text = zip_of({{.name = "a", .content = "xxxx"}}),
               unchecked = zip_of({{.name = "a", .content = "xxxx", .has_checksum = false}});
   text[33] = unchecked[33] = 'y';
@@ -113,7 +113,7 @@ TEST(TorchFileTest, ReadsNumbers) {
   EXPECT_EQ(number("ByteStorage", "\7"), std::nullopt);
 }
 
-TEST(TorchFileTest, RejectsViewsBeyondTheStorage) {
+TEST(TorchFileTest, RejectsViewsBeyondStorage) {
   constexpr i64 kHuge = i64{1} << 62;
   EXPECT_EQ(tensor_error(pickled_tensor(0, {2, 3}, {3, 1}, 6)), "");
   EXPECT_EQ(tensor_error(pickled_tensor(6, {0}, {1}, 6)), "");

@@ -257,7 +257,8 @@ TEST(StagedCommunicatorTest, PendingMessagesKeepTheirCopies) {
 TEST(MpiSessionTest, ReportsRanksAndCoresOfNode) {
   EXPECT_EQ(static_cast<int>(session().ranks_on_node().size()),
             session().size());  // all ranks of the tests run on one node
-  // Whatever cores each rank is bound to, it counts the cores of all ranks of the node, and never more than exist.
+  // Regardless of the cores that each rank is bound to, it counts the cores of all ranks of the node, and never more
+  // than exist.
   cpu_set_t own;
   ASSERT_EQ(::sched_getaffinity(0, sizeof(own), &own), 0);
   EXPECT_GE(session().cores_on_node(), CPU_COUNT(&own));

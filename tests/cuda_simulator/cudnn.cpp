@@ -1,5 +1,5 @@
 // Interpreter of cuDNN's graph interface: computes every operation of a graph in double precision, rounded to the type
-// of its result. Supports only graphs as small as those of tests.
+// of its result. Supports only graphs as small as the graphs in tests.
 #include <cudnn.h>
 
 #include <algorithm>

@@ -248,7 +248,7 @@ TEST_F(ConversationTest, FindsTemplateNextToTokenizer) {
   EXPECT_THAT(open_error(), HasSubstr("tokenizer_config.json: is not a JSON object"));
 }
 
-TEST_F(ConversationTest, WarnsOfTemplateThatEndsDocumentsEarly) {
+TEST_F(ConversationTest, WarnsAboutTemplateThatEndsDocumentsEarly) {
   const Tokenizer opened = tokenizer();
   const auto ends_early = [&](const char* source) {
     write("t.jinja", source);

@@ -3,7 +3,7 @@ conversation_test.cpp.
 
 usage: make_chat_golden.py tests/golden/tokenizers FILE     (a Python with transformers)
 
-The ids are those of the whole text. The masks come from {% generation %} blocks. "template" is the same template without
+The ids are for the full text. The masks come from {% generation %} blocks. "template" is the same template without
 these blocks, which must lead to the same mask.
 """
 

@@ -1,4 +1,4 @@
-// Preprocessing in parts: the output is bitwise identical to that of one process, for any split of the input.
+// Preprocessing in parts: the output is bitwise identical to the output of one process, for any split of the input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

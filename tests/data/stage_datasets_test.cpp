@@ -172,7 +172,7 @@ TEST(StageDatasetsTest, SpellingOfPathDoesNotRestartText) {
   EXPECT_EQ(joined(text_of({first}), text_of({first, second})), text_of({stage({d}, 1, 100)}));
 }
 
-TEST(StageDatasetsTest, RepeatsDataOnlyWhenAsked) {
+TEST(StageDatasetsTest, RepeatsDataOnlyWhenRequested) {
   const ScratchFolder folder;
   const std::string d = write_dataset(folder / "d", 60);
   const StageText first = stage({d}, 5, 10), repeated = stage({d}, 5, 4, true), last = stage({d}, 5, 10);

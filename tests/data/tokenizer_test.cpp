@@ -273,7 +273,7 @@ INSTANTIATE_TEST_SUITE_P(Types, TokenizerTypesTest, testing::Values(TokenizerMod
 TEST(TokenizerTest, UnwritableOutputIsReportedBeforeTraining) {
   const ScratchFolder folder;
   TokenizerOptions options = options_for(folder, english());
-  options.vocab_size = 1'000'000;  // the training itself would fail later
+  options.vocab_size = 1'000'000;  // training itself would fail later
   write_file_atomic(folder / "file", "");
   options.output = (folder / "file" / "tokenizer.model").string();
   EXPECT_THAT(input_error([&] { train(options); }), HasSubstr((folder / "file").string()));

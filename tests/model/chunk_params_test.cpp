@@ -1,4 +1,4 @@
-// Parameters of chunks that are assembled from single layers equal those of models.
+// Parameters of chunks that are assembled from single layers equal the parameters of models.
 #include "model/chunk_params.h"
 
 #include <gtest/gtest.h>

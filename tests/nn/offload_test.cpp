@@ -173,7 +173,7 @@ TEST_F(ActivationOffloadTest, WorksAfterFolderIsRemoved) {
   EXPECT_EQ(read_values<i32>(offloaded[0]->take()[0]), read_values<i32>(counting(200000, 0)));
 }
 
-TEST_F(ActivationOffloadTest, RefusesSizeBeyondDiskSpace) {
+TEST_F(ActivationOffloadTest, RejectsSizeBeyondDiskSpace) {
   EXPECT_CONTAINS(test::input_error([&] { on_file(make_transfer_queue(), i64{1} << 60); }), "key: ");
   EXPECT_CONTAINS(test::input_error([&] { on_file(make_transfer_queue(), i64{1} << 60); }), "needs 1024.00 PiB");
 }

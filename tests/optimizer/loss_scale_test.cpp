@@ -31,7 +31,7 @@ constexpr auto kFine = Overflow::None, kHandled = Overflow::Handled, kFinal = Ov
 // number of tolerated overflows is reset only when the scale grows.
 const std::vector<Step> kCourse{
     {true, 16, kHandled},  // one overflow is tolerated
-    {true, 8, kHandled},   // every further one halves the scale
+    {true, 8, kHandled},   // every later one halves the scale
     {true, 4, kHandled},   //
     {false, 4, kFine},    {false, 4, kFine},
     {true, 2, kHandled},  // two good steps, then the window restarts; no reset

@@ -213,7 +213,7 @@ TEST_F(OptimizerOffloadTest, VerifiesChecksumsOfDataOnDisk) {
   EXPECT_CONTAINS(test::error_of([&] { region.read(FileRegion::kChunk, back); }), "a vector differs from its checksum");
 }
 
-TEST_F(OptimizerOffloadTest, RefusesUnusableFolderAtStart) {
+TEST_F(OptimizerOffloadTest, RejectsUnusableFolderAtStart) {
   OptimizerConfig config = offloaded(OptimizerKind::Adam, OffloadTier::File);
   config.offload_folder = "/proc/self";
   EXPECT_CONTAINS(test::input_error([&] { const SmallModel model(DType::F32, config); }),

@@ -190,7 +190,7 @@ TEST(OptimizerTest, DoesNotScaleGradientWithoutClipping) {
   EXPECT_LE(reference.distance(f), 1e-12);
 }
 
-/// Each parameter is updated as by an optimizer whose settings are those of its group.
+/// Each parameter is updated as by an optimizer with the settings of its group.
 TEST(OptimizerTest, UpdatesEachGroupByItsOwnSettings) {
   for (const DType dtype : {DType::F32, DType::BF16}) {
     OptimizerConfig config;

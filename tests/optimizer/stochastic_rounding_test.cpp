@@ -46,7 +46,7 @@ TEST_F(StochasticRoundingTest, IsBitwiseIdenticalOnAnyTier) {
 }
 
 /// SGD is linear in the weights, so their expected values are those of training with master weights, even though single
-/// updates are far below the distance of neighboring bf16 values.
+/// updates are far below the distance between neighboring bf16 values.
 TEST_F(StochasticRoundingTest, KeepsSmallUpdatesOnAverage) {
   SmallModel exact(DType::F32, with_master(OptimizerKind::Sgd));
   SmallModel model(DType::BF16, rounded(with_master(OptimizerKind::Sgd)));

@@ -1,5 +1,5 @@
-// Averaged weights: like PyTorch's AveragedModel, unchanged by skipped steps, without effect on the training, and
-// exchanged with the weights bitwise, wherever states are stored.
+// Averaged weights: like PyTorch's AveragedModel, unchanged by skipped steps, without effect on training, and exchanged
+// with the weights bitwise, wherever states are stored.
 #include "optimizer/weight_average.h"
 
 #include <gtest/gtest.h>

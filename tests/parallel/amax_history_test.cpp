@@ -29,7 +29,7 @@ class OneLayer {
     histories_.end_step(ranks);
     histories_.update_scales();
   }
-  /// Runs a step with a weight of two parts, and a further record of other values.
+  /// Runs a step with a weight of two parts, and an additional record of other values.
   void step_with_weight(double first, double second, double other) {
     const auto part = [&](double value) { return test::tensor_of({value}, {1}, DType::BF16, device_); };
     histories_.begin_step();

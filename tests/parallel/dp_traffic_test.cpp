@@ -73,7 +73,7 @@ Floats padded(const Param& param, const F& f) {
 
 constexpr std::array<DpLayout, 4> kLayouts{{{1, 1}, {3, 1}, {2, 2}, {4, 1, 2}}};
 
-/// Received weights must be those of each parameter alone, whatever the stage and number of ranks.
+/// Received weights must equal the weights of each parameter alone, for every stage and number of ranks.
 TEST(QuantizedWeightsTest, AreIdenticalOnAllRanksAndKeptInFullPrecision) {
   for (const DpLayout& layout : kLayouts) {
     for (const Options& o : {Options{1, true, true}, {2, false, true}, {3, true, true}, {3, false, true}}) {

@@ -39,7 +39,7 @@ TEST(ParallelStateTest, GroupsConnectRanksOfTopology) {
   });
 }
 
-/// Nodes are those of the ranks, or of a number of consecutive ranks.
+/// Nodes are the hosts of the ranks, or a number of consecutive ranks.
 TEST(ParallelStateTest, SplitsExpertExchangeByNode) {
   run_local_ranks(8, [](Communicator& world, int rank) {
     CpuDevice device;

@@ -162,7 +162,7 @@ CommMeter meter_of(Communicator& tp, i64 seq, const Variant& v, bool overlaps) {
   return *meter;
 }
 
-TEST_P(TpOverlapTest, SumsRunInChunksOfTheSameTotalSize) {
+TEST_P(TpOverlapTest, SumsRunInChunksOfSameTotalSize) {
   run_local_ranks(GetParam(), [&](Communicator& tp, int) {
     for (const bool sequence_parallel : {false, true}) {
       const CommOp sum = sequence_parallel ? CommOp::ReduceScatter : CommOp::AllReduce;

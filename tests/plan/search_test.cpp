@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(SearchTest, EachLayoutButTheFirstHasItsReason) {
+TEST(SearchTest, EachLayoutExceptFirstHasReason) {
   const Hardware hardware = test::toy_cluster(100, 10);
   const KernelTraits program;
   const Workload work = test::toy_workload(16, 4096, 32, 64);
@@ -38,7 +38,7 @@ Hardware hosts_with_slow_links() {
   return hardware;
 }
 
-TEST(SearchTest, OverlapsExchangesOfExpertsWhereItPays) {
+TEST(SearchTest, OverlapsExchangesOfExpertsWhenItIsFaster) {
   const KernelTraits program;
   const Workload work = test::toy_mixture(8, 1024, 16, 64, 8);
   const Hardware cpus = hosts_with_slow_links();
@@ -74,7 +74,7 @@ TEST(SearchTest, OverlapsExchangesOfExpertsWhereItPays) {
 
 /// With many experts per token and slow links between nodes, tokens are sent once to each node; within a node, or with
 /// one expert per token, the search does not consider this.
-TEST(SearchTest, DispatchesTokensByNodeWhereItPays) {
+TEST(SearchTest, DispatchesTokensByNodeWhenItIsFaster) {
   const KernelTraits program;
   Workload work = test::toy_mixture(8, 1024, 16, 64, 16);
   work.model.moe.router_topk = 8;

@@ -92,8 +92,8 @@ TEST(StepTimeTest, ContextParallelVolumesMatchTable) {
   expect(CpCommType::A2aP2p, 2, 0.5 * (k + 2 * q) + k, 0.5 * (k + 2 * q) + k + w);
 }
 
-/// All microbatches but the last have a partner for their backward pass, which hides as much of the exchange as it
-/// computes meanwhile.
+/// All microbatches but the last have a partner for their backward pass, whose computation hides an equal time of the
+/// exchange.
 TEST(StepTimeTest, OverlapOfExpertsHidesExchangesOfPairs) {
   const Workload work = test::toy_mixture(4, 2048, 16, 128, 8);
   const KernelTraits program;

@@ -25,7 +25,7 @@ class WeightTrafficTest : public testing::Test {
   }
 
   StepTime step() const { return step_time({hardware_, program_, work_, layout_}); }
-  /// Returns the weights of all layers; those of one layer are 12 h^2.
+  /// Returns the number of weights of all layers; one layer has 12 h^2.
   static double weights() { return kLayers * 12 * 4096 * 4096; }
   static double part(double n) { return (n - 1) / n; }
   /// Converts seconds to bytes per weight over links of 100 GB/s.

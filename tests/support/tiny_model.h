@@ -338,7 +338,7 @@ struct TinyModel {
     for (i64 b = 0; b < batch; ++b) samples.push_back(b + 100);
   }
 
-  /// Makes the tokens and targets of multi-token prediction from those of the batch.
+  /// Derives the tokens and targets of multi-token prediction from the batch.
   void make_future_tokens(const std::vector<i32>& ids, const std::vector<i32>& next, i64 batch) {
     const ModelConfig& config = model.context().config;
     future.clear();

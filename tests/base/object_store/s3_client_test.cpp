@@ -114,7 +114,7 @@ TEST_F(S3ClientTest, SignsRequestsAndTheirBodies) {
 }
 
 /// A store refuses signatures that are older than some minutes.
-TEST_F(S3ClientTest, SignsEachAttemptAnew) {
+TEST_F(S3ClientTest, SignsEachAttemptSeparately) {
   put("content");
   fail_first(1, {.status = 503, .delay_seconds = 1.1});
   EXPECT_EQ(client_.get(path_), "content");

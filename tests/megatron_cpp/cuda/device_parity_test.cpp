@@ -219,7 +219,7 @@ const RunLayout kLayouts[]{
     {"tp2_sp_pp2_dp2_zero1", {.tp = 2, .pp = 2, .dp = 2, .sequence_parallel = true, .zero_stage = 1}},
 };
 
-// The tolerance is that of CPUs (layout_parity_test.cpp).
+// The tolerance is the same as for CPUs (layout_parity_test.cpp).
 TEST_P(DeviceParityTest, LayoutsThatShareGpuAgree) {
   const RunResult one_rank = on_gpu(task());
   for (const RunLayout& layout : kLayouts) {

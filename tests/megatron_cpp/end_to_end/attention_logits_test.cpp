@@ -69,7 +69,7 @@ TEST_F(AttentionLogitsLogTest, SkippedStepClipsNothing) {
   EXPECT_CONTAINS(run({"checkpoint", "diff", at("nan"), at("run")}).out, " tensors compared, 0 differ");
 }
 
-TEST_F(AttentionLogitsLogTest, RefusesBadInput) {
+TEST_F(AttentionLogitsLogTest, RejectsBadInput) {
   const auto expect_refused = [&](const Strings& args, const std::string& message) {
     const Outcome outcome = run(pretrain("bad", args));
     EXPECT_EQ(outcome.code, 2) << outcome.out;

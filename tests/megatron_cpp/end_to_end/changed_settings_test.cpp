@@ -236,7 +236,7 @@ std::string refused_key(const Settings& first, const Settings& second) {
   return has_token_positions && first.seq_length != second.seq_length ? "training.step_batch_size_schedule" : "";
 }
 
-/// Returns the option that allows all keys that a resume refuses to change by default.
+/// Returns the option that allows all keys whose change a resumed run rejects by default.
 std::string all_allowed() {
   return "--checkpoint.allow_changed_keys=training.global_batch_size,training.step_batch_size_schedule,optimizer.lr,"
          "optimizer.min_lr,optimizer.lr_decay_style,optimizer.lr_decay_iters,optimizer.lr_decay_samples,"

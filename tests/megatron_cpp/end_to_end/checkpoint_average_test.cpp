@@ -22,7 +22,7 @@ class CheckpointAverageTest : public EndToEnd {
     const Tensor all = CheckpointReader(checkpoint).read_full_tensor(tensor, device);
     return {all.data<float>(), all.data<float>() + all.numel()};
   }
-  /// Expects that all weights are sums of those of iterations 4, 8 and 12 with these coefficients.
+  /// Expects that all weights are sums of the weights of iterations 4, 8 and 12 with these coefficients.
   void expect_sum(const std::string& save, const std::array<double, 3>& coefficients) const {
     const Path result = folder_ / save / "iter_0000012";
     const Manifest manifest = read_manifest(result);
@@ -89,7 +89,7 @@ TEST_F(CheckpointAverageTest, LeavesOutCheckpointsThatUserRejected) {
   EXPECT_EQ(log.find("iter_0000012"), log.npos);
 }
 
-TEST_F(CheckpointAverageTest, RefusesBadInput) {
+TEST_F(CheckpointAverageTest, RejectsBadInput) {
   const std::string a = at("run/iter_0000004"), b = at("run/iter_0000008"), c = at("run/iter_0000012");
   expect_refused({a}, "an average needs at least two");
   expect_refused({a, b, at("run/../run/iter_0000004")}, "occurs twice");

@@ -34,7 +34,7 @@ class CheckpointBranchTest : public EndToEnd {
   }
 };
 
-TEST_F(CheckpointBranchTest, EndsBitwiseLikeRunThatPlannedTheDecay) {
+TEST_F(CheckpointBranchTest, IsBitwiseIdenticalToRunWithPlannedDecay) {
   branch_from_stable_run();
   EXPECT_CONTAINS(run_ok({"checkpoint", "diff", at("stable/iter_0000004"), at("branch")}), "compared, 0 differ");
   EXPECT_CONTAINS(run_ok({"checkpoint", "show", at("branch")}), "branched_from");
@@ -68,7 +68,7 @@ TEST_F(CheckpointBranchTest, InterruptedBranchResumesAndLeavesItsOriginUnchanged
   expect_same_checkpoint("undisturbed", "stable");
 }
 
-TEST_F(CheckpointBranchTest, RefusesBadInput) {
+TEST_F(CheckpointBranchTest, RejectsBadInput) {
   const auto expect_refused = [&](const std::string& load, const std::string& save, const std::string& message) {
     const Outcome outcome = run({"checkpoint", "branch", load, save});
     EXPECT_EQ(outcome.code, 2) << outcome.out;

@@ -1,4 +1,4 @@
-// Averaged weights of a run: resumed bitwise, begun and ended by a restart, evaluated during the training, and used by
+// Averaged weights of a run: resumed bitwise, begun and ended by a restart, evaluated during training, and used by
 // evaluate, generate and export-hf.
 #include "tests/megatron_cpp/end_to_end/end_to_end.h"
 
@@ -103,7 +103,7 @@ TEST_F(EmaTest, CommandsUseAveragedWeights) {
             run_ok({"generate", "--load=" + at("imported"), "--prompt=the", "--max_new_tokens=16", "--top_k=1"}));
 }
 
-TEST_F(EmaTest, IsEvaluatedAlikeOnTwoRanks) {
+TEST_F(EmaTest, IsEvaluatedIdenticallyOnTwoRanks) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
   const Strings args = averaged({"--training.eval_ema"});
   train("one", args);
@@ -117,7 +117,7 @@ TEST_F(EmaTest, IsEvaluatedAlikeOnTwoRanks) {
   }
 }
 
-TEST_F(EmaTest, RefusesBadInput) {
+TEST_F(EmaTest, RejectsBadInput) {
   const auto expect_refused = [&](const Strings& args, const std::string& message) {
     const Outcome outcome = run(args);
     EXPECT_EQ(outcome.code, 2) << outcome.out;

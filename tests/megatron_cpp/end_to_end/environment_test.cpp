@@ -16,7 +16,7 @@ class EnvironmentTest : public EndToEnd {
     args.insert(args.end(), more.begin(), more.end());
     return args;
   }
-  /// Runs the training under a shell script that changes its environment and then runs "$@".
+  /// Runs `pretrain` under a shell script that changes its environment and then runs "$@".
   Outcome run_in_shell(const std::string& save, const std::string& script) const {
     return test::Program(pretrain(save), root() / "shell", 0, {"sh", "-c", script, "sh"}).wait();
   }
@@ -111,7 +111,7 @@ TEST_F(EnvironmentTest, DryRunEstimatesStepTime) {
   EXPECT_EQ(run_ok(pretrain("run", {"--dry_run", "--world_size=2"})).find("a step "), std::string::npos);
 }
 
-TEST_F(EnvironmentTest, DryRunRefusesSameInputAsRun) {
+TEST_F(EnvironmentTest, DryRunRejectsSameInputAsRun) {
   train("model", {"--training.exit_interval=2"});
   write_file_atomic(folder_ / "file", "x");
   const std::vector<Strings> cases{pretrain("none", {"--device.device=cuda"}),

@@ -178,7 +178,7 @@ TEST_F(FaultyDiskTest, FallsBackToThreadsWhenIoUringIsRefused) {
   }
 }
 
-/// The error comes before the training, and also in a dry run.
+/// The error comes before training, and also in a dry run.
 TEST_F(FaultyDiskTest, RefusesToStartWithoutEnoughSpace) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "mpirun is missing";
   for (const Tier& tier : kTiers) {
@@ -198,7 +198,7 @@ TEST_F(FaultyDiskTest, RefusesToStartWithoutEnoughSpace) {
   EXPECT_CONTAINS(two.err, "not enough space for this run: 2 ranks need ");
 }
 
-/// ext2 and NFS 3 cannot reserve space. Zeros are written before the training instead, or the disk turns out to be
+/// ext2 and NFS 3 cannot reserve space. Zeros are written before training instead, or the disk turns out to be
 /// full.
 TEST_F(FaultyDiskTest, WritesZerosWhenSpaceCannotBeReserved) {
   for (const Tier& tier : kTiers) {

@@ -106,7 +106,7 @@ TEST_F(Fp8EndToEndTest, BeginsNewHistoriesWhenRecipeOrLengthChanges) {
   losses("run", 12);
 }
 
-TEST_F(Fp8EndToEndTest, RefusesRecipesThatFitNoLayerOrLayout) {
+TEST_F(Fp8EndToEndTest, RejectsRecipesThatFitNoLayerOrLayout) {
   const auto message = [&](const std::string& table) {
     const Outcome refused =
         run_on(2, pretrain("run", {"--training.precision=bf16", "--parallel.tensor_model_parallel_size=2",

@@ -115,7 +115,7 @@ TEST_F(LossMaskRunTest, MixesWithPlainText) {
   EXPECT_CONTAINS(run_ok({"data", "verify", pairs()}), "loss mask: ");
 }
 
-TEST_F(LossMaskRunTest, BatchWithoutTargetsTrainsOn) {
+TEST_F(LossMaskRunTest, TrainingContinuesAfterBatchWithoutTargets) {
   // The prompts are hundreds of samples long, so most batches of this run have no target at all.
   const std::string text = read_text_file(root() / "train.txt").substr(0, 40'000);
   write_file_atomic(at("long.jsonl"), nlohmann::json{{"prompt", text}, {"completion", "The end."}}.dump() + "\n");

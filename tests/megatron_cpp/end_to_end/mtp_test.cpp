@@ -76,7 +76,7 @@ TEST_F(MtpEndToEndTest, EvaluationAndGenerationDoNotUseMtp) {
   run_ok({"generate", str("--load=", at("run")), "--prompt=ROMEO:", "--max_new_tokens=5"});
 }
 
-TEST_F(MtpEndToEndTest, ExportsModelWithoutMtpIfNoModelTypeHasIt) {
+TEST_F(MtpEndToEndTest, ExportsModelWithoutMtpWhenNoModelTypeHasIt) {
   train("run",
         with_mtp({"--model.add_bias_linear=false", "--model.normalization=RMSNorm", "--model.activation_func=swiglu"}));
   EXPECT_CONTAINS(run({"checkpoint", "export-hf", at("run"), at("exported")}).err,

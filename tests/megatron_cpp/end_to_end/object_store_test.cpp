@@ -1,5 +1,5 @@
-// Runs whose datasets and checkpoints are in an object store: bitwise identical to runs with local files, whatever the
-// store does.
+// Runs whose datasets and checkpoints are in an object store: bitwise identical to runs with local files even if
+// requests fail.
 #include <csignal>
 
 #include "tests/megatron_cpp/end_to_end/end_to_end_on_ranks.h"
@@ -78,7 +78,7 @@ TEST_F(ObjectStoreRunTest, ResumesOnNewNodeAndOnOtherLayouts) {
   EXPECT_CONTAINS(diff, " tensors compared, 0 differ");
 }
 
-TEST_F(ObjectStoreRunTest, GoesOnWhenRequestsFailAndAnswersAreTruncated) {
+TEST_F(ObjectStoreRunTest, ContinuesWhenRequestsFailAndResponsesAreTruncated) {
   train("local", {"--checkpoint.save_interval=3"});
   store_.server().set_faults([count = 0](const S3Request&) mutable {
     switch (++count % 9) {

@@ -197,7 +197,7 @@ TEST_F(OffloadEndToEndTest, DryRunReportsPlacement) {
                   "  in host memory");
 }
 
-TEST_F(OffloadEndToEndTest, RefusesFractionThatOffloadsNothing) {
+TEST_F(OffloadEndToEndTest, RejectsFractionThatOffloadsNothing) {
   const Outcome outcome = run(pretrain("run", {"--optimizer.offload=host", "--optimizer.offload_fraction=0.0001"}));
   EXPECT_EQ(outcome.code, 2) << outcome.out;
   EXPECT_CONTAINS(outcome.err, "optimizer.offload_fraction: 0.0001 offloads nothing");

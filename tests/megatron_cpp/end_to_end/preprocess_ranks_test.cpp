@@ -254,7 +254,7 @@ TEST_F(PreprocessOnRanksTest, AllRanksFailAndNameBadLine) {
   EXPECT_CONTAINS(empty.err, "empty.txt: the input has no text for");
 }
 
-TEST_F(PreprocessOnRanksTest, RefusesPartsMadeWithDifferentOptions) {
+TEST_F(PreprocessOnRanksTest, RejectsPartsMadeWithDifferentOptions) {
   write_file_atomic(folder_ / "bad.jsonl", "{\"text\": \"x\"}\n{}\n");
   EXPECT_EQ(run(preprocess("d", {at("bad.jsonl"), "--parts"})).code, 2);
   ASSERT_TRUE(std::filesystem::exists(at("d.parts")));

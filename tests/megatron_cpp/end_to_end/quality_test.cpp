@@ -118,7 +118,7 @@ TEST_F(QualityEndToEndTest, MatchesPretraining) {
 TEST_F(QualityEndToEndTest, ContinuesAfterKill) {
   expect_same_results_after_kills({});
   EXPECT_EQ(results("start").size(), 3U);
-  // Nothing is left to train, but the table is printed again; a further seed is added to the others.
+  // Nothing is left to train, but the table is printed again; another seed is added to the others.
   EXPECT_CONTAINS(run_ok(quality()), "identical to plain");
   EXPECT_EQ(results("start").size(), 3U);
   const std::string text = run_ok(quality({"--seeds=3"}));

@@ -153,7 +153,7 @@ TEST_F(ResumeTest, EvaluationUsesNewestCheckpointWithIntactWeights) {
   EXPECT_EQ(checkpoint_of(), "iter_0000008");
 }
 
-TEST_F(ResumeTest, RefusesChangedKeysUnlessAllowed) {
+TEST_F(ResumeTest, RejectsChangedKeysUnlessAllowed) {
   train("run", {"--training.exit_interval=4"});
   const Strings changed{"--optimizer.lr=2e-2", "--training.seed=7"};
   const Outcome refused = run(pretrain("run", changed));
@@ -202,7 +202,7 @@ TEST_F(ResumeTest, UsesSavedTokenizerWhenOriginalIsRemoved) {
       << "a rejected run left files";
 }
 
-TEST_F(ResumeTest, RefusesFolderInUse) {
+TEST_F(ResumeTest, RejectsFolderInUse) {
   test::Program first(pretrain("run", {"--training.train_iters=100000"}), root() / "first");
   wait_for_lines("run", 1);
   const Outcome second = run(pretrain("run"));

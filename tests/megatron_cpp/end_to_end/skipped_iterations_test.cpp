@@ -51,7 +51,7 @@ TEST_F(SkippedIterationsTest, EndWithInjectedFault) {
   expect_same_checkpoint("whole", "run");
 }
 
-TEST_F(SkippedIterationsTest, RefuseBadInput) {
+TEST_F(SkippedIterationsTest, RejectBadInput) {
   const Outcome outcome = run(pretrain("bad", {"--training.iterations_to_skip=0"}));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_CONTAINS(outcome.err, "training.iterations_to_skip");

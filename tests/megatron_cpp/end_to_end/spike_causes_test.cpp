@@ -110,7 +110,7 @@ TEST_F(SpikeCausesLogTest, ComparedStepsNameFaultyRank) {
   expect_same_checkpoint("plain", "persistent");
 }
 
-TEST_F(SpikeCausesLogTest, RefusesBadInput) {
+TEST_F(SpikeCausesLogTest, RejectsBadInput) {
   for (const auto& [word, message] : std::vector<std::pair<std::string, std::string>>{
            {"--training.rerun_interval=-1", "training.rerun_interval"},
            {"--training.rerun_spikes=maybe", "training.rerun_spikes"},

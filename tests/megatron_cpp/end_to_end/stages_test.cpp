@@ -219,7 +219,7 @@ TEST_F(StagesTest, NewestCheckpointOfEarlierStageReplacesDamagedOne) {
   expect_same_checkpoint("whole", "run");
 }
 
-TEST_F(StagesTest, LayoutsTrainTheSameModel) {
+TEST_F(StagesTest, LayoutsTrainSameModel) {
   if (std::system("command -v mpirun >/dev/null") != 0) GTEST_SKIP() << "needs mpirun";
   train("one");
   const std::string own = file("own.toml", stages("[stage.parallel]\ncontext_parallel_size = 2\n"));
@@ -243,7 +243,7 @@ TEST_F(StagesTest, LayoutsTrainTheSameModel) {
   expect_close("changed");
 }
 
-TEST_F(StagesTest, RefusesChangedStages) {
+TEST_F(StagesTest, RejectsChangedStages) {
   train("run", {"--training.exit_interval=9"});
   std::string shorter = stages(), moved = stages(), batch = stages(), extended = stages(), mix = stages();
   const auto replace = [](std::string& text, const std::string& what, const std::string& with) {

@@ -11,7 +11,7 @@ class TensorboardEndToEndTest : public EndToEnd {
  protected:
   std::string dir(const std::string& name = "tb") const { return "--logging.tensorboard_dir=" + at(name); }
 
-  /// Expects that the events have each step of the training once, with the values of its metrics.
+  /// Expects that the events contain each training step once, with the values of its metrics.
   void expect_curves_of(const std::string& save, const test::Events& events) const {
     std::vector<std::pair<i64, float>> losses, by_samples, rates, validation, test_losses;
     for (const nlohmann::json& line : metrics(save)) {

@@ -1,5 +1,5 @@
-// Asynchronous saves on any layout contain the state of their own iteration, although the training continues, and do
-// not change the training. Ranks are threads.
+// Asynchronous saves on any layout contain the state of their own iteration, although training continues, and do not
+// change training. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <latch>

@@ -201,7 +201,7 @@ TEST_P(BlockwiseOtherSummationOrderTest, MatchesOneRankWithinRecipeError) {
   expect_within_recipe_error("llama", kLargeBlock, GemmRecipe::Blockwise, GetParam());
 }
 
-/// Blocks save no scales: the memory is that of bf16.
+/// Blocks save no scales, so the memory equals the memory in bf16.
 TEST(BlockMemoryTest, EqualsBf16Memory) {
   for (const RunLayout& layout : {RunLayout{}, RunLayout{{.recompute = kSelective}}, RunLayout{{.tp = 2}}}) {
     for (const char* name : {"llama", "experts"}) {

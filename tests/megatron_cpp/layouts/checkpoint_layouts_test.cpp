@@ -1,5 +1,5 @@
 // Any layout loads checkpoints of any other: weights and optimizer state are bitwise identical in every replica, and
-// the training continues like the one that was saved. Ranks are threads.
+// training continues like the run that was saved. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "checkpoint/directory/folder.h"

@@ -139,7 +139,7 @@ TEST_P(TensorParallelVolumeTest, MatchesFormulaWithSequenceParallelism) {
                });
 }
 
-/// Messages of all ranks by group of ranks, in excess of those of a run in bf16.
+/// Messages of all ranks by group of ranks, in excess of a run in bf16.
 struct Excess {
   std::map<std::string, i64> calls, bytes;  // calls of all_reduce, bytes of all operations
 };

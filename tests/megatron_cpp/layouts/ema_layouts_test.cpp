@@ -1,5 +1,5 @@
 // Averaged weights on layouts: independent of the layout where the weights are, evaluated like a model that has them as
-// weights, without effect on the training.
+// weights, without effect on training.
 #include <gtest/gtest.h>
 
 #include "tests/support/disk_folder.h"

@@ -119,8 +119,8 @@ TEST(Fp8DispatchTest, ChangesOnlyWeightGradientsOfExperts) {
   }
 }
 
-/// Rows are rounded before they are sent, even to the own rank. The sums of weight gradients of experts over tokens are
-/// taken in different orders, all other values are bitwise identical.
+/// Rows are rounded before they are sent, even to the sending rank. The sums of weight gradients of experts over tokens
+/// are taken in different orders, all other values are bitwise identical.
 TEST(Fp8DispatchTest, DoesNotDependOnExpertParallelSize) {
   for (const char* name : {"deepseek", "switch", "latent"}) {
     RunTask task = task_of(name);
@@ -233,8 +233,8 @@ TEST_P(Fp8DispatchOtherSummationOrderTest, MatchesOneRankWithinRecipeError) {
             test::relative_distance(weights(one_rank), weights(plain)));
 }
 
-/// Two of the four exchanges of a layer send codes: those of tokens, and of gradients of the experts' outputs.
-/// All-gather weights the latter after the exchange, so that it sends codes of tokens only.
+/// Two of the four exchanges of a layer send codes: the exchange of tokens, and the exchange of gradients of the
+/// experts' outputs. The all-gather dispatcher weights gradients after the exchange, so it sends codes of tokens only.
 TEST(Fp8DispatchTest, SendsCodesOfTokensAndGradients) {
   struct Exchange {
     TokenDispatcherType type;

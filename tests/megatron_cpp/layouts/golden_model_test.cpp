@@ -107,7 +107,7 @@ TEST_P(GoldenModelTest, LogitsLossAndGradientsMatchPyTorch) {
   EXPECT_EQ(outcome.tokens, model->targets());
 
   auto gradients = model->by_foreign_name([](Param& param) { return param.main_grad; });
-  // The golden gradient is that of the mean, ours that of the sum.
+  // The golden gradient is of the mean loss, ours of the summed loss.
   const double divisor = static_cast<double>(outcome.tokens) * model->grad_scale(outcome);
   for (auto& [name, values] : gradients) {
     for (double& x : values) x /= divisor;

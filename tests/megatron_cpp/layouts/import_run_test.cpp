@@ -240,7 +240,7 @@ TEST_F(ImportRunTest, ReadsOneTensorPerExpertOfMegatronCore) {
         << stacked.shards->shards()[i].name;
 }
 
-TEST_F(ImportRunTest, ReadsUpdatesOfTheDistributedOptimizer) {
+TEST_F(ImportRunTest, ReadsUpdatesOfDistributedOptimizer) {
   const ImportRequest request{.path = unpack("megatron_dist"), .config = config()};
   const auto write_common = [&](const PickleWriter& groups) {
     const std::string list = groups.finish();
@@ -314,7 +314,7 @@ TEST_F(ImportRunTest, RejectsUnusableIterationOfPyTorch) {
   EXPECT_EQ(import_error({.path = request.path, .config = config(), .iteration = 3}), "");
 }
 
-TEST_F(ImportRunTest, ImportsAlsoTheLegacyWeightsOfMegatronCore) {
+TEST_F(ImportRunTest, ImportsLegacyWeightsOfMegatronCore) {
   const Path folder = unpack("megatron_legacy");
   ImportedRun legacy = import_run({.path = folder}, host_),
               sharded = import_run({.path = unpack("megatron_dist"), .weights_only = true}, host_);
@@ -414,7 +414,7 @@ TEST_F(ImportRunTest, AcceptsConfigurationWithoutFolder) {
             (folder_ / "run").string());
 }
 
-TEST_F(ImportRunTest, ExportedRunEqualsTheImportedOne) {
+TEST_F(ImportRunTest, ExportedRunMatchesImportedRun) {
   const Path original = unpack("torchtitan");
   CheckpointReader reader(import({.path = original, .config = config()}));
   export_distributed(folder_ / "exported", config_, reader, {});
@@ -442,7 +442,7 @@ TEST_F(ImportRunTest, ExportedRunEqualsTheImportedOne) {
 }
 
 /// After 3 of 100 iterations of a linear decay to 0, and of a linear ramp of the weight decay from 0.1 to 0.3.
-TEST_F(ImportRunTest, ExportsRatesOfTheNextStep) {
+TEST_F(ImportRunTest, ExportsRatesOfNextStep) {
   write_config("lr_decay_style = \"constant\"\nweight_decay = 0.1",
                "lr_decay_style = \"linear\"\nstart_weight_decay = 0.1\nend_weight_decay = 0.3\n"
                "weight_decay_incr_style = \"linear\"");

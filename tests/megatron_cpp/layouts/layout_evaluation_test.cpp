@@ -1,4 +1,4 @@
-// Evaluation between training steps, on layouts: correct, and without effect on the training.
+// Evaluation between training steps, on layouts: correct, and without effect on training.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/layout_run.h"

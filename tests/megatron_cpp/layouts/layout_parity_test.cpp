@@ -143,7 +143,7 @@ ModelConfig windows() {
   return config;
 }
 
-/// Returns a model of a further family.
+/// Returns a model of another family.
 ModelConfig variant(const std::string& name) {
   for (test::NamedModel variant : test::tiny_variants()) {
     if (variant.name != name) continue;
@@ -241,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, LayoutParityTest,
                            return str(std::get<0>(p.param), "_", std::get<2>(p.param).layout.name);
                          });
 
-// Learning rates of matrices depend on the width, also those of Muon.
+// Learning rates of matrices depend on the width, also with Muon.
 INSTANTIATE_TEST_SUITE_P(MaximalUpdate, LayoutParityTest,
                          testing::Combine(testing::Values("mup"),
                                           testing::Values(OptimizerKind::Adam, OptimizerKind::Muon),

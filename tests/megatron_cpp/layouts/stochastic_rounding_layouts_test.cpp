@@ -51,7 +51,7 @@ class StochasticRoundingLayoutsTest : public testing::Test {
   const test::ScratchFolder scratch_;
 };
 
-TEST_F(StochasticRoundingLayoutsTest, IsBitwiseIdenticalIfSumsAreEqual) {
+TEST_F(StochasticRoundingLayoutsTest, IsBitwiseIdenticalWhenSumsAreEqual) {
   for (const OptimizerKind kind : {OptimizerKind::Adam, OptimizerKind::Muon}) {
     RunTask task = rounded();
     task.optimizer.optimizer = kind;

@@ -61,7 +61,7 @@ TEST(CalibrationTest, WritesFileThatPlanAccepts) {
   }
 }
 
-// Four single-threaded ranks on two cores: the measured rates are those of one core, and the plan accounts for the
+// Four single-threaded ranks on two cores: the measured rates are the rates of one core, and the plan accounts for the
 // sharing.
 TEST(CalibrationTest, MeasuresOneRankPerCoreWhenRanksShareCores) {
   Hardware found;

@@ -255,7 +255,7 @@ TEST(LayoutSearchTest, ExplainsWhyAlternativesAreSlower) {
   EXPECT_THAT(reason("recompute full"), HasSubstr("more GEMMs are recomputed"));
 }
 
-// Expects that the memory of a layout equals that of a dry run of its configuration.
+// Expects that the memory of a layout equals the memory in a dry run of its configuration.
 void expect_memory_of_dry_run(const std::string& config_name, int every, int at_least) {
   const Hardware hardware = catalogue("h100_sxm");
   const Config base = load_config(source_folder() / "configs" / config_name);

@@ -123,7 +123,7 @@ TEST_F(PlanCommandTest, PredictsLayoutOfConfiguration) {
                  {"--predict and --scale: exclude each other", "--emit: needs the best layout"});
 }
 
-/// With hierarchical dispatch, memory depends on the nodes, which are those of the hardware.
+/// With hierarchical dispatch, memory depends on the nodes, which the hardware defines.
 TEST_F(PlanCommandTest, EstimatesMemoryOnNodesOfHardware) {
   const auto memory = [&](const Strings& more) {
     Strings args{"plan",

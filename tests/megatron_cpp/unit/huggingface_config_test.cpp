@@ -119,7 +119,7 @@ TEST(HuggingfaceConfigTest, RejectsUnsupportedGemmaKeysByName) {
   EXPECT_CONTAINS(rope_error("gemma2"), "one RoPE for all layers");
 }
 
-/// Missing keys get transformers' defaults, which are those of the smallest models.
+/// Missing keys get transformers' defaults, which describe the smallest models.
 TEST(HuggingfaceConfigTest, GemmaHasDefaultsOfTransformers) {
   const auto model_of_type = [&](const char* type) {
     auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));  // a model of four layers
@@ -253,7 +253,7 @@ TEST(HuggingfaceConfigTest, NamesKeysThatGptOssAndLlama4CannotExpress) {
   EXPECT_CONTAINS(error(llama4, "llama4_text"), "model.moe_apply_probs_on_input");
 }
 
-/// Missing keys get transformers' defaults, which are those of the largest model.
+/// Missing keys get transformers' defaults, which describe the largest model.
 TEST(HuggingfaceConfigTest, GptOssHasDefaultsOfTransformers) {
   auto json = nlohmann::json::parse(read_text_file(golden("families/gpt_oss") / "config.json"));
   for (const char* key : {"rope_parameters", "attention_bias", "swiglu_limit", "swiglu_alpha", "layer_types",
@@ -427,7 +427,7 @@ TEST(HuggingfaceConfigTest, ReadsBothFormsOfRopeScaling) {
   }
 }
 
-TEST(HuggingfaceConfigTest, RefusesRopeScalingWithoutType) {
+TEST(HuggingfaceConfigTest, RejectsRopeScalingWithoutType) {
   const auto error_with = [&](const nlohmann::json& scaling) {
     auto json = nlohmann::json::parse(read_text_file(golden("llama") / "config.json"));
     json.erase("rope_parameters");

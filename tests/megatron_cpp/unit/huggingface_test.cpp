@@ -362,7 +362,7 @@ TEST_F(HuggingfaceTest, ExportedSymbolsMatchSentencepiece) {
   }
 }
 
-TEST_F(HuggingfaceTest, RefusesSymbolsThatNormalizationChanges) {
+TEST_F(HuggingfaceTest, RejectsSymbolsThatNormalizationChanges) {
   SentencepieceModel model;
   model.remove_extra_whitespaces = true;
   model.type = SegmentationType::Bpe;

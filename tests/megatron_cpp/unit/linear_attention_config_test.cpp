@@ -46,7 +46,7 @@ TEST(LinearAttentionConfigTest, RejectsUnsupportedKeysOfQwen3NextByName) {
                   "'partial_rotary_factor' is 0.75, which is not supported; allowed: a fraction of an even number of");
 }
 
-/// Missing keys get transformers' defaults, which are those of the published model.
+/// Missing keys get transformers' defaults, which describe the published model.
 TEST(LinearAttentionConfigTest, Qwen3NextHasDefaultsOfTransformers) {
   const nlohmann::json json{{"model_type", "qwen3_next"}, {"vocab_size", 151936},   {"hidden_size", 2048},
                             {"intermediate_size", 5120},  {"num_hidden_layers", 8}, {"num_attention_heads", 16},

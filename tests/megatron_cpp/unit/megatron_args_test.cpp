@@ -54,7 +54,7 @@ class MegatronArgsTest : public testing::Test {
   }
 };
 
-TEST_F(MegatronArgsTest, DescribeTheModelAndTheTraining) {
+TEST_F(MegatronArgsTest, DescribeModelAndTraining) {
   const Config config = config_with({{"lr", PickleWriter().number(3e-4)}, {"bf16", PickleWriter().boolean(true)}});
   EXPECT_EQ(config.model.hidden_size, 64);
   EXPECT_EQ(config.model.vocab_size, 128);

@@ -119,7 +119,7 @@ TEST_F(PredictionLayersTest, ImportsRequestedNumber) {
 }
 
 /// save_pretrained of transformers omits these layers but keeps the key.
-TEST_F(PredictionLayersTest, ImportsFilesWithoutTheStatedLayers) {
+TEST_F(PredictionLayersTest, ImportsFilesWithoutStatedLayers) {
   std::set<std::string> all;
   const SafetensorsReader file(golden("qwen3_5"));
   for (const SafeTensor& tensor : file.tensors())
@@ -244,7 +244,7 @@ TEST_F(PredictionLayersTest, MatchesPublishedSizesOfDeepSeekV3) {
 }
 
 /// A layer can be exported only with the branches that it has in files of the model type.
-TEST_F(PredictionLayersTest, ExportRequiresLayersOfTheModelType) {
+TEST_F(PredictionLayersTest, ExportRequiresLayersOfModelType) {
   ModelConfig model = parse_huggingface_config(read_text_file(golden("qwen3_next") / "config.json"), "config.json", 1);
   EXPECT_TRUE(has_exporting_family(model, "qwen3_next"));
   EXPECT_FALSE(has_exporting_family(model, "qwen3_5_text"));

@@ -73,7 +73,7 @@ TEST_F(HuggingfaceQuantizationTest, EqualsDequantizationOfPeersBitwise) {
   }
 }
 
-TEST_F(HuggingfaceQuantizationTest, TypeIsThatOfWeightsThatAreNotQuantized) {
+TEST_F(HuggingfaceQuantizationTest, HasTypeOfUnquantizedWeights) {
   for (const char* model : kModels) {
     const ImportedModel imported = import_huggingface(golden(model), {}, device_);
     EXPECT_EQ(imported.weights->shards()[0].dtype, DType::BF16) << model;

@@ -218,7 +218,7 @@ TEST(AlertSinkTest, ReportsCommandThatFails) {
   EXPECT_EQ(run_shell_command("true", std::string(1 << 20, 'x'), 10), "") << "the command does not read its input";
 }
 
-TEST(LoggingConfigTest, RejectsReceiversThatAreNoUrls) {
+TEST(LoggingConfigTest, RejectsReceiversThatAreNotUrls) {
   LoggingConfig config;
   config.otlp_endpoint = "localhost:4318";
   config.alert_webhook = "ftp://host";

@@ -266,8 +266,8 @@ TEST_P(Nvfp4Test, HadamardTransformMatchesMatrix) {
   }
 }
 
-/// A GEMM is that of the rounded operands times both scales, and adds to what is there if beta is 1. Sizes are those
-/// that GPUs support, with partial tiles, and others, which they emulate.
+/// A GEMM multiplies the rounded operands and both scales, and adds to the output if beta is 1. Sizes are those that
+/// GPUs support, with partial tiles, and others, which they emulate.
 TEST_P(Nvfp4Test, GemmMultipliesRoundedOperands) {
   constexpr std::array<i64, 3> kSizes[]{{32, 64, 96}, {160, 96, 288}, {33, 48, 80}};
   const std::tuple<ops::MatmulOptions, BlockShape, BlockShape> passes[]{

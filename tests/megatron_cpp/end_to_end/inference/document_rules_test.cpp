@@ -109,7 +109,7 @@ TEST_F(DocumentRulesTest, GenerateIgnoresEarlierDocuments) {
   EXPECT_NE(text("plain", {"--prepend_eod"}), text("plain", {}));
 }
 
-TEST_F(DocumentRulesTest, RefusesDatasetsWithoutEod) {
+TEST_F(DocumentRulesTest, RejectsDatasetsWithoutEod) {
   const std::string reason = "no_eod.bin: no document ends with data.eod_token = 1";
   for (const char* key : {"reset_position_ids", "reset_attention_mask", "eod_mask_loss"}) {
     const Outcome outcome = run(pretrain("x", with_keys("no_eod", {key})));

@@ -162,7 +162,7 @@ TEST_F(GoldenImportsTest, RejectsInvalidWindowAndStride) {
   refused({"--stride=65"}, "--stride: 65 is above the window of 64 (the model's seq_length)");
 }
 
-TEST_F(GoldenImportsTest, RefusesUnsupportedTokens) {
+TEST_F(GoldenImportsTest, RejectsUnsupportedTokens) {
   const auto change = [&](const Path& file, const std::function<void(Json&)>& edit) {
     Json json = json_of(file);
     edit(json);

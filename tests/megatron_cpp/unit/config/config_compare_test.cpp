@@ -41,7 +41,7 @@ TEST(ConfigCompareTest, FindsImplicitChangeOfBatchSize) {
   EXPECT_EQ(found[0].now, "2");
 }
 
-TEST(ConfigCompareTest, RefusesChangedKeysUnlessAllowed) {
+TEST(ConfigCompareTest, RejectsChangedKeysUnlessAllowed) {
   const Config saved = parse({});
   const std::vector<std::string> changes{"--training.seed=1", "--model.norm_epsilon=0.5", "--data.data_path=a",
                                          "--optimizer.lr=1.0"};
@@ -90,7 +90,7 @@ TEST(ConfigCompareTest, ExplicitDefaultCountsAsUnchanged) {
             "");
 }
 
-TEST(ConfigCompareTest, RefusesWeightsOfDifferentArchitecture) {
+TEST(ConfigCompareTest, RejectsWeightsOfDifferentArchitecture) {
   const std::string rope = "--model.position_embedding_type=rope";
   EXPECT_EQ(architecture_error(
                 {rope}, {rope, "--model.seq_length=4096", "--model.hidden_dropout=0", "--model.attention_dropout=0",
@@ -122,7 +122,7 @@ TEST(ConfigCompareTest, WeightsMayBeUsedWithoutMultiTokenPrediction) {
                   "model.mtp_hybrid_layer_pattern: ");
 }
 
-TEST(ConfigCompareTest, RefusesChangedOriginalContextOfScaledRope) {
+TEST(ConfigCompareTest, RejectsChangedOriginalContextOfScaledRope) {
   const std::vector<std::string> yarn{"--model.position_embedding_type=rope", "--model.rope_scaling_type=yarn",
                                       "--model.rope_scaling_factor=4"};
   const auto with = [&](std::vector<std::string> warnings_of_more_samples) {
@@ -192,7 +192,7 @@ TEST(ScheduleWarningsTest, NamesInverseSquareRootWhoseRateFollowsBatchSize) {
   EXPECT_THAT(schedule_warnings(parse({style, warmup}), parse({style, batch, warmup})), IsEmpty());
 }
 
-TEST(CheckSameRunTest, RefusesBatchGrowthInTokensWhenSequenceLengthChanges) {
+TEST(CheckSameRunTest, RejectsBatchGrowthInTokensWhenSequenceLengthChanges) {
   const std::vector<std::string> by_samples{"--training.train_iters=0", "--training.train_samples=100",
                                             "--training.step_batch_size_schedule=0:2 20:4"};
   std::vector<std::string> by_tokens = by_samples;

@@ -1,4 +1,4 @@
-// Keys of the export to Hugging Face's format during the training.
+// Keys of the export to Hugging Face's format during training.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -131,7 +131,7 @@ TEST(Fp8ConfigTest, NamesPartOfSequenceThatGpuCannotMultiply) {
   EXPECT_THAT(config.conflicts(), Not(names_part));
 }
 
-TEST(Fp8ConfigTest, RefusesChangeOnResume) {
+TEST(Fp8ConfigTest, RejectsChangeOnResume) {
   const Config now = config_in_fp8();
   Config before = now;
   before.training.fp8 = Fp8::None;

@@ -182,7 +182,7 @@ TEST(LowPrecisionConfigTest, RejectsSizesThatGpuGemmsDoNotSupport) {
       HasSubstr("device.gelu_epilogue: fp8 GEMMs have no epilogues; remove it or training.low_precision"));
 }
 
-TEST(LowPrecisionConfigTest, RefusesChangeOnResume) {
+TEST(LowPrecisionConfigTest, RejectsChangeOnResume) {
   const Config before = parse("fp8 = \"e4m3\"\n"), now = parse("fp8 = \"e4m3\"\nfp8_recipe = \"mxfp8\"\n"),
                tables = parse("fp8 = \"e4m3\"\n" + table("modules = \"output_layer\"\nrecipe = \"mxfp8\""));
   EXPECT_THAT(test::input_error([&] { check_same_run(before, now, "iter_5", Log()); }),

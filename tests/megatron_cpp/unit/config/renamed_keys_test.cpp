@@ -1,4 +1,4 @@
-// Former names of keys and options are accepted with one hint, and rejected next to the present name.
+// Former names of keys and options are accepted with one warning, and rejected next to the current name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -97,14 +97,14 @@ TEST(RenamedKeyTest, LetsCommandLineOverrideFormerNameInFile) {
       8);
 }
 
-TEST(RenamedKeyTest, RefusesBothNamesInOneFile) {
+TEST(RenamedKeyTest, RejectsBothNamesInOneFile) {
   const std::string toml = str(kBase, "[checkpoint]\nsave = 'a'\nkeep_last = 7\nkeep_latest_k = 7\n");
   EXPECT_EQ(error_of(toml, {}),
             "run.toml:8:1: checkpoint.keep_latest_k: was already set as checkpoint.keep_last; set it once, as "
             "checkpoint.keep_latest_k");
 }
 
-TEST(RenamedKeyTest, RefusesBothNamesOnCommandLine) {
+TEST(RenamedKeyTest, RejectsBothNamesOnCommandLine) {
   for (const auto& [former, present, value, printed] : renamed_keys()) {
     const std::string both =
         error_of(kBase, with_required_keys({str("--", present, "=", value), str("--", former, "=", value)}));

@@ -79,7 +79,7 @@ TEST(StageConfigTest, StagesFollowOneAnother) {
   EXPECT_EQ(stage_at(config.stages, 99), 2u);
 }
 
-TEST(StageConfigTest, ScheduleIsThatOfRunUnlessStageSetsKeysOfLearningRate) {
+TEST(StageConfigTest, UsesScheduleOfRunUnlessStageSetsLearningRateKeys) {
   const Config config = parse(kThree);
   const Config &web = config.stages[0], &second = config.stages[1], &last = config.stages[2];
   EXPECT_FALSE(web.stage->has_own_schedule);
@@ -93,8 +93,8 @@ TEST(StageConfigTest, ScheduleIsThatOfRunUnlessStageSetsKeysOfLearningRate) {
   EXPECT_EQ(second.optimizer.lr_warmup_iters, 0) << "the warm-up of the run is over";
 }
 
-/// min_lr of the run has no effect with a constant rate, which is no error of the stage.
-TEST(StageConfigTest, KeysOfRunThatStageMakesUselessAreReset) {
+/// min_lr of the run has no effect with a constant rate, which is not an error in the stage.
+TEST(StageConfigTest, ResetsKeysOfRunThatHaveNoEffectInStage) {
   const Config config = parse("[[stage]]\ntrain_iters = 9\n[stage.optimizer]\nlr_decay_style = 'constant'\n");
   EXPECT_EQ(config.stages[0].optimizer.min_lr, 0);
   EXPECT_THAT(error_of("[[stage]]\ntrain_iters = 9\n[stage.optimizer]\nlr_decay_style = 'constant'\nmin_lr = 1e-5"),
@@ -141,7 +141,7 @@ TEST(StageConfigTest, ReportsAllProblemsOfAllStagesWithLocations) {
   EXPECT_THAT(error, HasSubstr("run.toml:33:1: stage \"5\": train_iters: is missing; set the length of the stage"));
 }
 
-TEST(StageConfigTest, RefusesContradictionsWithRun) {
+TEST(StageConfigTest, RejectsContradictionsWithRun) {
   const std::string one = "[[stage]]\ntrain_iters = 9\n", two = one + one;
   EXPECT_THAT(error_of(one, {"--training.train_iters=10"}),
               HasSubstr("--training.train_iters=10: the lengths of the stages add up to 9 iterations; remove it"));

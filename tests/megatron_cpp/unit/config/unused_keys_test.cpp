@@ -1,4 +1,4 @@
-// Every key of the configuration, set to a legal value other than its default, is either refused by name, because it
+// Every key of the configuration, set to a legal value other than its default, is either rejected by name, because it
 // has no effect with the rest of the configuration, or has an effect: one in the values derived from the configuration,
 // or one at run time, listed in kRunTimeEffects.
 #include "megatron_cpp/config/unused_keys.h"
@@ -208,7 +208,7 @@ std::string derived(const Config& config) {
   return text + str("end ", end.iterations, " ", end.samples, "\n");
 }
 
-TEST(ConfigKeyTest, HasEffectOrIsRefusedByNameWhenSetAlone) {
+TEST(ConfigKeyTest, HasEffectOrIsRejectedByNameWhenSetAlone) {
   const std::string base = derived(parse({}));
   Config defaults;
   std::set<std::string> missing_effects;
@@ -242,7 +242,7 @@ TEST(ConfigKeyTest, TableOfRunTimeEffectsNamesOnlyKeys) {
   for (const auto& [key, effect] : kRunTimeEffects) EXPECT_TRUE(keys.contains(std::string(key))) << key;
 }
 
-/// Arguments with which a key is refused, and the key.
+/// Arguments with which a key is rejected, and the key.
 struct RefusedCase {
   std::vector<std::string> args;
   std::string key;
@@ -323,7 +323,7 @@ TEST(UnusedKeyTest, PrintsConfigurationThatReadsBackWhenOptionTurnsFeatureOff) {
   EXPECT_EQ(print_config(parse_config(printed, "printed.toml")), printed);
 }
 
-TEST(UnusedKeyTest, RefusesValidationSetsWithoutEvaluation) {
+TEST(UnusedKeyTest, RejectsValidationSetsWithoutEvaluation) {
   const auto has = [](const std::string& key) { return HasSubstr(key); };
   EXPECT_THAT(error_of({"--training.eval_iters=0", "--data.full_validation"}), has("data.full_validation"));
   EXPECT_THAT(error_of({"--training.eval_iters=0", "--data.multiple_validation_sets"}),
@@ -335,7 +335,7 @@ TEST(UnusedKeyTest, AcceptsEodToken) {
   EXPECT_EQ(error_of({"--data.mock_data", "--data.eod_token=5"}), "");
 }
 
-TEST(UnusedKeyTest, IsNeverRefusedAtItsDefault) {
+TEST(UnusedKeyTest, IsNeverRejectedAtItsDefault) {
   Config defaults;
   for (const Field& field : config_fields(defaults)) {
     if (field.key == "model.vocab_size" || field.key == "training.train_iters") continue;
