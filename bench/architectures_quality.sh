@@ -9,7 +9,7 @@
 #   --results=FILE  file of earlier lines of standard output: runs in it are not repeated, new ones are appended
 #
 # Trains on one thread. Prints JSON lines on standard output, and on standard error a table with parameters, FLOPs,
-# processor time of the training and the loss of held-out text.
+# processor time of training and the loss of held-out text.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -50,7 +50,7 @@ describe() {
   esac
 }
 
-# dry_run <iterations>: prints the plan of the training with `keys`.
+# dry_run <iterations>: prints the plan of a run with `keys`.
 dry_run() {
   "$program" pretrain configs/quickstart.toml --dry_run --training.train_iters="$1" --checkpoint.save= --device.num_threads=1 \
     "${data[@]}" "${keys[@]}" "${options[@]}" 2>&1

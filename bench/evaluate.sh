@@ -8,8 +8,8 @@
 #
 #   --python=PATH  a Python with torch, transformers and lm_eval
 #
-# Prints JSON lines with seconds, without those of start-up and loading, on standard output, and medians with the
-# speedup over the first batch size on standard error.
+# Prints JSON lines with seconds, excluding start-up and loading, on standard output, and medians with the speedup over
+# the first batch size on standard error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -10,10 +10,10 @@
 # two of 8 experts per token. --compare=dispatchers: parallel.moe_token_dispatcher_type alltoall and hierarchical,
 # between two ranks per host; four of 8 experts per token.
 #
-# Prints JSON lines on standard output. Prints on standard error, for each run, the medians of the seconds of a step and
-# of the seconds in which a rank waits for the exchange, the megabytes per step that a rank sends in exchanges, and
-# that cross the link from one host to the other, for all purposes except the start: another run, with one step, sends
-# what is subtracted.
+# Prints JSON lines on standard output. Prints on standard error, for each run, the median seconds of a step, the median
+# seconds in which a rank waits for the exchange, the megabytes per step that a rank sends in exchanges, and the
+# megabytes per step that cross the link from one host to the other. The latter exclude the startup, whose traffic a
+# run with one step measures.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=bench/lib/hosts.sh

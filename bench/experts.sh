@@ -27,8 +27,8 @@ data=runs/quickstart
 experts=(--model.num_experts="$num_experts" --model.moe_router_topk=2 --model.moe_ffn_hidden_size=344 --model.moe_router_topk_scaling_factor=2
   --model.moe_aux_loss_coeff=0.01 --model.moe_z_loss_coeff=1e-3)
 
-# flops <iterations> <option of pretrain ...>: prints the FLOPs of the training according to the dry run: matrix
-# GEMMs, of experts those that process a token.
+# flops <iterations> <option of pretrain ...>: prints the FLOPs of a run according to the dry run, which counts GEMMs,
+# and for each token those of its experts only.
 flops() {
   "$program" pretrain configs/quickstart.toml --dry_run --training.train_iters="$1" --checkpoint.save= "${options[@]}" "${@:2}" 2>&1 |
     sed -nE 's/.* ([0-9.e+]+) FLOP, .*/\1/p' | head -n 1

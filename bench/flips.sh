@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Flips single bits anywhere in the files of a checkpoint. `checkpoint verify` must report each flip and name the file.
 # A resuming training must report it too and fall back to the previous checkpoint, unless the bit is between tensors,
-# where loading does not read. In all cases the training must end bitwise identical to an undisturbed one.
+# where loading does not read. In all cases the run must end bitwise identical to an undisturbed run.
 #
 #   bench/flips.sh [count]     number of flips (default 300)
 #   SEED=n bench/flips.sh      chooses different bits; MEGATRON_CPP names a program other than build/release/megatron_cpp

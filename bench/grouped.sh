@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares grouped products of experts, evenly loaded, with one product of the same number of tokens, whose weights are an
+# Compares the grouped GEMMs of evenly loaded experts with one GEMM of the same number of tokens, whose weights are an
 # eighth as large, and with one GEMM per expert, for the sizes of the 14M and the 124M model.
 #
 #   bench/grouped.sh [--rounds=N] [--program=PATH] [option of megatron_cpp bench ops ...]

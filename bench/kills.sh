@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Kills training runs with SIGKILL repeatedly and resumes each. The result must be bitwise identical to that of an
+# Kills training runs with SIGKILL repeatedly and resumes each. The result must be bitwise identical to the result of an
 # uninterrupted run. Kills alternate between random times and random points of a step or a save.
 #
 #   bench/kills.sh [count [ranks ...]]   number of kills (default 200) for each number of ranks (default 1 2)
@@ -47,7 +47,7 @@ soak() {
         kills=$((kills + 1))
         [ "$point" = step ] || in_saves=$((in_saves + 1))
       fi
-      [ $code -ne 0 ] || break # the training has finished
+      [ $code -ne 0 ] || break # training has finished
     done
     trainings=$((trainings + 1))
     is_identical "$folder/uninterrupted_$ranks" "$save" || different=$((different + 1))

@@ -46,10 +46,10 @@ environment_json
 for ((round = 0; round < rounds; ++round)); do
   for dtype in $dtypes; do
     for batch in $batches; do
-      run dense "$dtype" $batch $batch env -- --device.num_threads=2
-      run experts "$dtype" $batch $batch env -- --device.num_threads=2 "${experts[@]}"
-      run even "$dtype" $batch $batch env -- --device.num_threads=2 "${experts[@]}" "${even[@]}"
-      run even_ep2 "$dtype" $batch $((batch / 2)) "${launch[@]}" -- --device.num_threads=1 "${experts[@]}" "${even[@]}" \
+      run dense "$dtype" "$batch" "$batch" env -- --device.num_threads=2
+      run experts "$dtype" "$batch" "$batch" env -- --device.num_threads=2 "${experts[@]}"
+      run even "$dtype" "$batch" "$batch" env -- --device.num_threads=2 "${experts[@]}" "${even[@]}"
+      run even_ep2 "$dtype" "$batch" $((batch / 2)) "${launch[@]}" -- --device.num_threads=1 "${experts[@]}" "${even[@]}" \
         --parallel.expert_model_parallel_size=2
     done
     [ -z "$python" ] || record pytorch "$dtype" 8 "$("$python" bench/torch_mixtral.py --dtype "$dtype" --batch 8 --compile 2>/dev/null)"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Stops training runs with SIGTERM, SIGINT or SIGUSR1 at random times repeatedly and resumes each. The result must be
-# bitwise identical to that of an uninterrupted run, with the same metrics: each iteration and each evaluation once.
+# bitwise identical to the result of an uninterrupted run, with the same metrics: each iteration and each evaluation
+# once.
 #
 #   bench/stops.sh [count [ranks ...]]   number of signals (default 60) for each number of ranks (default 1 2)
 #   SEED=n bench/stops.sh                chooses different times; MEGATRON_CPP names a program other than build/release/megatron_cpp
@@ -21,15 +22,14 @@ settings+=(--training.micro_batch_size=1 --training.eval_interval=4 --training.e
 # history_of <folder>: prints iteration, type and loss of each line of the metrics.
 history_of() { sed -n 's/.*"type":"\([a-z]*\)","iteration":\([0-9]*\).*"lm_loss":\([^,]*\),.*/\2 \1 \3/p' "$1/metrics.jsonl"; }
 
-# run_until_stopped <ranks> <folder>: succeeds if the training was stopped. Counts `stops`, `canceled_steps` and
-# `failures`.
+# run_until_stopped <ranks> <folder>: succeeds if training was stopped. Counts `stops`, `canceled_steps` and `failures`.
 run_until_stopped() {
   local code=0
   train "$1" "$2"
   signal_by_clock "$1" "${signals[RANDOM % 3]}" "$seconds" || true
   wait "$job" 2>/dev/null || code=$?
   case $code in
-    0) return 1 ;; # the training has finished
+    0) return 1 ;; # training has finished
     85)
       stops=$((stops + 1))
       grep -q 'is canceled and has no effect' "$folder/log" && canceled_steps=$((canceled_steps + 1))

@@ -86,7 +86,7 @@ mkdir -p "$(dirname "$output")"
 
 field() { sed -n "s/.*\"$1\": *\([0-9.]*\).*/\1/p" | head -n 1; }
 
-# Sets `ours` and `theirs`, the arguments of both sides for $model; those of the peer begin with its script.
+# Sets `ours` and `theirs`, the arguments of both sides for $model; `theirs` begins with the script of the peer.
 describe() {
   local layers=
   peer=bench/torch_gpt.py

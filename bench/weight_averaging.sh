@@ -5,7 +5,7 @@
 #
 # The run is the quick start with a WSD schedule: N iterations, of which the last 100 decay. Branches decay over the 100
 # iterations before N - 200 and N - 100. Needs the data of scripts/quickstart.sh. Prints JSON lines on standard output:
-# the evaluations of every run on the held-out text, and those of averages of checkpoints.
+# the evaluations of every run on the held-out text, and the evaluations of averages of checkpoints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -16,7 +16,7 @@ for program in "$before" "$after"; do
   [ -x "$program" ] || { echo "scripts/compare_builds.sh: $program is not a program" >&2 && exit 2; }
 done
 
-# layouts: prints model, ranks and further settings, one layout per line.
+# layouts: prints model, ranks and other settings, one layout per line.
 layouts() {
   cat <<'END_OF_LAYOUTS'
 gpt2  1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs missing Debian packages that building, testing and running need, and further packages named as arguments.
-# Does nothing if all are installed.
+# Installs missing Debian packages that building, testing and running need, and the packages named as arguments. Does
+# nothing if all are installed.
 #
 #   scripts/install_dependencies.sh [package ...]
 set -euo pipefail

@@ -195,7 +195,7 @@ run_or_wait() {
   fi
 }
 
-# next_action: prints what follows `code` and `end`: "done", "restart", "wait" or "stop: <reason>".
+# next_action: prints the action after an attempt with `code` and `end`: "done", "restart", "wait" or "stop: <reason>".
 next_action() {
   if [ "$code" -eq 0 ]; then
     echo "done"

@@ -56,7 +56,7 @@ make_deb() {
 # Libraries that the wheel does not contain, because Python's specification of manylinux requires hosts to have them.
 host_libraries='^(ld-linux-x86-64\.so\.2|libc\.so\.6|libm\.so\.6|libdl\.so\.2|librt\.so\.1|libpthread\.so\.0|libresolv\.so\.2|libutil\.so\.1|libnsl\.so\.1|libgcc_s\.so\.1|libstdc\+\+\.so\.6|libz\.so\.1|linux-vdso\.so\.1)$'
 
-# libraries <program>: prints name and path of each library it loads and that is not one of the host.
+# libraries <program>: prints the name and path of each library that the program loads, except host libraries.
 libraries() {
   local missing
   missing=$(env -u LD_LIBRARY_PATH ldd "$1" | awk '/not found/ { print $1 }')

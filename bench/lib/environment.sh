@@ -18,9 +18,9 @@ revision() {
 }
 
 # environment_json [member ...]: prints the first line of results: processor ($processor if it is not the CPU), date,
-# revision of the sources (which may differ from that of a chosen program), load of the host, and further members of
+# revision of the sources (which may differ from that of a chosen program), load of the host, and additional members of
 # the benchmark.
-# shellcheck disable=SC2120 # many benchmarks have no further members
+# shellcheck disable=SC2120 # many benchmarks have no additional members
 environment_json() {
   local processor=${processor:-$(cpu_name)} member more=""
   for member in "$@"; do more+=", $member"; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Submits the training of scripts/examples/two_hosts.sh to Slurm: two nodes with two ranks each and a time limit of
-# half an hour. Three minutes before the limit the job saves and requeues itself, until the training is complete.
+# Submits the run of scripts/examples/two_hosts.sh to Slurm: two nodes with two ranks each and a time limit of half an
+# hour. Three minutes before the limit the job saves and requeues itself, until training is complete.
 #
 #   scripts/examples/slurm.sh [--section.key=value ...]
 #   squeue --me; tail -f megatron_cpp-*.out

@@ -52,7 +52,7 @@ check_number() {
 }
 
 # parse_options <argument ...>: sets `ranks`, `hostfile`, `launcher`, and `arguments`, which go to the program. A script
-# declares further options in `own_options`; its function take_option <option> <value> is called with each.
+# declares additional options in `own_options`; its function take_option <option> <value> is called with each.
 ranks="" hostfile="" launcher=mpirun arguments=()
 declare -A own_options=() # option -> value
 parse_options() {
