@@ -8,7 +8,8 @@
 
 namespace mcpp {
 
-/// Maximum of local_replicas; more copies would need more memory than a loss of that many nodes justifies.
+/// Maximum of local_replicas. More copies only help if more nodes fail at once, which is too rare to justify the
+/// memory.
 inline constexpr i64 kMaxLocalReplicas = 4;
 
 struct CheckpointConfig {
@@ -40,7 +41,7 @@ struct CheckpointConfig {
     visit("save_retain_interval", self.save_retain_interval,
           "never remove checkpoints at multiples of this iteration; 0 = none", at_least(0));
     visit("async_save", self.async_save,
-          "write checkpoints in the background from a copy in host memory; the training waits for the copy only");
+          "write checkpoints in the background from a copy in host memory; training waits for the copy only");
     visit("local_save", self.local_save,
           "folder on a disk or in the memory (/dev/shm/...) of each node for checkpoints between those in save; if "
           "newer, a run with the same layout resumes from them; empty = none");

@@ -1,5 +1,4 @@
-// Checksums of the data that a rank contributes to communication, by which two executions of the same step are
-// compared.
+// Checksums of the data that a rank contributes to communication, used to compare two executions of the same step.
 #pragma once
 #include <map>
 #include <optional>

@@ -7,7 +7,8 @@
 namespace mcpp {
 
 /// Records collectives of one kind that are in flight at the same time as one if they start after the same op.
-/// All-to-alls are always recorded as one, because only copies separate those of several runs of a sequence.
+/// All-to-alls in flight are always recorded as one, because a sequence with several runs sends several, with only
+/// copies between them.
 Work MetaCommunicator::record(MessageKind kind, const Tensor& t, i64 elements) {
   OpTrace* trace = trace_of(t);
   if (!trace || size_ == 1) return {};

@@ -19,8 +19,8 @@ std::string nccl_version();
 ///
 /// Operations run on streams of the group, ordered after the work queued on the device's compute stream so far; wait()
 /// makes the compute stream wait but does not block the host. NCCL chooses the summation order by layout and size:
-/// results are bitwise identical between runs of one layout, but may differ from those of other backends. bf16 and fp16
-/// sums are rounded at each hop.
+/// results are bitwise identical between runs of one layout, but may differ from other backends. bf16 and fp16 sums are
+/// rounded at each hop.
 std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicator> host, Device& device);
 
 // Assignment of operations to the queues of a group, so that weight all-gathers do not wait behind gradient reductions.

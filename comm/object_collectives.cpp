@@ -15,7 +15,7 @@ class ByteTensor {
     std::memset(tensor.raw(), 0, static_cast<std::size_t>(tensor.bytes()));
   }
   explicit ByteTensor(std::string_view text) : ByteTensor(text, static_cast<i64>(text.size())) {}
-  /// Has room for `bytes` bytes, at least those of the text.
+  /// Has room for `bytes` bytes, at least the size of the text.
   ByteTensor(std::string_view text, i64 bytes) : ByteTensor(bytes) {
     std::memcpy(tensor.raw(), text.data(), text.size());
   }
@@ -105,8 +105,8 @@ std::vector<std::string> gather_strings(std::string_view text, Communicator& gro
 
 bool is_identical_on_ranks(std::string_view text, Communicator& group) {
   if (group.size() == 1) return true;
-  // The maximum of x and that of ~x, which is the complement of the minimum of x, differ unless all ranks have the
-  // same.
+  // The maximum of x and the maximum of ~x, which is the complement of the minimum of x, differ unless all ranks have
+  // the same.
   const std::string digits = checksum_hex(text);
   const auto words = static_cast<i64>(digits.size()) / 4;
   CpuDevice host;

@@ -39,7 +39,7 @@ struct DataConfig {
   static void fields(Self& self, Visitor& visit) {
     visit("data_path", self.data_path,
           "dataset prefixes (without .bin/.idx), each optionally preceded by its weight: [\"0.3\", \"a\", \"0.7\", "
-          "\"b\"]; a weight \"0.8:0.2\" changes linearly from 0.8 to 0.2 during the training or stage");
+          "\"b\"]; a weight \"0.8:0.2\" changes linearly from 0.8 to 0.2 during the run or stage");
     visit("train_data_path", self.train_data_path, "datasets for training only; excludes data_path and split");
     visit("valid_data_path", self.valid_data_path, "datasets for validation only");
     visit("test_data_path", self.test_data_path, "datasets for testing only");

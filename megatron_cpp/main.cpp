@@ -54,9 +54,10 @@ void set_mpi_yield_when_idle() {
   ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
 }
 
-/// Assigns streams of a GPU separate queues, of which there are 8 by default. Streams that share one wait for each
-/// other, and a message that waits behind another group's would be a deadlock. So would a kernel that is loaded lazily,
-/// which may wait for all streams, behind a collective whose other ranks arrive later. Has no effect without a GPU.
+/// Gives the streams of a GPU separate queues (the default is 8 queues) and disables lazy loading of kernels, to
+/// prevent deadlocks: streams that share a queue wait for each other, so a message could wait for a message of another
+/// group; lazy loading may wait for all streams, and thus for a collective whose other ranks arrive later. Has no
+/// effect without a GPU.
 void configure_cuda_environment() {
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   ::setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);

@@ -47,8 +47,8 @@ class BlockTraces {
   /// Returns the trace of a block, or of the result of mixer_of() or feed_forward_of(), with the recipes of layer
   /// `layer`. Setups that differ only in full recomputation or offloading share a trace.
   const BlockTrace& get(const ActivationSetup& setup, const BlockSpec& block, i64 layer = 0);
-  /// Returns the trace of what follows the layers of a stage: the final norm, multi-token prediction, the output matrix
-  /// and the loss, or a part of these.
+  /// Returns the trace of the output part of a stage: the final norm, multi-token prediction, the output matrix and the
+  /// loss, or a part of these.
   const BlockTrace& output(const ActivationSetup& setup, const StageContents& stage);
 
  private:

@@ -20,7 +20,7 @@ ParamTrace describe(const Param& param) {
           .has_partial_slices = param.has_partial_slices()};
 }
 
-/// Unit of the first layer of a chunk, or of what follows if it has no layers (GPTModel::kFirstLayerUnit).
+/// Unit of the first layer of a chunk, or of the output part if it has no layers (GPTModel::kFirstLayerUnit).
 constexpr int kFirstLayer = 2;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Parameters of the chunks of a rank, as far as its memory depends on them. Layers of the same kind have the same
-// parameters, so one layer of each kind is built on the meta device instead of a model.
+// Parameters of the chunks of a rank, for predictions of its memory. Layers of the same kind have the same parameters,
+// so one layer of each kind is built on the meta device instead of a model.
 #pragma once
 #include <map>
 #include <tuple>

@@ -54,8 +54,8 @@ class MetaRun {
   std::shared_ptr<const SamplePartition> partition_;
 };
 
-/// One microbatch passing through what follows the layers of a stage: the final norm, multi-token prediction and the
-/// output, or a part of these.
+/// One microbatch passing through the output part of a stage: the final norm, multi-token prediction and the output, or
+/// a part of these.
 class MetaOutput {
  public:
   /// Keeps a reference to `setup`.

@@ -29,7 +29,7 @@ class ResidualBranch {
   /// Returns the gradient of x from dy, the gradient of the result. May overwrite dy. Requires that x was also the
   /// residual.
   Tensor backward(const Tensor& dy, MicrobatchContext& microbatch);
-  /// Adds the gradient of x through the branch, without that of the residual, to dx. dx must not alias dy.
+  /// Adds the gradient of x through the branch, without the gradient of the residual, to dx. dx must not alias dy.
   void backward_add(const Tensor& dy, MicrobatchContext& microbatch, Tensor& dx);
   /// Returns the placement of the result. Throws like Module::output_placement().
   ActivationPlacement output_placement(ActivationPlacement x) const;

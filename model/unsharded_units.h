@@ -50,7 +50,7 @@ class UnshardedUnits {
 struct UsedUnits {
   UnitRange units;
   bool is_embedding = false;
-  bool is_output = false;  ///< what follows the layers (StageContents::output_part())
+  bool is_output = false;  ///< the output part (StageContents::output_part())
   i64 first_layer = 0, layers = 0;
   bool is_recomputed = false;
 };

@@ -1,4 +1,4 @@
-// Names of layers, by which statistics of parameters are grouped.
+// Names of layers. Statistics of parameters are grouped by layer.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,7 +9,8 @@ namespace mcpp {
 /// "output_layer", "decoder.final_layernorm".
 std::string layer_of(std::string_view parameter);
 
-/// Returns a sort key of the result of layer_of(): the embedding, the layers in order, then what follows them.
+/// Returns a sort key of the result of layer_of(): the embedding, the layers in order, all others, and the output
+/// layer.
 int layer_order(std::string_view layer);
 
 }  // namespace mcpp

@@ -22,7 +22,7 @@ std::string_view name_of(ActivationPlacement placement) {
 }
 
 Spread gradient_spread(ActivationPlacement y) {
-  // The gradient of a sum equals that of each of its terms.
+  // The gradient of a sum equals the gradient of each of its terms.
   const bool is_sharded = y == ActivationPlacement::SequenceSharded || y == ActivationPlacement::ColumnSharded;
   return is_sharded ? Spread::Partial : Spread::Replicate;
 }

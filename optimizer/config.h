@@ -232,8 +232,8 @@ struct OptimizerConfig {
     visit("ema_decay", self.ema_decay,
           "keep an exponential moving average (EMA) of the weights, of which an update keeps this fraction; 0 = none",
           between_excluding_max(0, 1));
-    visit("ema_start", self.ema_start, "updates of the weights before the average begins; until then it equals them",
-          at_least(0));
+    visit("ema_start", self.ema_start,
+          "updates of the weights before the average begins; until then it equals the weights", at_least(0));
     visit("ema_interval", self.ema_interval, "updates of the weights between two updates of the average", at_least(1));
   }
 

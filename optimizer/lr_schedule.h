@@ -5,7 +5,7 @@
 
 namespace mcpp {
 
-/// Length of the training, in iterations or in samples (exactly one is not 0).
+/// Length of training, in iterations or in samples (exactly one is not 0).
 struct TrainingLength {
   i64 train_iters = 0;
   i64 train_samples = 0;

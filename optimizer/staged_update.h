@@ -49,7 +49,7 @@ enum class PassKind { Update, Prepare };
 /// Function that updates a part, which is on one device and entirely in the accumulate dtype.
 using UpdateFunction = std::function<void(const UpdateRule& rule, UpdatePart& part, const ParamGroup& group)>;
 
-/// States that an optimizer keeps in addition to those of the update rule.
+/// States that an optimizer keeps in addition to the states of the update rule.
 struct KeptWeights {
   bool has_master = false;  ///< master weights, or the decoded weights of the model, as the first state
   bool has_ema = false;     ///< averaged weights, as the last state

@@ -29,7 +29,7 @@ bool can_overlap_experts(const Layout& layout);
 void for_each_layout(const Hardware& hardware, const Workload& work, const SearchLimits& limits,
                      const std::function<void(const Layout&)>& f, const OffloadPlacement& placement = {});
 
-/// Returns candidate lossy formats in addition to those of the workload: int8 communication over links beyond the
+/// Returns candidate lossy formats in addition to the formats of the workload: int8 communication over links beyond the
 /// nearest tier, and gradient sums in bf16.
 std::vector<CommFormats> lossy_comm_options(const Hardware& hardware, const Workload& work, const Layout& layout);
 

@@ -28,7 +28,7 @@ struct EnumNames<Objective> {
   static constexpr std::array<std::string_view, 4> value{"time", "memory", "device_hours", "deadline"};
 };
 
-// Layout tags: properties of layouts by which users compare them.
+// Layout tags: properties that users compare layouts by.
 
 /// Tag of a layout, such as "tp 8", "recompute full" or "weights twice". A search tags many layouts but prints few of
 /// them, so the text is composed on demand. The views refer to constants.

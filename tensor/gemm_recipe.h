@@ -1,4 +1,4 @@
-// Names of the recipes of low-precision GEMMs, which are those of Megatron Core (tensor/ops/low_precision/recipe.h
+// Names of the recipes of low-precision GEMMs, the same as in Megatron Core (tensor/ops/low_precision/recipe.h
 // implements them).
 #pragma once
 #include <array>

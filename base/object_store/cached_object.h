@@ -30,8 +30,8 @@ class CachedObject {
   CachedObject(const S3Path& path, std::shared_ptr<S3Transfer> transfer, const NodeCacheSettings& cache);
 
   const S3Object& object() const { return object_; }
-  /// Fills `to` from byte `offset`. Throws like S3Client::read(), among others if the object was replaced. A full disk
-  /// of the cache is no error: then blocks are downloaded again.
+  /// Fills `to` from byte `offset`. Throws like S3Client::read(), among others if the object was replaced. A full cache
+  /// disk is not an error; blocks are then downloaded repeatedly.
   void read(i64 offset, std::span<std::byte> to);
   /// Returns `bytes` bytes from each of the offsets, in their order. Downloads only these bytes and does not use the
   /// cache. Throws like read().

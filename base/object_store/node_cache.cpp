@@ -34,7 +34,7 @@ struct Entry {
   std::time_t used;
 };
 
-/// Returns all entries; those that other processes remove meanwhile may be missing.
+/// Returns all entries; those that other processes remove concurrently may be missing.
 std::vector<Entry> entries_in(const Path& folder) {
   std::vector<Entry> entries;
   std::error_code error;

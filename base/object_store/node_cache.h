@@ -31,8 +31,8 @@ class NodeCache {
   /// Entry of an object's folder.
   Path entry(const S3Path& path, const S3Object& object, std::string_view name) const;
 
-  /// Returns the path of a copy of the object. Downloads it unless the cache has it; other processes wait meanwhile.
-  /// Open it soon: it may be removed a minute after its last use, which does not affect open files. Throws like
+  /// Returns the path of a copy of the object. Downloads it unless the cache has it, while other processes that need it
+  /// wait. Open it soon: it may be removed a minute after its last use, which does not affect open files. Throws like
   /// S3Transfer, and BadInput if the disk or the cache is too small.
   Path fetch(const S3Path& path, const S3Object& object, S3Transfer& transfer);
 

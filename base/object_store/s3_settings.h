@@ -18,7 +18,7 @@ struct S3Settings {
   std::string session_token;         ///< "" unless the credentials are temporary
   std::string ca_file;               ///< certificates of trusted authorities; "" = the system's
   int max_attempts = 12;             ///< attempts of each request; with the delays in between these take about a minute
-  double first_delay_seconds = 0.1;  ///< before the second attempt; doubles with each further one
+  double first_delay_seconds = 0.1;  ///< before the second attempt; doubles with each attempt
   double stall_seconds = 20;         ///< a request that transfers nothing for this long has failed
 
   bool operator==(const S3Settings&) const = default;

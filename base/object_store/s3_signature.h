@@ -13,11 +13,11 @@ namespace mcpp {
 /// Part of a request that its signature covers.
 struct S3RequestToSign {
   std::string method;
-  std::string host = {};                            ///< with the port, unless it is that of the scheme
+  std::string host = {};                            ///< with the port, unless it is the default port of the scheme
   std::string path;                                 ///< percent-encoded
   std::map<std::string, std::string> query = {};    ///< not encoded
   std::string body_hash = {};                       ///< SHA-256 of the body in hexadecimal
-  std::map<std::string, std::string> headers = {};  ///< further headers to sign, by name in lower case
+  std::map<std::string, std::string> headers = {};  ///< additional headers to sign, by name in lower case
 };
 
 /// Returns the query as in a URL, "?a=b&c=" or "": sorted and encoded, as the signature needs it.

@@ -25,7 +25,7 @@ class PartQueue {
     ++running_;
     return next_++;
   }
-  /// Completes a part that take() returned. After an error, take() returns no further parts.
+  /// Completes a part that take() returned. After an error, take() returns no more parts.
   void finish(const std::exception_ptr& error) {
     const std::lock_guard lock(mutex_);
     if (error) next_ = count_;

@@ -24,7 +24,7 @@ void write_stored_text(const Path& path, std::string_view text);
 void remove_stored_file(const Path& path);
 
 /// Returns the path of a complete local copy of an object, made in the cache of the node if necessary; `path` itself
-/// for files. The copy is that of the object's present content. Open it soon (NodeCache::fetch()).
+/// for files. The copy has the object's present content. Open it soon (NodeCache::fetch()).
 Path local_copy(const Path& path);
 /// Removes `copy`, which local_copy(path) returned and which turned out to be damaged, so that it is made again. Does
 /// nothing for files. Errors, such as that another process removed it, are ignored.

@@ -123,7 +123,7 @@ std::vector<std::string> find_problems_in_part(const Path& directory, bool shoul
     }
     if (part == 0 && problems.empty()) problems = wrong_name(directory, manifest);  // not the manifest of other files
   } catch (const Error& error) {
-    if (error.code() == ExitCode::PeerLost) throw;  // an object store that does not answer is no damage
+    if (error.code() == ExitCode::PeerLost) throw;  // an unreachable object store is not damage
     problems.emplace_back(error.what());
   } catch (const fs::filesystem_error& error) {
     problems.emplace_back(error.what());
@@ -199,7 +199,7 @@ std::optional<i64> iteration_of(const std::string& name) {
 
 namespace {
 
-/// Returns the checkpoints of an s3:// folder. Objects without a manifest are those of an upload in progress or of one
+/// Returns the checkpoints of an s3:// folder. Objects without a manifest belong to an upload in progress or to one
 /// that was interrupted.
 std::vector<Path> checkpoint_objects_in(const Path& folder) {
   std::vector<Path> checkpoints;

@@ -26,16 +26,16 @@ std::optional<i64> iteration_of(const std::string& name);
 /// Returns the directories with a checkpoint name, by ascending iteration; none if the folder does not exist.
 std::vector<Path> checkpoints_in(const Path& folder);
 
-/// Returns true if the folder has a file or link `latest`, whatever it names.
+/// Returns true if the folder has a file or link `latest`, regardless of its target.
 bool has_latest(const Path& folder);
 /// Returns the directory that `latest` names; std::nullopt if `latest` is absent or names no directory of the folder.
 std::optional<Path> latest_in(const Path& folder);
 /// Points `latest` at this checkpoint if it names an earlier one or none, and ends the checkpoint's publication.
 void advance_latest(const Path& checkpoint);
 
-/// Records that `staging`, complete but for its name, is about to become this checkpoint of its folder. A process that
-/// dies before end_publication() leaves the record, which distinguishes a checkpoint that `latest` does not name yet
-/// from one that a user rejected by setting `latest` back.
+/// Records that `staging`, which is complete except for its name, is about to become this checkpoint of its folder. A
+/// process that dies before end_publication() leaves the record, which distinguishes a checkpoint that `latest` does
+/// not name yet from one that a user rejected by setting `latest` back.
 void begin_publication(const Path& checkpoint, const Path& staging);
 /// Makes `latest` name the checkpoint and removes the record.
 void end_publication(const Path& checkpoint);

@@ -56,7 +56,7 @@ void remove_checkpoint(const Path& directory, const Log& log) {
 
 /// Entry that an ended process left behind.
 struct Stale {
-  Path path, checkpoint;  ///< `checkpoint`: the one that it was to become, or was
+  Path path, checkpoint;  ///< `checkpoint`: the one that it was or would have become
   bool is_replaced;
 };
 
@@ -119,7 +119,7 @@ std::vector<Path> find_outdated(const Path& folder, const Retention& retention) 
   const std::optional<Path> latest = latest_in(folder);
   if (retention.keep_latest_k == 0 || !latest) return {};
   std::vector<Path> all = checkpoints_in(folder);
-  if (std::ssize(all) <= retention.keep_latest_k) return {};  // all are kept, whatever their manifests contain
+  if (std::ssize(all) <= retention.keep_latest_k) return {};  // all are kept, regardless of their manifests
   if (const std::string& name = retention.owner_name; !name.empty()) {
     const std::string owner = extra_value(*latest, name);
     std::erase_if(all, [&](const Path& directory) { return extra_value(directory, name) != owner; });

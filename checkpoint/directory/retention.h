@@ -44,7 +44,7 @@ std::vector<Path> find_outdated(const Path& folder, const Retention& retention);
 /// listed or removed.
 void prune(const Path& folder, const Retention& retention, const Log& log);
 
-/// Removes the objects of a checkpoint in an object store that its manifest does not list: those of a checkpoint that
+/// Removes the objects of a checkpoint in an object store that its manifest does not list: remains of a checkpoint that
 /// it replaced. Failures log a warning.
 void remove_unlisted_objects(const Path& checkpoint, const Manifest& manifest, const Log& log);
 

@@ -34,7 +34,7 @@ enum class PickleKind : u8 {
 std::string_view name_of(PickleKind kind);
 
 /// Value in a pickle. Values may refer to one another in cycles, and many times to the same value, so code must descend
-/// into them only as far as it knows their structure.
+/// only into values whose structure it knows.
 struct PickleValue {
   PickleKind kind = PickleKind::None;
   i64 integer = 0;        ///< Bool, Integer

@@ -16,7 +16,7 @@ inline constexpr std::size_t kMaxDimensions = 8;
 
 /// Returns "model/<name>": the weight of a parameter.
 std::string model_tensor(std::string_view param_name);
-/// Returns true if a tensor name is that of a weight.
+/// Returns true if the tensor of this name is a weight.
 bool is_model_tensor(std::string_view name);
 /// Returns "optimizer/<state>/<name>": one optimizer state of a parameter, such as "exp_avg".
 std::string optimizer_tensor(std::string_view state, std::string_view param_name);

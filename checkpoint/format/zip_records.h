@@ -13,8 +13,8 @@ inline constexpr u32 kLocatorSignature = 0x07064b50;  ///< location of the ZIP64
 // Sizes of the records without names, fields and comments.
 inline constexpr u64 kLocalSize = 30, kEntrySize = 46, kEndSize = 22, kEnd64Size = 56, kLocatorSize = 20;
 
-/// Value of a 32-bit size or offset that is in the ZIP64 field instead; kIn64BitCount: of a number of entries, which is
-/// in the ZIP64 end record.
+/// Value of a 32-bit size or offset that is stored in the ZIP64 field instead. kIn64BitCount: the same for a number of
+/// entries, which is stored in the ZIP64 end record.
 inline constexpr u32 kIn64BitField = 0xffffffff;
 inline constexpr u16 kIn64BitCount = 0xffff;
 inline constexpr u16 kZip64Field = 1;     ///< tag of the field with 64-bit sizes and offsets

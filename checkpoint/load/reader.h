@@ -58,7 +58,8 @@ class Destination {
   i64 count_ = 0;
 };
 
-/// Handling of a stored element type that differs from the wanted one: refuse, or convert between floating-point types.
+/// Handling of a stored element type that differs from the requested type: refuse, or convert between floating-point
+/// types.
 enum class Conversion : u8 { Refuse, Convert };
 
 /// Groups of ranks that load a checkpoint together.

@@ -45,7 +45,7 @@ class HangDetector {
 /// Monitoring thread that checks the flight recorder and publishes its state on the node's status board. When this rank
 /// hangs (HangDetector), it writes the awaited operation and the last operations to standard error. The first such rank
 /// of a node also reports the activity of all ranks of the node and names those that did not arrive. Then it terminates
-/// the process with ExitCode::PeerLost, and thereby the run.
+/// the process with ExitCode::PeerLost, which ends the run.
 class Watchdog {
  public:
   /// `abort_world` terminates all ranks; it may hang, or return without terminating them.

@@ -26,8 +26,7 @@ struct Batch {
 /// outside [0, vocab_size); the message names dataset, document and offset.
 Batch read_batch(const Dataset& dataset, std::span<const i64> samples, i64 vocab_size);
 
-/// Throws BadInput, naming dataset, document and offset, if one of `tokens`, those of the sample, is outside [0,
-/// vocab_size).
+/// Throws BadInput, naming dataset, document and offset, if one of the sample's `tokens` is outside [0, vocab_size).
 void check_token_ids(const Dataset& dataset, i64 sample, std::span<const i32> tokens, i64 vocab_size);
 
 /// Tokens and labels of a batch `distance` positions ahead, [batch_size, seq_length]. Where the sample, or the document

@@ -339,7 +339,7 @@ class Builder {
 
   std::unique_ptr<Dataset> blend_by_weight(const BlendList& list, std::size_t split, bool uses_all_text,
                                            i64 num_samples) {
-    // The samples of an evaluation have the mean of weights that change during the training.
+    // The samples of an evaluation have the mean of weights that change during training.
     const BlendWeights& given = list.weights;
     const BlendWeights weights =
         split == kTrain || given.is_constant() ? given.normalized() : given.normalized().mean();

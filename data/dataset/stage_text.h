@@ -11,7 +11,7 @@ struct StageText {
   DataConfig data;
   i64 seq_length = 0;
   i64 samples = 0;
-  bool repeat_data = false;  ///< begins each dataset again, so that text of earlier stages is repeated
+  bool repeat_data = false;  ///< restarts each dataset, which repeats text of earlier stages
 };
 
 /// Position in a text that the stages of a run read one after another.

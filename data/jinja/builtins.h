@@ -20,7 +20,7 @@ bool apply_test(const std::string& name, const Value& value, const Arguments& ar
 /// Calls a method of a text, list or dictionary. Returns std::nullopt if there is no such method.
 std::optional<Value> call_method(const Value& object, const std::string& name, const Arguments& arguments);
 
-/// Owns the namespaces that a rendering makes. Clears their members at the end: namespaces that contain each other
+/// Owns the namespaces that a template creates. Clears their members at the end: namespaces that contain each other
 /// would never be freed, and a long chain of them would be freed recursively.
 class Namespaces {
  public:

@@ -329,7 +329,7 @@ const std::map<std::string, Test, std::less<>>& tests() {
   return table;
 }
 
-/// Returns the entry of a table. Throws BadInput if the template names one that is not there.
+/// Returns the entry `name` of a table. Throws BadInput if there is none.
 template <class Table>
 auto find_in(const Table& table, const std::string& name, const char* kind) {
   const auto it = table.find(name);

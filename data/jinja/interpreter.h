@@ -1,4 +1,4 @@
-// Interpreter of templates in the language Jinja, as far as chat templates of language models use it.
+// Interpreter of Jinja templates, limited to the features that chat templates of language models use.
 #pragma once
 #include <string>
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace mcpp::jinja {
 
-/// Text made by a template.
+/// Text that a template produces.
 struct Rendering {
   std::string text;
   /// Byte ranges [begin, end) of the text inside {% generation %} blocks, in order.

@@ -116,7 +116,7 @@ bool has_affix(const std::string& text, const Value& affix, bool at_start) {
   return at_start ? text.starts_with(affix.text()) : text.ends_with(affix.text());
 }
 
-/// Returns the index, in characters, of a part of the text; -1 if it is not there.
+/// Returns the index, in characters, of a part of the text; -1 if the text does not contain it.
 i64 find_text(const std::string& text, const std::string& part, bool from_end, WorkBudget& budget) {
   const std::size_t at = from_end ? find_last_part(text, part, budget) : find_part(text, part);
   return at == std::string_view::npos ? -1 : count_characters(std::string_view(text).substr(0, at));

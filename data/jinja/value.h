@@ -13,9 +13,9 @@
 
 namespace mcpp::jinja {
 
-/// Max bytes of a text that a template makes.
+/// Max bytes of a text that a template produces.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
-/// Throws BadInput, with the name of the function that makes it, if a text of this size is too long.
+/// Throws BadInput, with the name of the function that produces it, if a text of this size is too long.
 void check_text_size(std::size_t bytes, std::string_view function);
 
 class Value;
@@ -140,7 +140,7 @@ class Value {
   void check_bounds(std::string_view kind) const;
   /// Appends repr().
   void append_repr(std::string& text) const;
-  /// Throws BadInput that this value is not `wanted`.
+  /// Throws BadInput, which reports that this value is not `wanted`.
   [[noreturn]] void fail_type(std::string_view wanted) const;
 
   std::variant<Undefined, std::nullptr_t, bool, i64, double, Text, Items, Members, Callable> data_;

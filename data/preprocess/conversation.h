@@ -59,7 +59,8 @@ class ConversationEncoder {
   /// the special tokens of the template in a text.
   ConversationEncoder(ConversationFormat format, StoredRef<Tokenizer> tokenizer);
 
-  /// Encodes a JSON object. Sets `problem` to a description of what is wrong with it; the result is then unusable.
+  /// Encodes a JSON object. Sets `problem` to a description of the error if the object is invalid; the result is then
+  /// unusable.
   MaskedTokens encode(std::string_view line, std::string& problem) const;
 
   /// Returns true if the template writes the token that ends documents inside of conversations.

@@ -124,7 +124,7 @@ struct DocumentOutputRules {
   bool keep_empty = false;
   bool has_eod = false;        ///< segments contain the token that ends documents, if append_eod
   bool has_loss_mask = false;  ///< the dataset has a loss mask, so that its metadata counts targets
-  i64 vocab_size = 0;          ///< of other values than tokens; 0 = from the tokenizer
+  i64 vocab_size = 0;          ///< number of values if they are not tokens; 0 = from the tokenizer
 
   /// Returns the number of values that the dataset may contain.
   i64 vocab_size_with(const Tokenizer& tokenizer) const { return vocab_size > 0 ? vocab_size : tokenizer.vocab_size(); }

@@ -67,7 +67,7 @@ struct PreprocessOptions {
 
   DocumentFormat format() const { return {json_keys, text_document, invalid_utf8, skip_malformed, input_format}; }
   ConversationFormat conversation() const { return {json_content, chat_template, append_eod}; }
-  /// Returns true if the keys of the output are kLossMaskKey and the one of the tokens.
+  /// Returns true if the output consists of a dataset of tokens and a loss mask (kLossMaskKey).
   bool has_loss_mask() const { return json_content != JsonContent::Text; }
   /// Returns true if the dataset of a key is the loss mask.
   bool is_loss_mask(const std::string& key) const;

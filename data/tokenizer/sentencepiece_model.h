@@ -1,5 +1,5 @@
-// Content of a sentencepiece model file: the pieces and the normalization, as far as they determine the ids of a text.
-// The sentencepiece library exposes only part of this content.
+// Content of a sentencepiece model file that determines the ids of a text: the pieces and the normalization. The
+// sentencepiece library exposes only part of this content.
 #pragma once
 #include <algorithm>
 #include <optional>

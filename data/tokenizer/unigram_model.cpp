@@ -67,8 +67,8 @@ UnigramModel::UnigramModel(const SentencepieceModel& model)
 }
 
 /// Fills nodes[i] with the best segmentation of the first i bytes of `word`, of those that end a piece. The types and
-/// comparisons are those of the library (Model::EncodeOptimized), because its choice among equal segmentations depends
-/// on them.
+/// comparisons are the same as in the library (Model::EncodeOptimized), because its choice among equal segmentations
+/// depends on them.
 template <class Real>
 void UnigramModel::find_best(std::string_view word, Real start, std::vector<Workspace::Node<Real>>& nodes) const {
   nodes.assign(word.size() + 1, {});

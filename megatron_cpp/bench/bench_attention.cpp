@@ -178,7 +178,7 @@ struct BenchAttentionOptions {
   }
 };
 
-/// Reduces the heads to those of one of `tp` tensor-parallel ranks, which attend independently.
+/// Reduces the heads to the share of one of `tp` tensor-parallel ranks, which attend independently.
 void shard_heads(ModelConfig& model, i64 tp) {
   check_input(model.num_attention_heads.first() % tp == 0, "parallel.tensor_model_parallel_size = ", tp,
               " does not divide model.num_attention_heads = ", model.num_attention_heads.first());

@@ -73,7 +73,7 @@ void check_options(const QualityOptions& options, const Config& config) {
   check_problems(problems);
 }
 
-/// Throws BadInput with every reason why a training with this configuration has no result to compare.
+/// Throws BadInput with every reason why a run with this configuration has no result to compare.
 void check_has_result(const Config& config) {
   std::vector<std::string> problems;
   if (!config.data.has_data())
@@ -127,7 +127,7 @@ class QualityBench {
   /// Trains until the branch iteration, unless this was done before.
   bool run_branch(i64 seed);
   bool run_variant(const Variant& variant, i64 seed);
-  /// Trains, and stores the reason in `failure` if the training fails. Returns false if a signal stopped it.
+  /// Trains, and stores the reason in `failure` if training fails. Returns false if a signal stopped it.
   bool train(const Config& config, std::string& failure) const;
   std::string progress_line(const QualityRun& run) const;
 

@@ -1,6 +1,6 @@
-// Comparison of the losses that variants of a training reach. Every variant trains with the same seeds: runs with one
-// seed share initial weights and samples, so that the difference of a pair is less random than each loss. The mean over
-// the seeds is tested with its standard error.
+// Comparison of the losses that variants of a training run reach. Every variant trains with the same seeds: runs with
+// one seed share initial weights and samples, so that the difference of a pair is less random than each loss. The mean
+// over the seeds is tested with its standard error.
 #pragma once
 #include <map>
 #include <optional>
@@ -25,7 +25,7 @@ struct QualityRun {
   std::string variant;
   i64 seed = 0;
   std::vector<HeldOutLoss> curve;                    ///< losses in the order of the iterations; the last is the result
-  std::string failure = {};                          ///< reason why the training failed; then `curve` is not used
+  std::string failure = {};                          ///< reason why training failed; then `curve` is not used
   double seconds = 0;                                ///< duration
   std::map<std::string, std::string> settings = {};  ///< keys that define the run, with their values in TOML
 

@@ -52,11 +52,11 @@ struct AverageOptions {
   static void fields(Self& self, Visitor& visit) {
     visit("load", self.load, "two or more checkpoints of one model, or one folder of checkpoints");
     visit("save", self.save, "folder to write the checkpoint in");
-    visit("latest_k", self.latest_k, "of a folder: number of newest checkpoints to average; 0 = all", at_least(0));
+    visit("latest_k", self.latest_k, "for a folder: number of newest checkpoints to average; 0 = all", at_least(0));
     visit(
         "coefficients", self.coefficients,
-        "coefficient of each checkpoint, in the order of load or, of a folder, oldest first; must add up to 1; empty = "
-        "equal coefficients");
+        "coefficient of each checkpoint, in the order of load or, for a folder, oldest first; must add up to 1; empty "
+        "= equal coefficients");
     visit(
         "ema_decay", self.ema_decay,
         "instead of coefficients: exponential moving average, of which each later checkpoint keeps this fraction; 0 = "

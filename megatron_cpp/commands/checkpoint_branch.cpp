@@ -30,7 +30,7 @@ struct BranchOptions {
   }
 };
 
-/// Returns the state with which the new run begins: that of the checkpoint, without the history of its folder.
+/// Returns the state with which the new run begins: the state of the checkpoint without the history of its folder.
 RunState branch_state(const CheckpointReader& reader) {
   RunState state = reader.state();
   state.extra.erase(kInterimName);

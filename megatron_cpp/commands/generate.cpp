@@ -108,7 +108,7 @@ void check_drafts(const DraftOptions& drafts, const ModelConfig& model) {
                 "cannot return to the position before a discarded token");
 }
 
-/// Prints how many of the drafted tokens were right on standard error, since standard output has the texts.
+/// Prints the number of accepted draft tokens on standard error, because standard output contains the texts.
 void print_drafts(const GenerationCounts& counts) {
   if (counts.drafted == 0) return;
   std::cerr << str("speculative decoding: ", counts.passes, " passes; ", counts.accepted, " of ", counts.drafted,

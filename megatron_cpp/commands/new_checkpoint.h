@@ -19,7 +19,7 @@ void check_without_checkpoints(const Path& folder);
 
 /// Returns the tokenizer file of a checkpoint: `requested` or, if `requested` is "", the tokenizer saved with the
 /// checkpoint. Returns "" if there is none, with a warning if the checkpoint was trained with a tokenizer. Throws
-/// BadInput if it differs from the tokenizer of the training.
+/// BadInput if it differs from the tokenizer used in training.
 Path find_valid_tokenizer(const std::string& requested, const CheckpointReader& reader, const Config& config,
                           const Log& log);
 

@@ -33,7 +33,7 @@ std::vector<Difference> architecture_differences(const ModelConfig& before, cons
 void check_same_architecture(const Config& saved, const Config& now, const std::string& checkpoint, const Log& log);
 
 /// Returns a warning for each schedule (learning rate, weight decay) whose remaining part changes because the length of
-/// the training or the batch size changed.
+/// training or the batch size changed.
 std::vector<std::string> schedule_warnings(const Config& saved, const Config& now);
 
 /// Returns a warning for each allowed change of the data that training or an evaluation reads next. `consumed_samples`

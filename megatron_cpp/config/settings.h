@@ -104,7 +104,7 @@ class SettingsReader {
   std::string suggest(std::string_view key, std::string_view prefix = "");
 
   /// Stores a setting. A later setting of the same key takes precedence, but no location may set a key twice, and no
-  /// file or command line may use both the present and the former name of a key.
+  /// file or command line may use both the current and the former name of a key.
   void assign(const Setting& setting);
   /// Reports a violated rule between fields, worded "section.name: problem", with the location of that key's setting.
   /// Drops problems of a key whose value was rejected, since they would be misleading.
@@ -129,7 +129,7 @@ class SettingsReader {
   /// Returns true if a setting of this key was rejected, or if a misspelled key is probably this one.
   bool is_doubtful(const std::string& key) const { return unreliable_keys_.count(key) > 0; }
   const std::vector<std::string>& problems() const { return problems_; }
-  /// Returns one line that lists the former names in use with their present ones; empty if there are none.
+  /// Returns one line that lists the former names in use with their current names; empty if there are none.
   std::string renaming_hint() const;
   /// Throws one BadInput error with all problems, if there are any.
   void finish() const;
@@ -141,7 +141,7 @@ class SettingsReader {
   std::map<std::string, Setting> settings_;  // by the field's key; Setting::key is the given name
   std::set<std::string> unreliable_keys_;    // keys with a rejected value, and keys that a misspelled key resembles
   std::set<std::string> unknown_sections_;   // each is reported once
-  std::map<std::string, std::string> former_names_;  // former names in use, with their present names
+  std::map<std::string, std::string> former_names_;  // former names in use, with their current names
   std::string table_name_;                           // name of the accepted tables; empty = none
   std::vector<TableSettings> tables_;
   std::vector<std::string> problems_;

@@ -97,7 +97,7 @@ struct StageKeys {
     visit("train_samples", self.train_samples, "samples of the stage, instead of train_iters", between(0, 1e15));
     visit("train_tokens", self.train_tokens, "tokens of the stage, instead of train_iters", between(0, 9e15));
     visit("repeat_data", self.repeat_data,
-          "begin each dataset again, instead of continuing it where the earlier stages stopped");
+          "restart each dataset, instead of continuing it where the earlier stages stopped");
   }
 };
 
@@ -264,7 +264,7 @@ void check_run(Config& config, SettingsReader& reader) {
   }
 }
 
-/// Reports lengths of the run that contradict those of its stages.
+/// Reports lengths of the run that contradict the lengths of its stages.
 void check_lengths(const Config& config, i64 iterations, SettingsReader& reader) {
   const TrainingConfig& t = config.training;
   const std::string sum = str("the lengths of the stages add up to ", iterations, " iterations; remove it");
@@ -342,7 +342,7 @@ std::string stage_help() {
   StageKeys defaults;
   std::vector<Field> fields;
   list_fields(defaults, "", fields);
-  std::string text = str("[[", kStageTable, "]]  (a part of the training; may be repeated)\n");
+  std::string text = str("[[", kStageTable, "]]  (part of a run; may be repeated)\n");
   for (const Field& field : fields) text += str("  ", pad_right(field.key, 16), describe_field(field), "\n");
   std::string section;
   for (const std::string& key : stage_keys()) {

@@ -8,7 +8,7 @@
 //   [stage.data]
 //   data_path = ["0.7", "books", "0.3", "code"]
 //
-// Each stage has a complete configuration: that of the other sections, with the keys of the stage.
+// Each stage has a complete configuration: the other sections, with the keys of the stage.
 #pragma once
 #include <string>
 #include <string_view>
@@ -28,7 +28,7 @@ std::vector<std::string> stage_keys();
 /// Returns the keys of a stage outside of sections, and the keys of sections that it may set, for the help.
 std::string stage_help();
 
-/// Returns the configurations that a run trains with, in order: those of its stages, or `config` itself.
+/// Returns the configurations that a run trains with, in order: one per stage, or `config` itself if it has no stages.
 std::vector<Config> training_configs(const Config& config);
 /// Returns the configuration of the stage with this name, an argument of --stage; "" = the first stage. Throws BadInput
 /// that lists the names if there is no such stage.
@@ -36,8 +36,8 @@ const Config& stage_named(const Config& config, const std::string& name);
 /// Returns the stage in which a run that has finished `iteration` iterations resumes.
 std::size_t stage_at(const std::vector<Config>& stages, i64 iteration);
 
-/// Returns the length of the training that the learning rate's schedule refers to: the stage, if it has its own
-/// schedule, or else the run.
+/// Returns the length of training that the learning rate's schedule refers to: the stage, if it has its own schedule,
+/// or else the run.
 TrainingLength lr_schedule_length(const Config& config);
 /// Returns the length of the run.
 TrainingLength run_length(const Config& config);

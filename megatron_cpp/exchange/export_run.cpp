@@ -53,7 +53,7 @@ class Exporter {
   void finish() { writer_.finish(); }
 
  private:
-  /// Assembles a tensor from tensors of the checkpoint: `source` returns the one that belongs to a parameter.
+  /// Assembles a tensor from tensors of the checkpoint: `source` returns the name of the tensor of a parameter.
   template <class Source>
   void write(const std::vector<std::string>& path, const ForeignParts& tensor, const Source& source) {
     const auto read = [&](const WeightRule& rule) {

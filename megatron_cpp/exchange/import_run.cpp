@@ -44,14 +44,14 @@ i64 to_count(std::optional<double> value, std::string_view source, std::string_v
   return static_cast<i64>(*value);
 }
 
-/// Returns the number that a value of a file is; std::nullopt if it is something else.
+/// Returns the number in a value of a file; std::nullopt if the value is not a number.
 std::optional<double> number_of(const TorchFile& file, const PickleValue& value, std::string_view name) {
   if (const auto tensor = file.tensor(value, name)) return tensor->number();
   if (value.is(PickleKind::Integer)) return static_cast<double>(value.integer);
   return value.is(PickleKind::Float) ? std::optional(value.number) : std::nullopt;
 }
 
-/// Adds what Megatron-LM stores besides tensors and what the request does not replace.
+/// Adds the values that Megatron-LM stores besides tensors, unless the request replaces them.
 void add_megatron_state(const TorchFile& file, const ImportRequest& request, OpenedRun& run) {
   const PickleValue& root = file.root();
   const PickleValue* iteration = root.find("iteration");
@@ -64,7 +64,7 @@ void add_megatron_state(const TorchFile& file, const ImportRequest& request, Ope
                                     "args.consumed_train_samples", "--consumed_samples");
   if (arguments && request.config.empty()) run.config = config_of_megatron_args(*arguments, file.source());
   const PickleValue* optimizer = root.find("optimizer");
-  // Experts have an optimizer of their own; the optimizers are then a dict by number, and have had the same updates.
+  // With experts, which have their own optimizer, the optimizers are a dict by number; all have had the same updates.
   if (optimizer && optimizer->is(PickleKind::Dict) && optimizer->items.size() > 1 &&
       optimizer->items[0]->is(PickleKind::Integer))
     optimizer = optimizer->items[1];
@@ -242,7 +242,7 @@ bool is_vocabulary(const WeightRule& rule) {
   return rule.name == "embedding.word_embeddings.weight" || rule.name == "output_layer.weight";
 }
 
-/// Returns the number of rows of the vocabulary's tensors that are not those of tokens of the model.
+/// Returns the number of rows of the vocabulary's tensors that belong to no token of the model.
 i64 padding_rows(const TensorFiles& files, const std::vector<WeightRule>& rules) {
   i64 rows = 0;
   for (const WeightRule& rule : rules)

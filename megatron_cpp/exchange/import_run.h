@@ -40,7 +40,7 @@ struct ImportedRun {
 
 /// Opens the files. `device` must outlive the result. Throws BadInput for tensors that are missing or have a different
 /// shape than the configuration implies, for weights without a counterpart in the model, and for the state of an
-/// optimizer that is incomplete or not that of AdamW. Reading a shard throws BadInput if it has NaN or infinite values.
+/// optimizer that is incomplete or not from AdamW. Reading a shard throws BadInput if it has NaN or infinite values.
 ImportedRun import_run(const ImportRequest& request, Device& device);
 
 }  // namespace mcpp

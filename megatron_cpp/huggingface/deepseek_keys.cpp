@@ -72,7 +72,7 @@ std::vector<i64> parse_mlp_types(const ConfigJson& config, i64 num_layers, i64 f
   return layers;
 }
 
-/// Sets the router of V2, where the score of a group is that of its best expert.
+/// Sets the router of V2, where the score of a group is the score of its best expert.
 void parse_v2_router(const ConfigJson& config, MoeConfig& moe) {
   moe.router_pre_softmax = true;
   const std::string method = config.text("topk_method", "greedy");

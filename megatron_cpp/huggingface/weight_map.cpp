@@ -205,7 +205,7 @@ void make_stacked(WeightRule& rule) {
 }
 
 /// Adds the row moves of experts that are one parameter in our model and one tensor per expert (and per gate and up) in
-/// the foreign model. Expands the tensor names of one expert to those of all experts. `is_gated`: our parameter is
+/// the foreign model. Expands the tensor names of one expert to the names of all experts. `is_gated`: our parameter is
 /// [experts, 2, out, ...].
 void make_experts(WeightRule& rule, bool is_gated) {
   const std::vector<ForeignTensor> names = std::exchange(rule.foreign, {});

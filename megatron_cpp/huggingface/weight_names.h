@@ -16,7 +16,7 @@ enum class WeightConversion : u8 {
   HeadVector,     ///< a vector [heads], stored as [1, 1, heads, 1]
   Qkv,            ///< all query heads, then all key heads, then all value heads, in one tensor or in three
   QkvTransposed,  ///< Qkv in one tensor, stored by Conv1D as [in, out]
-  QkvGated,       ///< Qkv in three tensors; the rows of a query head are followed by those of its output gate
+  QkvGated,       ///< Qkv in three tensors; the rows of a query head are followed by the rows of its output gate
   HeadGates,      ///< output gates of attention, from the tensor of the queries (QkvGated)
   // Parameters of linear attention, which have one row per channel of each group (tensor/ops/scan/scan_shape.h).
   MixerByGroup,   ///< by group; one tensor has the channels up to the output gate, another the gates of the recurrence

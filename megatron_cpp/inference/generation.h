@@ -51,7 +51,8 @@ struct DraftOptions {
           "changes the speed but, except for rounding, not the text; 0 = none",
           between(0, 1024));
     visit("prompt_lookup_max", self.prompt_lookup_max,
-          "maximum number of last tokens whose earlier occurrence gives the draft", between(1, 1024));
+          "maximum number of last tokens to find earlier in the text; the draft is what followed them there",
+          between(1, 1024));
   }
 };
 

@@ -37,8 +37,8 @@ struct InferenceOptions {
     visit("weights", self.weights, kWeightsHelp);
     visit("tokenizer_model", self.tokenizer_model,
           "tokenizer file; empty = the tokenizer saved next to the checkpoints");
-    visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in the training");
-    visit("device", self.device, "device to run on, which may differ from that of the training");
+    visit("precision", self.precision, "fp32, bf16 or fp16; empty = as in training");
+    visit("device", self.device, "device to run on, which may differ from the training device");
     visit("num_threads", self.num_threads, "threads on the CPU; 0 = all usable cores", between(0, 4096));
     // Keys of the configuration that have an effect without training.
     const auto visit_parallel = [&](std::string_view name, auto& member, std::string_view help,

@@ -1,4 +1,4 @@
-// Delivery of messages to another program without delaying the training.
+// Delivery of messages to another program without delaying training.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -14,7 +14,7 @@
 
 namespace mcpp {
 
-/// Delivers messages in order on its own thread. A receiver that fails never stops or delays the training: a message is
+/// Delivers messages in order on its own thread. A receiver that fails never stops or delays training: a message is
 /// retried with growing pauses, the oldest messages are dropped when the queue is full, and one warning is logged until
 /// the receiver works again.
 class BackgroundDelivery {
@@ -26,7 +26,7 @@ class BackgroundDelivery {
   };
   struct Limits {
     std::size_t queue = 1000;        ///< messages
-    double first_pause = 0.5;        ///< seconds before the first retry; each further pause is twice as long
+    double first_pause = 0.5;        ///< seconds before the first retry; each later pause is twice as long
     double max_pause = 30;           ///< seconds
     double max_closing_seconds = 5;  ///< time for messages that are queued when the object is destroyed
   };

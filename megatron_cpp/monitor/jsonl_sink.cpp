@@ -30,7 +30,7 @@ std::string lines_up_to(const std::string& text, i64 last, std::set<std::string>
   return retained;
 }
 
-/// Serializes an object. Invalid UTF-8, which a path may contain, is replaced: it must not end the training.
+/// Serializes an object. Invalid UTF-8, which a path may contain, is replaced: it must not end the run.
 std::string to_json_line(const OrderedJson& object) {
   return object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + '\n';
 }

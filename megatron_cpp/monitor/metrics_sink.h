@@ -56,7 +56,7 @@ struct ValidationStats {
   std::string split;  ///< "validation", "validation-<set>" or "test", after "ema-" for the averaged weights
   double lm_loss = 0;
   i64 tokens = 0;
-  i64 consumed_samples = 0;  ///< samples that the training has read
+  i64 consumed_samples = 0;  ///< samples that training has read
 
   double perplexity() const;  ///< exp(min(20, loss)), as in Megatron-LM
 };
@@ -71,7 +71,7 @@ struct TaskStats {
   i64 iteration = 0;
   std::string task;
   i64 items = 0;
-  i64 consumed_samples = 0;  ///< samples that the training has read
+  i64 consumed_samples = 0;  ///< samples that training has read
   std::vector<Metric> metrics = {};
 
   /// Returns the name among the evaluations of a run, "task-<task>".

@@ -25,7 +25,7 @@ struct OtlpTarget {
 OtlpTarget otlp_target(std::string endpoint, const std::string& run);
 
 /// Sends log lines and evaluations as gauges, and events as log records, in the JSON encoding of OTLP 1
-/// (opentelemetry.io/docs/specs/otlp). Delivery does not delay the training (BackgroundDelivery). Non-finite values are
+/// (opentelemetry.io/docs/specs/otlp). Delivery does not delay training (BackgroundDelivery). Non-finite values are
 /// omitted. docs/logging_and_profiling.md lists the names.
 class OtlpSink final : public MetricsSink {
  public:

@@ -216,8 +216,8 @@ std::string write_trace_file(const Path& path, const RankTrace& local, const std
 namespace {
 
 /// Returns the bytes of parameters, gradients and optimizer state that this rank keeps for each module
-/// (model/module_memory.h) between steps. `zero_stage` is the ZeRO stage of the training. Excludes states that are not
-/// in tensors, i.e. states on disk or in an encoded form. Call it between steps.
+/// (model/module_memory.h) between steps. `zero_stage` is the ZeRO stage of the run. Excludes states that are not in
+/// tensors, i.e. states on disk or in an encoded form. Call it between steps.
 BytesByModule module_memory_usage(const TrainingState& state, i64 zero_stage) {
   BytesByModule modules;
   const auto sum = [&](const Param& param, MemoryClass c) -> double& {

@@ -69,7 +69,7 @@ class StepTrace {
 
   /// Starts recording steps of `state`. No work may be queued on the device.
   void begin(const TrainingState& state);
-  /// Ends recording; call it between two steps. `zero_stage` is the ZeRO stage of the training.
+  /// Ends recording; call it between two steps. `zero_stage` is the ZeRO stage of the run.
   void end(const TrainingState& state, i64 zero_stage);
   /// Writes the trace file. `info` is a JSON object stored in it. Returns, on rank 0, why the file could not be
   /// written, or "".

@@ -104,7 +104,7 @@ class TrainingLogger {
   void log_line(const OffloadedBytesByClass& offloaded);
 
   void log_evaluation(const ValidationStats& stats);
-  /// Returns true if this split or task was evaluated at the iteration, by this run or, on rank 0, by the one that it
+  /// Returns true if this split or task was evaluated at the iteration, by this run or, on rank 0, by the run that it
   /// resumes.
   bool has_evaluation(const std::string& split, i64 iteration) const {
     return evaluations_.contains({split, iteration});

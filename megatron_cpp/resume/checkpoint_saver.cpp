@@ -172,7 +172,7 @@ void CheckpointSaver::log_saved(i64 iteration, const std::string& text) const {
 
 void CheckpointSaver::finish_save() {
   if (!in_flight_.save) return;
-  run_.session.enter(Activity::Saving, saved_iteration_);  // may take long in the middle of the training
+  run_.session.enter(Activity::Saving, saved_iteration_);  // may take long in the middle of the run
   while (in_flight_.save) advance();
 }
 

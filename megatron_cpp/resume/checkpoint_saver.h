@@ -24,8 +24,7 @@ namespace mcpp {
 /// All ranks must call all member functions after the same iterations.
 class CheckpointSaver {
  public:
-  /// `progress` is the state at the start of the training. `lock` is the lock of checkpoint.save, on the rank that
-  /// holds it.
+  /// `progress` is the state at the start of the run. `lock` is the lock of checkpoint.save, on the rank that holds it.
   CheckpointSaver(const RunContext& run, StoredRef<TrainingState> state, const TrainingProgress& progress,
                   DataProvenance sources, const FolderLock* lock = nullptr);
 
@@ -61,7 +60,7 @@ class CheckpointSaver {
   struct InFlight {
     std::unique_ptr<AsyncSave> save;
     double start = 0;   ///< steady_seconds() at the start of the save
-    double stall = 0;   ///< seconds that the training waited
+    double stall = 0;   ///< seconds that training waited
     i64 iteration = 0;  ///< iteration being saved
     bool is_local = false;
     SaveObserver observer = {};  ///< passed on to the replication

@@ -173,7 +173,7 @@ void warn_of_changed_stage(const SavedStage& saved, const Stage& now, i64 iterat
                ": its samples are reshuffled, so that samples already read may be read again"));
 }
 
-/// Warns if the training ends at a different sample than before.
+/// Warns if training ends at a different sample than before.
 void warn_of_changed_end(const Config& saved, const Config& now, const RunState& run, const Log& log) {
   const i64 before = saved.training_end(run.iteration, run.consumed_samples).samples;
   const i64 after = now.training_end(run.iteration, run.consumed_samples).samples;

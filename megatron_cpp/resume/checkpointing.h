@@ -38,8 +38,8 @@ struct DataProvenance {
 /// Stores `sources` in a checkpoint's state.
 void store_sources(const DataProvenance& sources, RunState& run);
 
-/// Returns `saved`, the configuration of a checkpoint, with dataset paths replaced by those of `config` if the contents
-/// are known to be identical, so that files may be moved.
+/// Returns `saved`, the configuration of a checkpoint, with dataset paths replaced by the paths in `config` if the
+/// contents are known to be identical, so that files may be moved.
 Config with_moved_datasets(Config saved, const Config& config, const DatasetIdentities& now, const RunState& run);
 
 /// Throws BadInput naming every dataset that differs from the one that `checkpoint` was trained on. If
@@ -66,9 +66,9 @@ struct TrainingProgress {
   /// Returns the number of steps that were not skipped.
   i64 trained_iterations() const { return iteration - skipped_iterations; }
 
-  /// Updates the counters after the weights were replaced by those of the earlier checkpoint `saved`: the steps since
-  /// then count as skipped. Consumed samples stay consumed, so that the samples that led to the rollback are not read
-  /// again, and iteration numbers continue.
+  /// Updates the counters after the weights were replaced by the weights of the earlier checkpoint `saved`: the steps
+  /// since then count as skipped. Consumed samples stay consumed, so that the samples that led to the rollback are not
+  /// read again, and iteration numbers continue.
   void roll_back_to(const TrainingProgress& saved);
 };
 

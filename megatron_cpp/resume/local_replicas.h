@@ -15,8 +15,8 @@ namespace mcpp {
 /// next one waits for it. All member functions are collective, except is_in_flight().
 class LocalReplicas {
  public:
-  /// Checks that the folders of the nodes are separate, and locks those of the copies that this rank keeps. With fewer
-  /// nodes than copies, logs a warning and keeps fewer, so that a run that has lost nodes continues.
+  /// Checks that the folders of the nodes are separate, and locks the folders of the copies that this rank keeps. With
+  /// fewer nodes than copies, logs a warning and keeps fewer, so that a run that has lost nodes continues.
   explicit LocalReplicas(const RunContext& run);
 
   /// Returns the folders in which this rank keeps copies.

@@ -18,7 +18,7 @@ struct PartHeader {
   std::array<char, 64> shards_name{};       ///< name of the file with the shards, padded with zeros
   i64 is_readable = 0;                      ///< 0: the sender cannot read the part, and sends no files
 
-  /// Returns the name of a file. Throws BadInput if the header has a name that is not that of a file in a directory.
+  /// Returns the name of a file. Throws BadInput if the name in the header is not the name of a file in a directory.
   std::string name(std::size_t file) const;
 };
 

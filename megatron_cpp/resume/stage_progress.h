@@ -32,7 +32,7 @@ SavedStage read_stage(const RunState& run, const std::string& checkpoint);
 /// the checkpoint was saved.
 bool check_same_stage(const Config& config, const RunState& run, const std::string& checkpoint);
 
-/// Throws BadInput if a key changed that cannot change within a stage, whatever checkpoint.allow_changed_keys names.
+/// Throws BadInput if a key changed that cannot change within a stage, even if checkpoint.allow_changed_keys names it.
 void check_fixed_in_stage(const Config& saved, const Config& now, const std::string& checkpoint);
 
 /// Throws BadInput if `starts` (Datasets::stage_starts) differ from the ones that a checkpoint stored.

@@ -7,7 +7,7 @@
 namespace mcpp {
 namespace {
 
-/// Returns the configuration without the learning rate's schedule, whose lengths may be those of a stage.
+/// Returns the configuration without the learning rate's schedule, whose lengths may belong to a stage.
 OptimizerConfig weight_decay_only(OptimizerConfig config) {
   config.lr_decay_style = LrDecayStyle::Constant;
   config.lr_decay_iters = config.lr_warmup_iters = config.lr_wsd_decay_iters = 0;

@@ -1,4 +1,4 @@
-// Weights of a checkpoint: those of the model, and their exponential moving average (optimizer.ema_decay).
+// Weights of a checkpoint: the weights of the model, and their exponential moving average (optimizer.ema_decay).
 #pragma once
 #include <array>
 #include <functional>

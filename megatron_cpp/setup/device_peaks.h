@@ -60,7 +60,7 @@ double mfu_peak_flops(DType dtype, bool allow_tf32, Device& device, double reach
 
 /// Returns true if this rank of a node measures its device. If ranks share the `cores` of a node, only as many measure
 /// as have cores of their own: others would only disturb the measurement and delay the start. With 0
-/// cores, no other rank shares those of this process, so it measures.
+/// cores, no other rank shares the cores of this process, so it measures.
 bool measures_peak(int node_rank, int cores, Device& device);
 
 /// Highest rate of GEMMs of one device.

@@ -56,7 +56,7 @@ struct Session {
   Communicator* node;                  ///< ranks on this node
   FlightRecorder* recorder = nullptr;  ///< recorder of the world
   SlurmJob job;                        ///< Slurm job of the ranks
-  int cores = 0;                       ///< cores available to all ranks of the node together; 0 = those of the process
+  int cores = 0;                       ///< cores available to all ranks of the node together; 0 = of the process
 
   /// Reports the start of an activity to the watchdog, if there is one.
   void enter(Activity activity, i64 iteration) const {

@@ -187,7 +187,7 @@ class Checker {
                               : "the model has no routed experts (model.num_experts); remove it");
   }
 
-  /// Checks that the blocks of a weight, and those of the activations along the same axis, lie in one shard.
+  /// Checks that the blocks of a weight, and the blocks of the activations along the same axis, lie in one shard.
   void check_features(const LinearLayer& layer, const PassRecipes& recipe) {
     const BlockShape forward = weight_blocks(recipe.forward, Contraction::Columns),
                      dgrad = weight_blocks(recipe.dgrad, Contraction::Rows);

@@ -8,7 +8,7 @@ namespace mcpp {
 
 /// Returns the context for building a GPTModel. Other model families would be added here.
 ModelContext model_provider(const Config& config, Session& session);
-/// Returns where the training stores the data that the layout of the session offloads.
+/// Returns where training stores the data that the layout of the session offloads.
 TrainingStorage storage_provider(const Config& config, const Session& session);
 
 Fp8Layers fp8_layers(const Config& config);

@@ -27,7 +27,7 @@ double spike_limit(std::span<const double> values, i64 window, double z_score);
 
 enum class StepAction { Continue, Warn, Skip, RollBack, Stop };
 
-/// Returns the rule by which the queued update is applied or skipped; spike limits follow from the history.
+/// Returns the rule that decides whether the queued update is applied; spike limits follow from the history.
 StepRule make_step_rule(const TrainingConfig& config, const SpikeHistory& history);
 
 /// Returns the action for the outcome of a step. Skip: nothing was changed and training continues. RollBack: nothing

@@ -1,5 +1,5 @@
 // Repeated executions of a step, whose results must be bitwise identical on every rank: a difference is a fault of the
-// hardware. The rank is named whose own computation differed, not those that received its results.
+// hardware. Names the rank whose own computation differed, not the ranks that received its results.
 #pragma once
 #include <functional>
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace mcpp {
 
-/// Rank whose computation differed between two executions although everything that it received was the same.
+/// Rank whose computation differed between two executions although it received identical data.
 struct FaultyRank {
   int rank = 0;
   std::string host;

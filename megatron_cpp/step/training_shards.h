@@ -11,7 +11,7 @@ namespace mcpp {
 /// Names of PowerSGD states, in the same form as names of optimizer states: "<state>_<index>_of_<count>".
 inline constexpr const char* kPowerSgdError = "power_sgd_error";
 inline constexpr const char* kPowerSgdFactor = "power_sgd_factor";
-/// Name of the largest magnitudes of past steps, which tensors "optimizer/amax_history/<linear layer>" have.
+/// Name of the state with the largest magnitudes of past steps: "optimizer/amax_history/<linear layer>".
 inline constexpr const char* kAmaxHistory = "amax_history";
 
 /// Returns all weights, optimizer state and gradient compression state that this rank updates. The data are views, so

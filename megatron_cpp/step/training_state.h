@@ -110,7 +110,7 @@ class TrainingState {
   /// Returns the recorded losses of the last update() that this rank computed, by sample: sums over the targets. Ranks
   /// with the same targets as another return none. Waits for the device.
   std::map<i64, double> sample_losses() const;
-  /// Returns the factor of the gradients of the last update() relative to those of the mean loss.
+  /// Returns the factor of the gradients of the last update() relative to the gradients of the mean loss.
   double updated_grad_scale() const { return updated_grad_scale_; }
   /// Runs forward and backward over this rank's microbatches of one global batch and reduces the gradients over all
   /// ranks. Replaces earlier gradients. `loss_grad_factor` multiplies the gradient of the loss; NaN injects a fault

@@ -47,7 +47,7 @@ class Evaluator {
   /// Evaluates and logs the first samples of a dataset, which never change, so that evaluations can be compared.
   void evaluate(const DueEvaluation& due, const TrainingProgress& training);
   /// Returns the mean loss of the current weights over the samples, or std::nullopt if a signal requests any rank to
-  /// stop. Uses the largest batch size of the training.
+  /// stop. Uses the largest batch size of the run.
   std::optional<EvaluationOutcome> mean_loss(const std::string& split, const Dataset& dataset, i64 samples);
   bool needs_evaluation(const std::string& split, i64 iteration);
   bool is_stopped() const { return state_.stop_request().signal != 0; }

@@ -1,4 +1,4 @@
-// Export of the checkpoints of a run to Hugging Face's format while the training continues.
+// Export of the checkpoints of a run to Hugging Face's format while training continues.
 #pragma once
 #include <future>
 #include <string>
@@ -13,9 +13,8 @@ namespace mcpp {
 inline constexpr std::string_view kHuggingfaceExports = "huggingface";
 
 /// Exports checkpoints one after another in a thread of rank 0, to <save>/huggingface/iter_0000100/. An export is
-/// written under a temporary name and renamed when it is complete and durable, so that a process that dies leaves no
-/// incomplete export; the next run removes the rest. Failures, such as a full disk, log a warning and never end the
-/// training.
+/// written under a temporary name and renamed when it is complete and durable, so a process that dies leaves only a
+/// temporary folder, which the next run removes. Failures, such as a full disk, log a warning and never end the run.
 class HuggingfaceExports {
  public:
   /// Removes incomplete exports of dead processes. Throws BadInput if no model type can express the model.

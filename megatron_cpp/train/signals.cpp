@@ -17,7 +17,7 @@ constexpr std::array kSignals{SIGTERM, SIGINT, SIGUSR1};
 std::atomic<pthread_t> signal_thread;
 static_assert(std::atomic<pthread_t>::is_always_lock_free);
 
-/// Signal handler: forwards signals of threads that existed before to the signal thread.
+/// Signal handler: forwards signals, which earlier threads do not block, to the signal thread.
 void forward_signal(int signal) {
   ::pthread_kill(signal_thread, signal);
 }

@@ -38,7 +38,7 @@ class LayerNormHistory {
   std::vector<LayerNorm> last_step(i64 tokens) const;
 
  private:
-  /// Returns the factor of the summed gradients that makes them those of the mean loss.
+  /// Returns the factor that turns the summed gradients into the gradients of the mean loss.
   double scale(i64 tokens) const {
     return 1 / (state_.updated_grad_scale() * static_cast<double>(std::max<i64>(tokens, 1)));
   }

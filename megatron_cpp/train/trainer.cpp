@@ -309,8 +309,8 @@ bool Trainer::finish_step() {
   progress_.consumed_samples += step.batch_size;
   progress_.consumed_tokens += outcome.tokens;
   if (!outcome.is_skipped) progress_.trained_samples += step.batch_size;
-  // A batch without targets, in which a loss mask excludes all tokens, has the loss 0 and says nothing about later
-  // ones.
+  // A batch without targets, in which a loss mask excludes all tokens, has the loss 0, which would distort the spike
+  // limits.
   const bool is_measured = outcome.status != StepStatus::NotFinite && outcome.tokens > 0;
   if (is_measured && run_.config.training.spike_policy != SpikePolicy::Off)
     progress_.spikes.add(outcome.loss, outcome.grad_norm, run_.config.training.spike_window);

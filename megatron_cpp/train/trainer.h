@@ -27,7 +27,7 @@ struct TrainerParts {
   std::unique_ptr<TraceWindow> trace;
   DataProvenance sources;
   std::unique_ptr<TrainingState> state;
-  TrainingProgress progress;  ///< progress at the start of the training
+  TrainingProgress progress;  ///< progress at the start of the run
   TrainingEnd end;
   std::unique_ptr<CheckpointSaver> saver;
   std::unique_ptr<HuggingfaceExports> exports;  ///< null if nothing is exported, and on ranks other than 0
@@ -38,8 +38,8 @@ struct TrainerParts {
   std::unique_ptr<BatchStream> batches;
 };
 
-/// Trains until the end of the training or of a stage, a signal, exit_interval or exit_duration_in_mins. All member
-/// functions are collective.
+/// Trains until the end of the run or stage, a signal, exit_interval or exit_duration_in_mins. All member functions are
+/// collective.
 class Trainer {
  public:
   Trainer(const RunContext& run, TrainerParts parts);
@@ -63,7 +63,7 @@ class Trainer {
     std::vector<MicroBatch> batches = {};  ///< batches of the step, if it may be repeated (training.rerun_spikes)
   };
 
-  /// Logs the start of the training and of its stage.
+  /// Logs the start of training and of its stage.
   void log_start();
   /// Logs that no iterations are left, unless another stage follows.
   void log_nothing_left() const;
@@ -157,8 +157,8 @@ struct StartedTraining {
 
 /// Builds all parts of a run from `config` and resumes from the newest checkpoint, if there is one. Rank 0 logs.
 /// `predicted` is the planner's prediction of a step, to be compared with the measured steps, if requested. `lock`
-/// is the lock of checkpoint.save, on the rank that holds it. If `is_continued`, the stage before that of `config` has
-/// just ended in this process. References must outlive the trainer. Collective.
+/// is the lock of checkpoint.save, on the rank that holds it. If `is_continued`, the stage before the stage of `config`
+/// has just ended in this process. References must outlive the trainer. Collective.
 StartedTraining make_trainer(const Config& config, Session& session, const SignalWatch& signals, const Log& log,
                              const std::optional<PredictedStep>& predicted, const FolderLock* lock, bool is_continued);
 

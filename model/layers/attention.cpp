@@ -152,7 +152,7 @@ void QkvProjection::visit_qk_rows(const QkRowVisitor& f) const {
   }
 }
 
-/// The rows of a group are those of its query heads, its key and its value.
+/// The rows of a group belong to its query heads, its key and its value.
 void QkvProjection::visit_qk_rows(const Param& param, const QkRowVisitor& f) const {
   const Box& box = param.box;
   const i64 shared = spec_.num_heads / spec_.num_query_groups, blocks = box.shape[1] / spec_.head_dim,

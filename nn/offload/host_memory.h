@@ -8,8 +8,8 @@ namespace mcpp {
 /// CPU device, otherwise a new one with `threads` threads.
 std::shared_ptr<CpuDevice> host_device_for(Device& device, int threads = 1);
 
-/// Returns the number of host threads for work on behalf of `device`: those of a CPU device, or all cores for a GPU,
-/// since the host is otherwise idle then.
+/// Returns the number of host threads for work on behalf of `device`: the threads of a CPU device, or all cores for a
+/// GPU, since the host is otherwise idle then.
 int host_threads(Device& device);
 
 /// Returns the allocated size of a buffer of `bytes` bytes aligned to ScratchFile::kAlignment, as direct I/O requires.

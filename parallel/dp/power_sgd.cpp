@@ -93,7 +93,7 @@ class PowerSgd::Sum {
   }
   Tensor gradient(const Matrix& m) const { return grads_.flat(m.begin, m.rows * m.columns).view({m.rows, m.columns}); }
   Tensor next_error(const Matrix& m) const { return owner_.next_[m.state].error.view({m.rows, m.columns}); }
-  /// Returns the matrix's P, stored after those of earlier matrices.
+  /// Returns the matrix's P, which is stored after the P of earlier matrices.
   Tensor left(const Matrix& m) const {
     i64 offset = 0;
     for (const Matrix& previous : layout_.matrices) {

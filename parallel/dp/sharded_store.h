@@ -130,7 +130,7 @@ class ShardedParams final : public ParamStore {
 /// summed over the ranks that hold the same shard after the last microbatch.
 class ShardedGrads final : public GradStore {
  public:
-  /// `dtype` is the type of a unit's gradients during backward and `shard_dtype` that of messages and shards. If
+  /// `dtype` is the type of a unit's gradients during backward and `shard_dtype` the type of messages and shards. If
   /// `overlaps`, a unit's gradients are reduced while backward computes the next one's.
   ShardedGrads(const StoreContext& context, DType dtype, DType shard_dtype, bool overlaps);
 

@@ -71,7 +71,7 @@ class WeightCodec {
   WeightEncoding format_;
   std::vector<std::optional<Scales>> scales_;  // by parameter; only in fp8
   std::vector<i64> part_words_;                // by bucket; only in fp8
-  i64 num_tensor_scales_ = 0;                  // number of scales of full tensors, which precede those of blocks
+  i64 num_tensor_scales_ = 0;                  // number of scales of full tensors, which precede the scales of blocks
   Tensor amax_;                                // fp32 [scales]
 };
 

@@ -42,7 +42,7 @@ class AmaxHistory {
   bool has_weight_ = false;
 };
 
-/// Histories of the linear layers of this rank, which are those of its pipeline stage.
+/// Histories of the linear layers in this rank's pipeline stage.
 class AmaxHistories {
  public:
   explicit AmaxHistories(const DelayedScaling& settings) : settings_(settings) {}

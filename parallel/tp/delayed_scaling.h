@@ -16,7 +16,7 @@ struct EnumNames<AmaxComputeAlgo> {
   static constexpr std::array<std::string_view, 2> value{"max", "most_recent"};
 };
 
-/// Settings of delayed scaling. Defaults are those of Transformer Engine.
+/// Settings of delayed scaling. Defaults are the same as in Transformer Engine.
 struct DelayedScaling {
   i64 amax_history_len = 1024;  ///< steps
   AmaxComputeAlgo amax_compute_algo = AmaxComputeAlgo::Max;

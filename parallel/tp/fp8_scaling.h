@@ -22,7 +22,7 @@ struct Fp8Recipe {
   /// Groups over which the tensors of one microbatch are sharded: tensor- and context-parallel ranks.
   std::vector<Communicator*> holders = {};
   u64 seed = 0;  ///< of the random numbers of nvfp4
-  /// History of the layer, for the recipe `delayed`; null: its scales are those of `tensorwise`.
+  /// History of the layer, for the recipe `delayed`; null: its scales are computed as for `tensorwise`.
   AmaxHistory* history = nullptr;
 };
 

@@ -63,7 +63,7 @@ class TensorParallelRegion {
   PendingTensor sum(const Tensor& x) const;
 
   // GEMMs at the borders of the region. A row of the result must depend only on the same row of the input, because a
-  // region that overlaps calls them for some rows at a time. Positions are those of the full sequence.
+  // region that overlaps calls them for some rows at a time. Positions refer to the full sequence.
 
   /// GEMM of `x`, positions [first, first + x.dim(0)). Must not keep `x`.
   using ConsumeRows = std::function<void(const Tensor& x, i64 first)>;

@@ -66,8 +66,8 @@ namespace {
 
 /// Depth at which a tile spends as long loading its first operands and storing its result as multiplying.
 constexpr double kRamp = 256;
-/// Throughput of long runs relative to that of single GEMMs, because power and temperature limit clocks. Fitted
-/// to four published runs (docs/planning.md); the same for all devices.
+/// Throughput of long runs relative to single GEMMs, because power and temperature limit clocks. Fitted to four
+/// published runs (docs/planning.md); the same for all devices.
 constexpr double kSustained = 0.898;
 /// Smaller tiles reuse their operands less.
 constexpr double kSmallTilePenalty = 1.08;

@@ -38,8 +38,8 @@ double attention_flops(const Workload& work, const AttentionShape& shape) {
 
 namespace {
 
-/// Seconds of the exchanges of a pass that overlap with another pass, and of those that do not: of choices and weights,
-/// and the second hop of hierarchical dispatch.
+/// Seconds of the exchanges of a pass that overlap with another pass, and of those that do not: the exchange of choices
+/// and weights, and the second hop of hierarchical dispatch.
 struct ExchangeSeconds {
   double overlapped = 0, exposed = 0;
 };

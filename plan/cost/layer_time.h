@@ -32,7 +32,7 @@ double attended_pairs(const Workload& work, const AttentionShape& shape);
 double attention_flops(const Workload& work, const AttentionShape& shape);
 
 UnitTime embedding_time(const PredictionInput& input);
-/// Returns the time of what follows the layers of a stage (StageContents::output_part()).
+/// Returns the time of the output part of a stage (StageContents::output_part()).
 UnitTime output_time(const PredictionInput& input, const StageContents& stage);
 
 }  // namespace mcpp

@@ -18,7 +18,7 @@ struct RooflineRow {
   double intensity() const { return flops / bytes; }
 };
 
-/// Returns the GEMMs of a layer, its attention and elementwise kernels, and those of the embedding and the
+/// Returns the GEMMs of a layer, its attention and elementwise kernels, and the kernels of the embedding and the
 /// output.
 std::vector<RooflineRow> roofline(const PredictionInput& input);
 /// Returns a table that names the limit of each row: the device's attained rate or its memory bandwidth.

@@ -40,7 +40,7 @@ class WeightTraffic {
   /// Returns the traffic of one layer. `kind` is the index of its block in WeightCounts::blocks().
   UnitTraffic layer_traffic(std::size_t kind, bool is_recomputed) const;
   UnitTraffic embedding_traffic(const StageContents& stage) const;
-  /// Returns the traffic of what follows the layers.
+  /// Returns the traffic of the output part of a stage (StageContents::output_part()).
   UnitTraffic output_traffic(const StageContents& stage) const;
 
   /// Returns the gradient reduction of a stage, once per step.

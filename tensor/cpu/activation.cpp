@@ -104,7 +104,7 @@ struct Limits {
     const auto low = hn::Set(d, -clamp), from_above = gate(d, x);
     return hn::Add(hn::IfThenElse(hn::Lt(x, low), low, from_above), hn::Set(d, offset));
   }
-  /// Return the gradient of the unlimited value, given that of the limited one.
+  /// Return the gradient of the unlimited value, given the gradient of the limited value.
   HWY_INLINE V gate_gradient(D d, V x, V gradient) const { return hn::IfThenZeroElse(exceeds(d, x), gradient); }
   HWY_INLINE V up_gradient(D d, V x, V gradient) const {
     return hn::IfThenZeroElse(hn::Or(exceeds(d, x), hn::Lt(x, hn::Set(d, -clamp))), gradient);

@@ -1,4 +1,5 @@
-// LayerNorm and RMSNorm. A row fits the L1 or L2 cache, so it is read from memory once, whatever the number of passes.
+// LayerNorm and RMSNorm. A row fits the L1 or L2 cache, so it is read from memory once regardless of the number of
+// passes.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tensor/cpu/norm.cpp"
 #include <cmath>

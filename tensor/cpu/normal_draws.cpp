@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-// Vectorized normal_quantile(). The operations of a lane and their order are those of the scalar form, and the compiler
+// Vectorized normal_quantile(). A lane has the same operations in the same order as the scalar form, and the compiler
 // does not contract them, so results are bitwise identical.
 
 using Doubles = hn::ScalableTag<double>;

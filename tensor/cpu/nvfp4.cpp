@@ -70,7 +70,7 @@ HWY_INLINE Nvfp4Factors<D> nvfp4_factors(D d, hn::Vec<D> largest, float matrix_s
   return {scale, hn::Div(hn::Set(d, 1 / matrix_scale), scale)};
 }
 
-/// Distance of the E2M1 values around magnitudes up to 6.
+/// Distance between the E2M1 values around magnitudes up to 6.
 template <class D>
 HWY_INLINE hn::Vec<D> e2m1_step(D d, hn::Vec<D> magnitude) {
   const auto large = hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 4.0F)), hn::Set(d, 1.0F), hn::Set(d, 2.0F));

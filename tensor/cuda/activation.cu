@@ -94,7 +94,7 @@ struct Limits {
 
   __device__ __forceinline__ W gate(W x) const { return x > clamp ? clamp : x; }
   __device__ __forceinline__ W up(W x) const { return (x < -clamp ? -clamp : gate(x)) + offset; }
-  /// Return the gradient of the unlimited value, given that of the limited one.
+  /// Return the gradient of the unlimited value, given the gradient of the limited value.
   __device__ __forceinline__ W gate_gradient(W x, W gradient) const { return x > clamp ? W{0} : gradient; }
   __device__ __forceinline__ W up_gradient(W x, W gradient) const { return x > clamp || x < -clamp ? W{0} : gradient; }
 };

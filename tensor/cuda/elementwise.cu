@@ -77,7 +77,7 @@ __global__ void convert(const From* from, To* to, i64 n) {
 }
 
 /// Blocks compute partial sums in fp64, which one block adds in order. Small tensors need fewer blocks, whose sums are
-/// the same: those of further blocks would be 0.
+/// the same: more blocks would add zeros.
 constexpr i64 kMaxSumBlocks = 1024;
 
 template <class E>

@@ -16,8 +16,8 @@ struct NormRows {
   AccumulateType<E> columns = 1;
 };
 
-/// Threads along x share a row and, if kHeld > 0, hold it in registers, so that it is read once whatever the number of
-/// passes. A block processes one row, or if it is one warp wide, one row per warp.
+/// Threads along x share a row and, if kHeld > 0, hold it in registers, so that it is read once regardless of the
+/// number of passes. A block processes one row, or if it is one warp wide, one row per warp.
 template <class E, int kUnit, int kHeld, bool kIsCentered>
 __global__ void __launch_bounds__(kMaxRowThreads) normalize(const NormRows<E> t) {
   using W = AccumulateType<E>;

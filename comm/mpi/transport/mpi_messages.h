@@ -78,7 +78,7 @@ struct MpiWorld {
   static int spins_of(bool has_core_per_rank) { return has_core_per_rank ? 2000 : 0; }
 };
 
-/// Messages of one rank in one group. The contracts are those of Communicator.
+/// Messages of one rank in one group. The contracts are the same as in Communicator.
 class MpiMessages {
  public:
   /// nodes[r] is the node of rank r of `comm`.

@@ -22,7 +22,7 @@ void check_inputs(const std::vector<std::string>& inputs, const std::string& out
   }
 }
 
-/// Checks that both datasets were made with the same options, as far as their .json files state them.
+/// Checks that both datasets were made with the same options, if their .json files record them.
 void check_compatible(const std::string& first, const std::string& other) {
   const std::optional<DatasetInfo> a = read_dataset_info(first), b = read_dataset_info(other);
   if (!a || !b) return;

@@ -14,7 +14,7 @@
 
 namespace mcpp {
 
-/// Token that is searched in the text before any other step. The flags are those of `tokenizers`.
+/// Token that is searched in the text before any other step. The flags have the same meaning as in `tokenizers`.
 struct AddedToken {
   i32 id = 0;
   std::string content;

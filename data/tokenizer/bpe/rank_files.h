@@ -9,7 +9,7 @@
 
 namespace mcpp {
 
-/// Parses a vocabulary. The default rules are those of the known vocabulary of this size, or else GPT-2's. Throws
+/// Parses a vocabulary. The default rules come from the known vocabulary of this size, or else from GPT-2. Throws
 /// BadInput, naming `source`, for damaged files.
 BpeDescription parse_vocab_and_merges(std::string_view vocab, std::string_view merges, const std::string& source,
                                       std::optional<PreTokenization> rules = {});

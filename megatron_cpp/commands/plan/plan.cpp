@@ -29,7 +29,7 @@ namespace mcpp {
 
 // Implementation of plan --from_run: compares a run with its prediction and derives the hardware from it.
 
-/// Measured run with its configuration and number of ranks, as far as it recorded them.
+/// Measured run with its configuration and number of ranks, if it recorded them.
 struct RecordedRun {
   MeasuredRun measured;
   Config config;
@@ -355,7 +355,7 @@ std::optional<Config> read_all(Arguments args, const Usage& usage, PlanOptions& 
   return config;
 }
 
-/// Replaces the configuration of a run with stages by that of the stage to plan.
+/// Replaces the configuration of a run with stages by the configuration of the stage to plan.
 void select_stage(const PlanOptions& options, Config& config, const Log& log) {
   if (config.stages.empty() && options.stage.empty()) return;
   check_input(options.emit.empty(), "--emit: does not apply to a run with stages; set the layout in [stage.parallel]");

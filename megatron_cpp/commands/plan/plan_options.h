@@ -103,7 +103,7 @@ struct PlanOptions {
     visit("weak", self.weak,
           "with --scale: weak scaling: the batch size grows with the number of ranks, from that of the configuration");
     failure_fields(self, visit);
-    visit("tokens", self.deadline.tokens, "tokens to train on: predicts time and device hours of the training",
+    visit("tokens", self.deadline.tokens, "tokens to train on: predicts time and device hours of training",
           between(0, 1e18));
     visit("deadline_hours", self.deadline.hours,
           "time limit for --tokens: finds the smallest number of devices that meets it, among the numbers in --scale "

@@ -182,19 +182,18 @@ struct TrainingConfig {
   template <class Self, class Visitor>
   static void precision_fields(Self& self, Visitor& visit) {
     visit("precision", self.precision, "type of activations, and of the weights used for computation");
-    visit("fp8", self.fp8,
-          "with bf16: GEMMs of linear layers in fp8. e4m3: all operands in E4M3; hybrid: output gradients in "
-          "E5M2. A GPU needs compute capability 8.9; a CPU emulates it, slower than bf16");
+    visit(
+        "fp8", self.fp8,
+        "with bf16: GEMMs of linear layers in fp8. e4m3: all operands in E4M3; hybrid: output gradients in "
+        "E5M2. A GPU needs compute capability 8.9 unless the recipe has blocks; a CPU emulates fp8, slower than bf16");
     visit("fp8_recipe", self.fp8_recipe,
-          "which elements share a scale, which follows from their largest absolute value; tensorwise: a tensor; "
+          "elements that share a scale, which is derived from their largest absolute value; tensorwise: a tensor; "
           "delayed: a tensor, with the largest values of past steps; blockwise: 128 elements of activations and "
-          "gradients along the contraction, and 128 x 128 of weights; "
-          "mxfp8: 32 elements along the contraction. Blocks need a CPU");
+          "gradients along the contraction, and 128 x 128 of weights; mxfp8: 32 elements along the contraction");
     visit("fp8_amax_history_len", self.fp8_amax_history_len,
           "with the recipe delayed: number of past steps whose largest absolute values are kept", between(1, 4096));
-    visit(
-        "fp8_amax_compute_algo", self.fp8_amax_compute_algo,
-        "with the recipe delayed: value that the scale follows from, the maximum of the past steps or the most recent");
+    visit("fp8_amax_compute_algo", self.fp8_amax_compute_algo,
+          "with the recipe delayed: value that determines the scale, the maximum of the past steps or the most recent");
     visit("fp8_margin", self.fp8_margin,
           "with the recipe delayed: the scale is divided by 2^fp8_margin, for values that grow", between(0, 32));
     visit("first_last_layers_bf16", self.first_last_layers_bf16, "with fp8: keep the first and last layers in bf16");
@@ -259,7 +258,7 @@ struct TrainingConfig {
     visit("max_rollbacks", self.max_rollbacks,
           "maximum number of rollbacks of a run; if exceeded, training stops with exit code 17", at_least(0));
     visit("straggler_policy", self.straggler_policy,
-          "what follows a warning that a rank computes slower than ranks with the same work "
+          "action after a warning that a rank computes slower than ranks with the same work "
           "(logging.straggler_factor); warn: continue; stop: save and exit with code 75, so that scripts/launch.sh "
           "continues on a spare host");
     visit("iterations_to_skip", self.iterations_to_skip,

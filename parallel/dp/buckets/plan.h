@@ -53,7 +53,7 @@ BufferPlan plan_buffer(std::span<const ParamMeta> params, int dp, i64 bucket_ele
 
 /// Returns the `bucket_elements` to use in a ZeRO stage if `bucket_elements` are configured. Stages 2 and 3 process
 /// unit by unit, so each unit is a bucket. If messages are encoded (`is_packed`), buckets are closed early: messages of
-/// one bucket are sent while those of the next are encoded, and encoded data needs additional memory.
+/// one bucket are sent while the next bucket is encoded, and encoded data needs additional memory.
 i64 bucket_close_threshold(i64 zero_stage, i64 bucket_elements, bool is_packed);
 inline constexpr i64 kPackedBucket = 2'000'000;
 

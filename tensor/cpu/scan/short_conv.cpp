@@ -11,7 +11,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace mcpp::HWY_NAMESPACE {
 
-/// Sizes and positions of a convolution. The channels of p of one row and group are consecutive, and so are those of x.
+/// Sizes and positions of a convolution. The channels of p of one row and group are consecutive, and so are the
+/// channels of x.
 struct ConvRows {
   i64 seq, batch, groups, channels, width, taps, first;
   const i32* starts;

@@ -12,7 +12,7 @@ bool has_dtype_of(const Tensor& result, const Heads& x) {
 bool have_dtype_of(const QkvHeads& dx, const Heads& x) {
   return has_dtype_of(dx.q.base, x) && has_dtype_of(dx.k.base, x) && has_dtype_of(dx.v.base, x);
 }
-/// Allocates dense heads like those of x, with the dtype of `type`.
+/// Allocates dense heads shaped like x, with the dtype of `type`.
 Heads dense_like(const Heads& x, const Tensor& type) {
   return dense_heads(Tensor::like(type, {x.seq, x.batch, x.heads, x.head_dim}), x.heads);
 }

@@ -45,7 +45,7 @@ struct RandomWords {
   const ColumnRun* runs;
   i64 batch, run_count;
 
-  /// Returns the word of an element of x. Four words are drawn together; `drawn` caches those of `drawn_block`.
+  /// Returns the word of an element of x. Four words are drawn together; `drawn` caches the words of `drawn_block`.
   __device__ __forceinline__ u32 at(i64 row, i64 column, i64& drawn_block, Philox4& drawn) const {
     i64 run = 0;
     while (run + 1 < run_count && column >= runs[run + 1].first) ++run;

@@ -57,8 +57,8 @@ struct EncodedShape {
 /// waiting for it.
 class BlockCodes {
  public:
-  /// Encodes x, a bf16 matrix, or its transpose. The blocks of `scale` must be those of a recipe. Blocks that are
-  /// vectors must be parts of rows of the encoded matrix.
+  /// Encodes x, a bf16 matrix, or its transpose. The blocks of `scale` must have the shape that a recipe defines.
+  /// Blocks that are vectors must be parts of rows of the encoded matrix.
   BlockCodes(const Tensor& x, const Fp8Scale& scale, bool transposed);
   BlockCodes(const Tensor& x, const Nvfp4Scale& scale, bool transposed);
 

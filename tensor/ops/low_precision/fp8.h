@@ -74,11 +74,11 @@ namespace ops {
 void add_amax(const Tensor& x, Tensor& amax);
 /// Rounds x to fp8 and back into y, both bf16: to the nearest scaled value of the format, ties to even. Values above
 /// the maximum saturate; infinities and NaN become NaN. With blocks, x is a matrix, and a block with an infinity or NaN
-/// becomes NaN throughout. On a GPU blocks are those of recipes (recipe.h).
+/// becomes NaN throughout. On a GPU, blocks must have a shape that a recipe defines (recipe.h).
 void round_to_fp8(const Tensor& x, const Fp8Scale& scale, Tensor& y);
 /// Computes matmul() of a and b, which are bf16 and are rounded to fp8 first (b to E4M3). c is bf16 or fp32.
 /// Accumulates in fp32 and rounds the result once. On a GPU, sizes must be multiples of 16 if scales apply to full
-/// tensors, and blocks must be those of recipes along the contraction.
+/// tensors, and blocks must have a shape that a recipe defines, along the contraction.
 void fp8_matmul(const Tensor& a, const Fp8Scale& a_scale, const Tensor& b, const Fp8Scale& b_scale, Tensor& c,
                 const MatmulOptions& options = {});
 /// Returns the reason why the device does not support fp8 GEMMs; "" if it does.

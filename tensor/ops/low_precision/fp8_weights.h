@@ -2,7 +2,8 @@
 // its block of the full weight, so a weight that arrives rounded stays as it is when the GEMM rounds it again, and
 // results are bitwise identical to those with weights in bf16.
 //
-// The format is that of pack.h: 64 elements and their scale in kPackedWords words, with codes of E4M3 instead of int8.
+// The format is the same as in pack.h: 64 elements and their scale in kPackedWords words, with codes of E4M3 instead of
+// int8.
 #pragma once
 #include "tensor/ops/low_precision/fp8.h"
 #include "tensor/ops/low_precision/pack.h"

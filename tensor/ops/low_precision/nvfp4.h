@@ -2,7 +2,7 @@
 // block of 16 elements, and an fp32 scale for the full matrix.
 //
 // An element times the scale of its block has at most 6 significant bits, so that bf16 represents it exactly. The CPU
-// multiplies these values in bf16 with fp32 sums and scales the result. Scales and roundings are those of torchao.
+// multiplies these values in bf16 with fp32 sums and scales the result. Scales and rounding are the same as in torchao.
 #pragma once
 #include <optional>
 #include <vector>
@@ -58,7 +58,7 @@ void nvfp4_matmul(const Tensor& a, const Nvfp4Scale& a_scale, const Tensor& b, c
                   const MatmulOptions& options = {});
 /// Multiplies each 16 rows of x, from its first row on, by an orthogonal matrix: the Hadamard matrix / 4 after changing
 /// the sign of row i if bit i of `signs` is set. Copies the last rows if they are fewer than 16. x and y are bf16
-/// matrices. The product dy^T x of two transformed matrices is that of the original ones.
+/// matrices. The product dy^T x of two transformed matrices equals the product of the original matrices.
 void random_hadamard(const Tensor& x, u32 signs, Tensor& y);
 
 }  // namespace ops

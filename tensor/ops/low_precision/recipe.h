@@ -1,4 +1,4 @@
-// Recipes of low-precision GEMMs: which elements of an operand share a scale. Names are those of Megatron Core.
+// Recipes of low-precision GEMMs: which elements of an operand share a scale. Names are the same as in Megatron Core.
 #pragma once
 #include <array>
 #include <compare>

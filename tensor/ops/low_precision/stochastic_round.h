@@ -1,8 +1,8 @@
 // Stochastic rounding to bf16: a value between two neighbors becomes the upper one with the probability that makes its
-// expected value exact. Training then needs no master weights, because updates that are smaller than the distance of
-// neighbors are kept on average (Zamirai et al., "Revisiting BFloat16 Training", 2020).
+// expected value exact. Training then needs no master weights, because updates that are smaller than the distance
+// between neighbors are kept on average (Zamirai et al., "Revisiting BFloat16 Training", 2020).
 //
-// The random numbers are those of an element of the full tensor, so that results do not depend on the sharding.
+// Random numbers are keyed by the index of the element in the full tensor, so results do not depend on the sharding.
 #pragma once
 #include <array>
 

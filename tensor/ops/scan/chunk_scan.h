@@ -420,7 +420,7 @@ class ChunkScan {
     team_.template multiply<true>(k_, key_ld_, ks_, value_ld_, ds, value_ld_, key_ld_, value_ld_, c_, true);
   }
 
-  /// Adds the gradients of this head to those of Q K^T and K K^T. m_ becomes the gradients of G_i - G_j.
+  /// Adds the gradients of this head to the gradients of Q K^T and K K^T. m_ becomes the gradients of G_i - G_j.
   MCPP_SCAN_FUNCTION void add_product_gradients() {
     const bool delta = is_delta();
     team_.each(c_, c_, [=, this](i64 i, i64 j) {
