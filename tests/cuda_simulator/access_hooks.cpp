@@ -63,7 +63,7 @@ void __tsan_vptr_update(void**, void*) {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_init() {}
-// Reference counts and flags of the host's code in kernel sources.
+// Atomic loads of reference counts and flags in host code of kernel sources.
 long __tsan_atomic64_load(const volatile long* from, int) {
   return __atomic_load_n(from, __ATOMIC_SEQ_CST);
 }

@@ -16,14 +16,16 @@ bool is_capturing(cudaStream_t stream);
 /// Makes the capture of the stream fail. Returns `error`.
 cudaError_t invalidate_capture(cudaStream_t stream, cudaError_t error);
 /// Returns the error of a call that waits for the stream or for all streams (null), or that CUDA considers unsafe
-/// during a capture, such as an allocation; cudaSuccess if no capture forbids it. Makes the captures that do fail.
+/// during a capture, such as an allocation; cudaSuccess if no capture forbids it. Makes the captures that forbid it
+/// fail.
 cudaError_t check_not_capturing(cudaStream_t stream = nullptr);
 /// Returns the error of a call that waits for an event, or queries it.
 cudaError_t check_event_not_captured(const EventState& event);
 /// Returns the error of a use of the default stream.
 cudaError_t check_default_stream();
 
-/// Queues operations as part of one call of the host, without the policy running any in between.
+/// Queues an operation without letting the policy run any, so that several operations can be part of one call of the
+/// host.
 void push(cudaStream_t stream, Operation operation);
 cudaStream_t new_internal_stream(int device);
 /// Charges the host for a call, and lets the policy run operations.

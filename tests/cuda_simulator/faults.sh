@@ -34,7 +34,7 @@ save_interval = 2
 device = "cuda"
 TOML
 
-# run <option ...>: trains on one rank; with ranks=2 on two that share a GPU, of which the second has no fault.
+# run <option ...>: trains on one rank, or with ranks=2 on two ranks that share a GPU. Only the first has the fault.
 ranks=1
 run() {
   if [ $ranks = 1 ]; then
@@ -60,7 +60,7 @@ expect() {
     exit 1
   fi
   if [ -e checkpoints/latest ] && ! run "$@" >log 2>&1; then
-    echo "$fault, $ranks ranks: the training does not continue from its checkpoint"
+    echo "$fault, $ranks ranks: the run does not continue from its checkpoint"
     tail -n 20 log
     exit 1
   fi

@@ -1,6 +1,6 @@
 // Stream capture and CUDA graphs. A capture records the operations of its streams with copies of their arguments. A
-// launch queues them again: those of the capture's first stream on the stream of the launch, those of every other
-// stream on a stream of the graph's own, with the same waits. The checks of races therefore apply to every launch.
+// launch queues them again with the same waits: operations of the capture's first stream on the stream of the launch,
+// operations of every other stream on a stream that the graph owns. Every launch is therefore checked for races.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -14,7 +14,7 @@
 
 namespace mcpp::cuda_simulator {
 
-/// Operation of a capture. It follows the previous node of its branch, and `waits`.
+/// Operation of a capture. It follows the previous node of its branch and the nodes in `waits`.
 struct CapturedNode {
   std::size_t branch = 0;
   Operation operation;
@@ -29,11 +29,11 @@ struct Capture {
   std::vector<CapturedNode> nodes = {};
   struct Branch {
     cudaStream_t stream;
-    std::set<std::size_t> waits = {};  // of the next node
-    std::size_t last = kNone;          // last node
+    std::set<std::size_t> waits = {};  // nodes that the next node waits for
+    std::size_t last = kNone;          // index of the last node
   };
   static constexpr std::size_t kNone = ~std::size_t{0};
-  std::vector<Branch> branches = {};  // of streams; the first is the origin
+  std::vector<Branch> branches = {};  // one per stream; the first stream is the origin
 
   Branch& branch_of(cudaStream_t stream) { return *std::ranges::find(branches, stream, &Branch::stream); }
   std::size_t add(cudaStream_t stream, Operation operation) {
@@ -153,7 +153,7 @@ struct CUgraph_st {
   std::vector<CapturedNode> nodes;
   std::size_t branches = 0;
   int device = 0;
-  std::uint64_t newest_allocation = 0;  ///< that the operations may access
+  std::uint64_t newest_allocation = 0;  ///< newest allocation that the operations may access
 };
 
 struct CUgraphExec_st {

@@ -69,7 +69,7 @@ struct Fiber {
   char* stack = nullptr;
   uint3 index{};
   State state = State::New;
-  std::uint64_t value = 0;  ///< of a warp intrinsic: argument, then result
+  std::uint64_t value = 0;  ///< argument, then result of a warp intrinsic
   int source_lane = 0;
 };
 
@@ -120,7 +120,7 @@ class BlockExecutor {
   std::vector<Fiber> fibers_{kMaxThreads};
   std::vector<Warp> warps_{kMaxThreads / kLanes};
   std::vector<char*> stacks_;
-  char* retired_stack_ = nullptr;  // of the fiber that has just ended, in use until the switch
+  char* retired_stack_ = nullptr;  // stack of the fiber that has just ended, in use until the switch
   std::vector<int> ready_;
   void *main_stack_pointer_ = nullptr, *unused_ = nullptr;
   int current_ = 0, threads_ = 0, alive_ = 0, at_barrier_ = 0;

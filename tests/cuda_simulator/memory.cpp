@@ -47,8 +47,8 @@ struct Shadow {
 struct Memory {
   Shadow* const shadow = static_cast<Shadow*>(reserve(kArena / kGranule * sizeof(Shadow)));
   std::size_t device_end = 0, pinned_end = kDeviceArena;
-  std::map<std::size_t, std::size_t> sizes;      // of allocations, by offset
-  std::map<std::size_t, std::uint64_t> numbers;  // of allocations in order of time, by offset
+  std::map<std::size_t, std::size_t> sizes;      // sizes of allocations, by offset
+  std::map<std::size_t, std::uint64_t> numbers;  // sequence numbers of allocations, by offset
   std::uint64_t allocations = 0;
   std::size_t known_begin = 0, known_end = 0;                 // allocation that the operation may access
   std::map<std::size_t, std::set<std::size_t>> free_offsets;  // by rounded size; below or above kDeviceArena

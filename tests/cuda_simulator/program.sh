@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The program on simulated GPUs: layouts over MPI train like one rank, architectures train like on the CPU, a killed
-# training continues with bitwise identical results or on another layout, and evaluation and generation match the CPU:
+# The program on simulated GPUs: layouts over MPI train like one rank, architectures train as on the CPU, a killed run
+# continues with bitwise identical results or on a different layout, and evaluation and generation match the CPU:
 # tests/cuda_simulator/program.sh <megatron_cpp>
 set -euo pipefail
 export MEGATRON_CPP=$1
@@ -58,19 +58,19 @@ pretrain_until_killed() {
   training=$!
   until [ -e "$name/latest" ] || ! kill -0 "$training" 2>/dev/null; do sleep 0.05; done
   mpirun_process=$(pgrep -P "$training" mpirun || echo "$training")
-  kill -KILL "$(pgrep -P "$mpirun_process" megatron_cpp | tail -n 1)" || fail "the training ended before it was killed"
-  if wait "$training"; then fail "the training ended before it was killed"; fi
+  kill -KILL "$(pgrep -P "$mpirun_process" megatron_cpp | tail -n 1)" || fail "the run ended before it was killed"
+  if wait "$training"; then fail "the run ended before it was killed"; fi
 }
-# A rank is killed after the first checkpoint; the training continues on the same layout, and on another.
+# A rank is killed after the first checkpoint; the run continues on the same layout, and on a different layout.
 pretrain_until_killed killed 4 "${layout[@]}"
 cp -r killed moved
 pretrain killed 4 "${layout[@]}" || fail "continuation"
-"$MEGATRON_CPP" checkpoint diff whole killed >log 2>&1 || fail "the continued training is not bitwise identical"
+"$MEGATRON_CPP" checkpoint diff whole killed >log 2>&1 || fail "the continued run is not bitwise identical"
 echo "killed and continued: bitwise identical"
 pretrain moved 4 --parallel.zero_stage=3 --parallel.num_distributed_optimizer_instances=2 || fail "another layout"
 same_losses one_rank moved
 
-# CUDA graphs change no bit: a training with graphs, killed and continued with and without them.
+# CUDA graphs do not change results: a run with graphs is killed, and continues with and without graphs.
 zero1=(--parallel.zero_stage=1 --checkpoint.async_save --model.hidden_dropout=0.1)
 graphs=(--device.cuda_graph_impl=local --device.cuda_graph_warmup_steps=1)
 pretrain plain 2 "${zero1[@]}" || fail "ZeRO 1"
@@ -79,7 +79,7 @@ cp -r graphs no_graphs
 pretrain graphs 2 "${zero1[@]}" "${graphs[@]}" || fail "continuation with graphs"
 pretrain no_graphs 2 "${zero1[@]}" || fail "continuation without graphs"
 for name in graphs no_graphs; do
-  "$MEGATRON_CPP" checkpoint diff plain $name >log 2>&1 || fail "$name: the training is not bitwise identical"
+  "$MEGATRON_CPP" checkpoint diff plain $name >log 2>&1 || fail "$name: the run is not bitwise identical"
 done
 echo "CUDA graphs, killed and continued: bitwise identical"
 

@@ -27,12 +27,12 @@ struct Scheduler {
   std::map<int, cudaStream_t> default_streams;  // by device
   std::vector<std::pair<std::size_t, std::uint32_t>> free_numbers;
   std::size_t stream_count = 0;
-  int live_threads = 0;                               // that have created a stream or queued anything
+  int live_threads = 0;                               // threads that have created a stream or queued anything
   std::vector<const std::function<bool()>*> waiting;  // conditions of the threads that wait
   std::uint64_t operations = 0, generation = 0;
   VectorClock host_clock;
   std::shared_ptr<const VectorClock> host_snapshot;
-  cudaStream_t current = nullptr;  // of the operation that runs
+  cudaStream_t current = nullptr;  // stream of the operation that runs
   std::set<std::uint64_t> pct_changes;
 };
 
@@ -200,7 +200,7 @@ void draw_pct_changes() {
 }  // namespace
 
 /// Returns true if every thread that could queue an operation waits. A thread whose condition holds is about to wake
-/// up. After an injected fault other threads, such as those that watch for hangs, may end the wait.
+/// up. After an injected fault other threads, such as threads that watch for hangs, may end the wait.
 static bool all_threads_wait() {
   const Scheduler& s = scheduler();
   const auto is_done = [](const std::function<bool()>* condition) { return (*condition)(); };

@@ -59,7 +59,7 @@ void report(const char* format, ...) __attribute__((format(printf, 1, 2)));
 /// Replaces the effect of reports; null restores it.
 void set_report_handler(std::function<void(const std::string&)> handler);
 
-/// Returns true if this call of a fallible function is to fail.
+/// Returns true if this call of a fallible function must fail.
 bool should_fail(const char* function);
 /// Flips a seeded bit of the range, and prints which.
 void flip_bit(void* data, std::size_t bytes);
@@ -94,11 +94,11 @@ struct Capture;
 
 struct EventState {
   std::uint64_t recorded = 0, done = 0;  ///< numbers of records that were queued, and that have run
-  cudaStream_t stream = nullptr;         ///< of the last record
-  double seconds = 0;                    ///< of the clock, when the last record ran
+  cudaStream_t stream = nullptr;         ///< stream of the last record
+  double seconds = 0;                    ///< virtual time at which the last record ran
   bool has_timing = true;
-  VectorClock clock;                    ///< of the last record that has run
-  std::weak_ptr<Capture> capture = {};  ///< in which the last record was captured
+  VectorClock clock;                    ///< clock of the last record that has run
+  std::weak_ptr<Capture> capture = {};  ///< capture of the last record
   std::size_t captured_node = 0;
 };
 
@@ -119,7 +119,7 @@ struct Operation {
   bool may_outlive_stream = false;
   std::shared_ptr<const VectorClock> host_clock = nullptr;
   double queued_at = 0;                 ///< seconds of the host's virtual clock
-  std::uint64_t newest_allocation = 0;  ///< that it may access, as part of a graph; 0: any
+  std::uint64_t newest_allocation = 0;  ///< newest allocation that it may access as part of a graph; 0: any
 };
 
 /// Queues an operation, and lets the policy run some. Records it if the stream captures.
@@ -134,8 +134,8 @@ void join_clock(const VectorClock& clock);
 /// Wakes the threads that wait for operations of others.
 void notify_progress();
 
-/// Runs operations until `is_done`, starting with those that `stream` needs. Reports a deadlock if no operation can run
-/// and no other thread can queue one.
+/// Runs operations until `is_done`, starting with the operations that `stream` needs. Reports a deadlock if no
+/// operation can run and no other thread can queue one.
 void wait_until(Lock& lock, cudaStream_t stream, const std::function<bool()>& is_done, const char* call);
 /// Returns a description of the next operation of every non-empty stream.
 std::string describe_streams();
@@ -154,8 +154,8 @@ struct CUstream_st {
   std::uint64_t pct_priority = 0;
   std::uint32_t executed = 0;  ///< operations that have run
   bool is_destroyed = false;   ///< deleted once its operations have run
-  double seconds = 0;          ///< of the virtual clock
+  double seconds = 0;          ///< virtual time
   mcpp::cuda_simulator::VectorClock clock;
-  std::shared_ptr<mcpp::cuda_simulator::Capture> capture = nullptr;  ///< that records its operations
+  std::shared_ptr<mcpp::cuda_simulator::Capture> capture = nullptr;  ///< capture that records its operations
   std::deque<mcpp::cuda_simulator::Operation> queue;
 };

@@ -1,4 +1,4 @@
-// Work recorded in a graph of the device.
+// Work recorded in a device graph.
 #include "tensor/device_graph.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST_P(DeviceGraphTest, OtherThreadsCannotQueueWorkDuringRecording) {
   EXPECT_EQ(sum(), Numbers({1, 2}));
 }
 
-TEST(CpuGraphTest, CpuCannotRecord) {
+TEST(CpuGraphTest, RejectsRecording) {
   CpuDevice device;
   EXPECT_CONTAINS(error_with(ExitCode::Internal, [&] { record_graph(device, [] {}); }), "cannot record");
 }

@@ -19,7 +19,7 @@ Tensor floats(i64 count, Device& device, MemoryClass c = MemoryClass::Activation
 
 class MemoryArenaTest : public testing::Test {
  protected:
-  /// Allocates the same tensors each time, of which some reuse the memory of others, and returns their addresses.
+  /// Allocates the same tensors in every call, some of which reuse the memory of others. Returns their addresses.
   std::vector<void*> pass() {
     std::vector<void*> addresses;
     for (int i = 0; i < 3; ++i) {
@@ -111,7 +111,7 @@ TEST_F(MemoryArenaTest, OtherThreadsUseThePool) {
   EXPECT_FALSE(arena.has_foreign_release());
 }
 
-TEST_F(MemoryArenaTest, NoticesReleasesOfOtherMemory) {
+TEST_F(MemoryArenaTest, DetectsReleaseOfOtherMemory) {
   Tensor outside = floats(1000, device_);
   MemoryArena arena(device_);
   const MemoryArena::Scope scope(arena, Growth::Allowed);

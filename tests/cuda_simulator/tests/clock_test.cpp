@@ -215,8 +215,8 @@ TEST_F(VirtualClockTest, InterleavedMatchesPrediction) {
       {"pp 2, 2 chunks", {.pp = 2, .schedule = ScheduleKind::Interleaved, .chunks = 2, .bucket_size = kBucket}});
 }
 
-/// A model whose kernels are short. The clock cannot show that graphs save time: it charges the gap between kernels,
-/// which is longer than a launch, in graphs too.
+/// Returns a task with a model whose kernels are short. The clock cannot show that graphs save time, because in graphs
+/// too it charges the gap between kernels, which is longer than a launch.
 RunTask launch_bound_task(i64 microbatches, i64 graph_warmup_steps) {
   ModelConfig model = tiny_llama();
   model.num_layers = 4;
@@ -230,7 +230,7 @@ RunTask launch_bound_task(i64 microbatches, i64 graph_warmup_steps) {
   task.micro_batch_size = 1;
   task.global_batch_size = microbatches;
   task.graph_warmup_steps = graph_warmup_steps;
-  task.steps = 5;  // four before all passes are recorded
+  task.steps = 5;  // all passes are recorded before the last step
   return task;
 }
 
@@ -248,7 +248,7 @@ std::map<std::string, std::uint64_t> calls_of_step(const RunTask& task) {
   return calls;
 }
 
-TEST_F(VirtualClockTest, MicrobatchIsOneLaunch) {
+TEST_F(VirtualClockTest, LaunchesOneGraphPerMicrobatch) {
   auto four = calls_of_step(launch_bound_task(4, 1)), eight = calls_of_step(launch_bound_task(8, 1)),
        eager = calls_of_step(launch_bound_task(8, 0));
   EXPECT_EQ(four["cudaGraphLaunch"], 4U);

@@ -1,4 +1,4 @@
-// Captures record and replay operations, and fail where those of CUDA do.
+// Captures record operations, graphs replay them, and captures fail where captures of CUDA fail.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -37,7 +37,7 @@ class SimulatorGraphTest : public SimulatorTest {
   }
   void launch(cudaStream_t stream) { ASSERT_EQ(cudaGraphLaunch(executables_.back(), stream), cudaSuccess); }
 
-  /// Captures: a = 1, and on the other stream b = sum of a, with or without a wait.
+  /// Captures a = 1 on the first stream and b = sum of a on the second, with or without a wait for a.
   void capture_on_both_streams(bool waits) {
     cudaEvent_t forked = nullptr, filled = nullptr, joined = nullptr;
     for (cudaEvent_t* event : {&forked, &filled, &joined}) cudaEventCreateWithFlags(event, cudaEventDisableTiming);
@@ -102,7 +102,7 @@ TEST_F(SimulatorGraphTest, OrdersJoinedStreamsUnderAnyPolicy) {
   }
 }
 
-TEST_F(SimulatorGraphTest, ReportsLaunchThatNothingOrders) {
+TEST_F(SimulatorGraphTest, ReportsUnorderedAccessAfterLaunch) {
   begin();
   launch_fill(a_, kCount, 1, first_);
   EXPECT_EQ(end(), cudaSuccess);
@@ -120,7 +120,7 @@ TEST_F(SimulatorGraphTest, OrdersLaunchesOfOneGraphOnTwoStreams) {
   EXPECT_THAT(finish(), IsEmpty());
 }
 
-TEST_F(SimulatorGraphTest, ReportsMemoryFreedSinceTheCapture) {
+TEST_F(SimulatorGraphTest, ReportsMemoryFreedSinceCapture) {
   void* memory = nullptr;
   cudaMallocAsync(&memory, kBytes, first_);
   begin();
@@ -133,7 +133,7 @@ TEST_F(SimulatorGraphTest, ReportsMemoryFreedSinceTheCapture) {
   EXPECT_THAT(finish(), Contains(HasSubstr("outside of any allocation")));
 }
 
-TEST_F(SimulatorGraphTest, ReportsMemoryReusedSinceTheCapture) {
+TEST_F(SimulatorGraphTest, ReportsMemoryReusedSinceCapture) {
   constexpr std::size_t kUncommonBytes = kBytes + 5000;  // no other test has freed such memory
   void *memory = nullptr, *other = nullptr;
   cudaMallocAsync(&memory, kUncommonBytes, first_);
@@ -149,7 +149,7 @@ TEST_F(SimulatorGraphTest, ReportsMemoryReusedSinceTheCapture) {
   cudaFreeAsync(other, first_);
 }
 
-TEST_F(SimulatorGraphTest, WaitsDuringCaptureFail) {
+TEST_F(SimulatorGraphTest, RejectsWaitsDuringCapture) {
   cudaEvent_t event = nullptr;
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   begin();
@@ -170,7 +170,7 @@ TEST_F(SimulatorGraphTest, WaitsDuringCaptureFail) {
   EXPECT_THAT(finish(), IsEmpty());
 }
 
-TEST_F(SimulatorGraphTest, UnsafeCallsFailInTheCapturingThread) {
+TEST_F(SimulatorGraphTest, RejectsUnsafeCallsOfCapturingThread) {
   void* memory = nullptr;
   begin();
   EXPECT_EQ((cudaMallocHost)(&memory, kBytes), cudaErrorStreamCaptureUnsupported);
@@ -187,7 +187,7 @@ TEST_F(SimulatorGraphTest, UnsafeCallsFailInTheCapturingThread) {
   EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_F(SimulatorGraphTest, UnsafeCallsOfOtherThreadsFailOnlyInGlobalMode) {
+TEST_F(SimulatorGraphTest, RejectsUnsafeCallsOfOtherThreadsOnlyInGlobalMode) {
   const auto allocate_in_other_thread = [] {
     cudaError_t result = cudaSuccess;
     std::thread([&] {
@@ -205,7 +205,7 @@ TEST_F(SimulatorGraphTest, UnsafeCallsOfOtherThreadsFailOnlyInGlobalMode) {
   EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_F(SimulatorGraphTest, OtherThreadsMustNotWaitForOrEndTheCapture) {
+TEST_F(SimulatorGraphTest, RejectsWaitAndEndOnOtherThreads) {
   cudaError_t waited = cudaSuccess, ended = cudaSuccess;
   begin();
   std::thread([&] { waited = cudaStreamSynchronize(first_); }).join();
@@ -220,7 +220,7 @@ TEST_F(SimulatorGraphTest, OtherThreadsMustNotWaitForOrEndTheCapture) {
   EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_F(SimulatorGraphTest, WaitsForEventsOutsideOfTheCaptureFail) {
+TEST_F(SimulatorGraphTest, RejectsWaitForEventOutsideOfCapture) {
   cudaEvent_t event = nullptr;
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   cudaEventRecord(event, second_);
@@ -230,16 +230,16 @@ TEST_F(SimulatorGraphTest, WaitsForEventsOutsideOfTheCaptureFail) {
   cudaEventDestroy(event);
 }
 
-TEST_F(SimulatorGraphTest, StreamsThatAreNotJoinedFail) {
+TEST_F(SimulatorGraphTest, RejectsUnjoinedStream) {
   begin();
   order(first_, second_);
   launch_fill(a_, kCount, 1, second_);
   EXPECT_EQ(end(), cudaErrorStreamCaptureUnjoined);
   launch_fill(a_, kCount, 1, second_);
-  EXPECT_THAT(finish(), IsEmpty()) << "the stream does not capture any more";
+  EXPECT_THAT(finish(), IsEmpty()) << "the stream no longer captures";
 }
 
-TEST_F(SimulatorGraphTest, CaptureEndsOnItsFirstStream) {
+TEST_F(SimulatorGraphTest, RejectsEndOnJoinedStream) {
   begin();
   order(first_, second_);
   order(second_, first_);
@@ -249,20 +249,20 @@ TEST_F(SimulatorGraphTest, CaptureEndsOnItsFirstStream) {
   EXPECT_EQ(cudaStreamEndCapture(second_, &graph), cudaErrorIllegalState);
 }
 
-TEST_F(SimulatorGraphTest, DefaultStreamFails) {
+TEST_F(SimulatorGraphTest, RejectsUseOfDefaultStream) {
   begin();
   EXPECT_THROW(launch_fill(b_, kCount, 1, nullptr), Error);
   EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_F(SimulatorGraphTest, FirstLaunchOfAKernelThatLoadsItFails) {
+TEST_F(SimulatorGraphTest, RejectsFirstLaunchThatLoadsKernel) {
   settings().late_loading = true;
   begin();
   EXPECT_THROW(launch_unloaded(a_, first_), Error);
   EXPECT_EQ(end(), cudaErrorStreamCaptureInvalidated);
 }
 
-TEST_F(SimulatorGraphTest, ReportsAllocationNodes) {
+TEST_F(SimulatorGraphTest, ReportsAllocationDuringCapture) {
   void* memory = nullptr;
   begin();
   EXPECT_EQ(cudaMallocAsync(&memory, kBytes, first_), cudaErrorNotSupported);

@@ -33,7 +33,7 @@ class LargeIndexTest : public testing::Test {
     settings().multiprocessors = 132;
     settings().blocks = 2;
     cuda_simulator::reset_faults();
-    cudaGetLastError();  // of earlier tests
+    cudaGetLastError();  // clears errors of earlier tests
     cuda_simulator::set_report_handler([this](const std::string& text) { reports_.push_back(text); });
     device_ = make_cuda_device({});
   }

@@ -50,7 +50,7 @@ class SimulatorTest : public testing::Test {
     cuda_simulator::settings().fault_call = call;
     cuda_simulator::settings().fault_number = number;
     cuda_simulator::reset_faults();
-    cudaGetLastError();  // of earlier faults
+    cudaGetLastError();  // clears errors of earlier faults
   }
 
   /// Makes `to` wait for everything queued on `from`.

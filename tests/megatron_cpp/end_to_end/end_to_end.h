@@ -149,7 +149,7 @@ class EndToEnd : public testing::Test {
     std::size_t found = 0;
     do {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the training makes no progress";
+      ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the run makes no progress";
       std::ifstream file(folder_ / save / "metrics.jsonl");
       found = 0;
       for (std::string line; std::getline(file, line);)

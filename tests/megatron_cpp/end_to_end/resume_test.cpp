@@ -104,7 +104,7 @@ TEST_F(ResumeTest, IsBitwiseIdenticalWhenKilledAtAnyTime) {
     }
     kills += program.wait().code == -SIGKILL;
   }
-  EXPECT_EQ(kills, 10) << "the training ended before it was killed";
+  EXPECT_EQ(kills, 10) << "the run ended before it was killed";
   train("killed", longer);
   expect_same_checkpoint("whole", "killed");
   EXPECT_EQ(losses("killed", 60), losses("whole", 60));

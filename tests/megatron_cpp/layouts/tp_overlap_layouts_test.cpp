@@ -1,5 +1,5 @@
-// Training with tp_comm_overlap is bitwise the same as without, for every kind of layer and schedule. Samples are long
-// enough for several chunks.
+// Training with tp_comm_overlap is bitwise identical to training without it, for every kind of layer and schedule.
+// Samples are long enough for several chunks.
 #include <gtest/gtest.h>
 
 #include "tests/support/layouts/compare_runs.h"

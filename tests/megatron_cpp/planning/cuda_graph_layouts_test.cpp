@@ -1,4 +1,5 @@
-// Layouts of runs with CUDA graphs: the search proposes only those that graphs support, and counts their memory.
+// Layouts of runs with CUDA graphs: the search proposes only layouts that graphs support, and counts the memory of
+// graphs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +50,7 @@ TEST_F(CudaGraphLayoutsTest, ConsidersOnlyLayoutsThatRun) {
   EXPECT_THAT(zero_stages, ElementsAre(0, 1));
 }
 
-TEST_F(CudaGraphLayoutsTest, ActivationsStayOnTheDevice) {
+TEST_F(CudaGraphLayoutsTest, KeepsActivationsOnDevice) {
   LayoutMemory memory(work_);
   const FittedLayout fitted =
       fit_with_offload(memory, hardware_, {.dp = 8, .micro_batch_size = 8}, /*device_bytes=*/1e9);
@@ -68,7 +69,7 @@ TEST_F(CudaGraphLayoutsTest, MemoryMatchesDryRun) {
   EXPECT_GT(largest, 0.01);
 }
 
-TEST_F(CudaGraphLayoutsTest, PlanRunsWithGraphs) {
+TEST_F(CudaGraphLayoutsTest, PlannedRunKeepsGraphs) {
   const PlanRequest request{
       .hardware = "h100_sxm", .hardware_folder = (source_folder() / "configs/hardware").string(), .plan = true};
   const Config planned = plan_run(config_, request, 8).config;
@@ -76,7 +77,7 @@ TEST_F(CudaGraphLayoutsTest, PlanRunsWithGraphs) {
   EXPECT_EQ(planned.device.cuda_graph_impl, CudaGraphImpl::Local);
 }
 
-TEST_F(CudaGraphLayoutsTest, ReportsLimitsThatGraphsExclude) {
+TEST_F(CudaGraphLayoutsTest, RejectsLimitsThatGraphsExclude) {
   SearchLimits excluded = limits(8);
   excluded.tp = 2, excluded.cp = 2, excluded.pp = 2;
   const std::string error = error_of([&] { search_layouts(hardware_, program_, work_, excluded); });
@@ -85,7 +86,7 @@ TEST_F(CudaGraphLayoutsTest, ReportsLimitsThatGraphsExclude) {
     EXPECT_THAT(error, HasSubstr(std::string(axis) + ", but device.cuda_graph_impl supports only data parallelism"));
 }
 
-TEST_F(CudaGraphLayoutsTest, PredictsThatGradientsAreReducedAfterPasses) {
+TEST_F(CudaGraphLayoutsTest, PredictsGradientReductionAfterPasses) {
   const Layout layout{.dp = 8, .zero_stage = 1, .micro_batch_size = 8};
   Workload eager = work_;
   eager.records_passes = false;

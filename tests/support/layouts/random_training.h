@@ -1,6 +1,6 @@
-// Random training over all features: a model, a layout, a schedule, ZeRO, recomputation, precision and an optimizer. A
-// seed determines one training. Each choice is drawn by its own name, so that adding a choice leaves the others of a
-// seed unchanged.
+// Random training run over all features: a model, a layout, a schedule, ZeRO, recomputation, precision and an
+// optimizer. A seed determines one run. Each choice is drawn by its own name, so that adding a choice leaves the other
+// choices of a seed unchanged.
 #pragma once
 #include <initializer_list>
 #include <set>
@@ -56,7 +56,7 @@ class RandomTraining {
     return task;
   }
   std::set<GemmRecipe> recipes() const { return config_.training.recipes(); }
-  /// Returns the same training with different offloading, with which it may continue after a save.
+  /// Returns the same run with different offloading, with which it may continue after a save.
   RunTask task_moved() const {
     RunTask moved = task();
     moved.graph_warmup_steps = 0;  // activations may move to a disk, which graphs do not support
@@ -475,7 +475,7 @@ class RandomTraining {
     draw_expert_overlap();
   }
 
-  /// Draws recipes of linear layers. Those whose blocks would straddle ranks are not used.
+  /// Draws recipes of linear layers. Recipes whose blocks would straddle ranks are not used.
   void draw_low_precision() {
     TrainingConfig& t = config_.training;
     if (dtype_ != DType::BF16 || !is_possible()) return;
@@ -507,7 +507,7 @@ class RandomTraining {
       p.formats.fp8_param_gather = flip("fp8_param_gather");
   }
 
-  /// Draws CUDA graphs on GPUs, if the training allows them.
+  /// Draws CUDA graphs on GPUs, if the configuration allows them.
   bool records_graphs() const {
     Config config = config_;
     config.device.device = DeviceType::Cuda;

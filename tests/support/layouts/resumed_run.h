@@ -1,4 +1,4 @@
-// Training that is saved and continues, and training resumed from that save.
+// Training runs that save and continue, and runs resumed from their saves.
 #pragma once
 #include "checkpoint/directory/folder.h"
 #include "checkpoint/load/reader.h"
@@ -13,8 +13,8 @@
 
 namespace mcpp::test {
 
-/// Trains two steps after the first two. Returns their losses and, if averaged weights are kept, the loss with these on
-/// the samples of a later step.
+/// Trains two steps after the first two. Returns their losses and, if averaged weights are kept, the loss with these
+/// weights on the samples of a later step.
 inline Numbers continue_training(LayoutRank& self, const RunTask& task) {
   Numbers losses;
   for (i64 step = 2; step < 4; ++step) losses.push_back(self.step(step).loss);

@@ -1,4 +1,4 @@
-// Settings with which passes cannot be recorded in CUDA graphs are reported before anything starts, all together.
+// Settings that CUDA graphs do not support are all reported together, before the run starts.
 #include <gmock/gmock.h>
 
 #include "megatron_cpp/config/config.h"
@@ -68,14 +68,14 @@ TEST(CudaGraphConfigTest, NamesAllConflicts) {
                                  error("device.gemm_tuning is time", "use its gemm_tuning_file")));
 }
 
-TEST(CudaGraphConfigTest, RejectsTablesOfLowPrecision) {
+TEST(CudaGraphConfigTest, RejectsLowPrecisionTables) {
   Config config = config_with_graphs();
   config.training.precision = Precision::Bf16;
   config.training.low_precision = {{.modules = OneOrList<std::string>("*.linear_fc1"), .recipe = GemmRecipe::Mxfp8}};
   EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.cuda_graph_impl: training.low_precision is set")));
 }
 
-TEST(CudaGraphConfigTest, RejectsKeysThatAreNotRead) {
+TEST(CudaGraphConfigTest, RejectsUnusedKeys) {
   Config config = config_with_graphs();
   config.device.device = DeviceType::Cpu;
   EXPECT_THAT(config.conflicts(), ElementsAre(StartsWith("device.cuda_graph_impl: only read when device is \"cuda\"")));
@@ -105,8 +105,8 @@ TEST(CudaGraphConfigTest, RecognizesArgumentsOfMegatronCore) {
   EXPECT_THAT(error_of_option("--cuda_graph_scope=attn"), HasSubstr("of the whole model; remove it"));
 }
 
-/// The arena of recorded passes is at least as large as the peak of activations that a run without graphs has.
-TEST(CudaGraphConfigTest, EstimateCountsTheArena) {
+/// The arena of recorded passes is at least as large as the peak of activations of a run without graphs.
+TEST(CudaGraphConfigTest, MemoryEstimateIncludesArena) {
   Config config = config_with_graphs(), eager = config;
   eager.device.cuda_graph_impl = CudaGraphImpl::None;
   const MemoryEstimate with = estimate_memory_by_stage(config, 1)[0], without = estimate_memory_by_stage(eager, 1)[0];
