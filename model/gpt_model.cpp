@@ -326,7 +326,8 @@ Tensor GPTModel::backward_output(const Tensor& dy, MicrobatchContext& microbatch
 
 Tensor GPTModel::backward(const Tensor& dy, MicrobatchContext& microbatch) {
   Tensor dx = dy;
-  // The gradient of the word embeddings is that of the output plus, at the end of this pass, that of the embedding.
+  // The gradient of the word embeddings is the gradient of the output plus, at the end of this pass, the gradient of
+  // the embedding.
   if (output_uses_own_embedding()) acquire(0, Use::Backward);
   if (stage_.has_output_part()) {
     dx = run_with_units(units() - 1, norm_unit(), Use::Backward, microbatch,

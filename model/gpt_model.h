@@ -69,7 +69,7 @@ class GPTModel {
   /// result of the previous stage. Saves tensors for backward(). The results of an aborted pass are undefined, here and
   /// in the following functions.
   Tensor forward(const Tensor& input, MicrobatchContext& microbatch, std::span<const FutureTokens> future = {});
-  /// Tokens to predict. Rows correspond to those of the microbatch's tokens.
+  /// Tokens to predict. Rows correspond to the rows of the microbatch's tokens.
   struct Targets {
     const Tensor& next;                         ///< int32 [s, b]; negative: no loss
     std::span<const FutureTokens> future = {};  ///< one per layer of multi-token prediction; used only in training
@@ -94,14 +94,14 @@ class GPTModel {
   /// Starts the data-parallel reduction of units whose weight gradients were delayed. Call it after all weight
   /// gradients of the step have been computed.
   void release_gradients();
-  /// Makes the weights of all units available, so that a pass waits for no communication. Only for parameters that are
-  /// not sharded.
+  /// Waits until the weights of all units are available, so that the next pass need not wait. Only for parameters that
+  /// are not sharded.
   void wait_for_weights();
-  /// Calls f on every parameter whose gradient passes write: those of visit(), and separate gradients of word
-  /// embeddings that the output or multi-token prediction share.
+  /// Calls f on every parameter whose gradient is written by passes: the parameters of visit(), and the separate
+  /// gradients of word embeddings that the output or multi-token prediction share.
   void visit_gradients(const ParamVisitor& f);
-  /// Adds this stage's gradient of the word embeddings to that of the `embedding_stage` passed to the constructor. Call
-  /// it once per step, after release_gradients() of both stages and before finish() of their buffers.
+  /// Adds this stage's gradient of the word embeddings to the gradient of the `embedding_stage` passed to the
+  /// constructor. Call it once per step, after release_gradients() of both stages and before finish() of their buffers.
   void add_shared_gradient();
 
  private:
@@ -115,7 +115,7 @@ class GPTModel {
   bool ties_embeddings() const;
   /// Returns true if the output layer or multi-token prediction of this stage use the word embeddings.
   bool output_uses_embedding() const;
-  /// Returns true if they do and the embedding is in this stage too.
+  /// Returns true if output_uses_embedding() and the embedding is in this stage too.
   bool output_uses_own_embedding() const { return embedding_ && output_uses_embedding(); }
   /// Returns true if a different chunk, on this or another rank, adds to the gradient of the unit after backward. This
   /// is the case for word embeddings that are used in two stages.

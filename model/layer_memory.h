@@ -12,8 +12,8 @@ namespace mcpp {
 /// Returns the bytes of the hidden states of one microbatch between tensor-parallel regions. This tensor is sent
 /// between pipeline stages, and full recomputation saves it once per group of layers.
 i64 residual_bytes(const ModelConfig& config, const ActivationSetup& setup);
-/// Returns the allocation size of the message from the stage of multi-token prediction to that of the output, and of
-/// its gradient (StageContents::sends_predictions()).
+/// Returns the allocation size of the message from the stage of multi-token prediction to the stage of the output, and
+/// of its gradient (StageContents::sends_predictions()).
 i64 prediction_bytes(const ModelConfig& config, const ActivationSetup& setup);
 /// Returns the bytes of the hidden states of one microbatch that a rank saves as input of a group of recomputed layers.
 i64 recompute_input_bytes(const ModelConfig& config, const ActivationSetup& setup);

@@ -13,8 +13,8 @@
 namespace mcpp {
 
 // Names of the groups of ranks in MessageRecord::group: tensor-parallel ranks, context-parallel ranks that exchange
-// heads, context-parallel ranks that pass keys and values, ranks that exchange the tokens of experts, those of them on
-// one node, and ranks with the tokens of one sample.
+// heads, context-parallel ranks that pass keys and values, ranks that exchange the tokens of experts, the subset of
+// these on one node, and ranks with the tokens of one sample.
 inline constexpr const char *kTpGroup = "tp", *kHeadsGroup = "heads", *kRingGroup = "ring",
                             *kExchangeGroup = "exchange", *kNodeExchangeGroup = "node exchange",
                             *kSampleGroup = "sample";

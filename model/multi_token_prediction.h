@@ -18,8 +18,8 @@
 
 namespace mcpp {
 
-/// Inputs and targets of one layer of multi-token prediction. Both are int32 [s, b], and their rows are those of the
-/// microbatch's tokens.
+/// Inputs and targets of one layer of multi-token prediction. Both are int32 [s, b], with the rows of the microbatch's
+/// tokens.
 struct FutureTokens {
   Tensor tokens;   ///< token i + k at position i; any valid token past the end of the sample
   Tensor targets;  ///< token i + k + 1 at position i; negative: no loss
@@ -85,7 +85,8 @@ class MultiTokenPrediction {
   void visit_embedding_gradient(const ParamVisitor& f) {
     if (embedding_) embedding_->visit_gradient(f);
   }
-  /// Adds the gradient of the word embeddings to that of the first stage, if this rank has it (VocabMatrix).
+  /// Adds the gradient of the word embeddings to the gradient of the first stage, if this rank has that stage
+  /// (VocabMatrix).
   void add_shared_gradient();
 
  private:

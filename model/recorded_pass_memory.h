@@ -1,12 +1,12 @@
-// Memory of passes that are recorded in graphs of the device.
+// Memory of passes that are recorded in device graphs.
 #pragma once
 #include "model/memory.h"
 
 namespace mcpp {
 
-/// Returns the bytes of the arena of recorded passes of a full model on one rank: of all activations and intermediate
-/// results of forward and backward of a microbatch, without the workspaces of kernels. Larger than the peak of
-/// activations, because the arena reuses blocks only for tensors of the same size.
+/// Returns the size in bytes of the arena of recorded passes of a full model on one rank. The arena holds all
+/// activations and intermediate results of forward and backward of a microbatch; the workspaces of kernels are not
+/// counted. It is larger than the peak of activations, because it reuses blocks only for tensors of the same size.
 i64 recorded_pass_bytes(const ModelConfig& config, const ActivationSetup& setup);
 
 }  // namespace mcpp

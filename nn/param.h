@@ -85,7 +85,7 @@ struct Param {
     f(main_grad, std::exchange(is_grad_clear_, false) ? 0.0f : 1.0f);
   }
   bool has_grad() const { return !is_grad_clear_; }
-  /// States that a recorded pass has written or added to the gradient.
+  /// Marks the gradient as written, after a recorded pass has written or added to it.
   void mark_grad_written() { is_grad_clear_ = false; }
 
  private:

@@ -7,9 +7,9 @@
 namespace mcpp {
 namespace {
 
-/// Returns the pipeline ranks of which one needs the most memory. Among those with the same number of layers in each
-/// chunk it is the first, which has the most microbatches in flight, or the last if weight gradients are delayed or the
-/// stages form a V. The ranks with the final norm and with the output are also included.
+/// Returns candidates for the pipeline rank that needs the most memory. Among ranks with the same number of layers in
+/// each chunk, it is the first, which has the most microbatches in flight, or the last if weight gradients are delayed
+/// or the stages form a V. The ranks with the final norm and with the output are also candidates.
 std::vector<int> peak_candidate_ranks(const RankMemorySpec& share, ScheduleKind kind) {
   const Schedule& schedule = share.schedule;
   struct Ends {

@@ -189,8 +189,8 @@ class LayoutEnumerator {
     const auto exchange = [&](i64 ranks) { return sizes_.can_exchange_heads(ranks, layout.tp); };
     if (exchange(layout.cp)) modes.emplace_back(A2a, layout.cp);
     if (exchange(layout.cp) && layout.cp <= nearest_ranks) return modes;
-    // If not all ranks can exchange heads, or most of the exchange would cross nodes: the ranks that share the nearest
-    // links.
+    // If not all ranks can exchange heads, or most of the exchange would cross nodes, considers the exchange among
+    // ranks that share the nearest links.
     for (i64 ranks = std::min(nearest_ranks, layout.cp / 2); ranks > 1; --ranks) {
       if (layout.cp % ranks != 0 || !exchange(ranks)) continue;
       modes.emplace_back(A2aP2p, ranks);
@@ -230,7 +230,7 @@ class LayoutEnumerator {
   void for_each_schedule(Layout layout) {
     if (layout.pp == 1) return for_each_zero_stage(layout);
     for (const ScheduleRow& row : kSchedules) {
-      if (row.kind == ScheduleKind::GPipe) continue;  // 1F1B takes as long with less memory
+      if (row.kind == ScheduleKind::GPipe) continue;  // 1F1B takes the same time with less memory
       if (row.kind == ScheduleKind::DualPipeV && !supports_expert_overlap(hardware_)) continue;
       layout.schedule = row.kind;
       const i64 max_count = row.allows_more_chunks ? kMaxChunks : row.min_chunks;
@@ -281,7 +281,7 @@ class LayoutEnumerator {
     return zero < 2 || layout.pp == 1 || work_.base.formats.has_bf16_grads();
   }
 
-  /// Returns the numbers of shard groups: ZeRO 3 shards among all data-parallel ranks, or among those joined by the
+  /// Returns the numbers of shard groups: ZeRO 3 shards among all data-parallel ranks, or among ranks joined by the
   /// nearest links (HSDP).
   std::vector<i64> instance_counts(const Layout& layout, i64 shards) const {
     const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp;
@@ -300,8 +300,8 @@ class LayoutEnumerator {
     }
   }
 
-  /// Among the ranks that share ZeRO shards, those joined by the nearest links may keep a secondary weight shard, and
-  /// reduce compressed gradients first.
+  /// Ranks that share ZeRO shards and are joined by the nearest links may keep a secondary weight shard, and reduce
+  /// compressed gradients among themselves first.
   void for_each_node_size(Layout layout) {
     for_each_recompute(layout);
     const i64 nearest_ranks = nearest_tier_ranks_ / layout.tp, shards = layout.shard_group().ranks;

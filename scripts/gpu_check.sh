@@ -8,16 +8,16 @@
 #   --output FOLDER  receives the table (table.txt), all output (log.txt) and the results of benchmarks (bench.json);
 #                    default $OUT, or build/gpu_check
 #   --seconds N      total time limit; default 570
-#   --pack FILE      archives the stripped programs and the libraries they need, except those of CUDA, instead of checking. On
+#   --pack FILE      archives the stripped programs and the libraries they need, except CUDA's, instead of checking. On
 #                    a different host, this script of the same repository accepts the file in place of a build folder
 #   --simulated      runs the same checks on a simulated GPU (docs/cuda.md), with smaller models, fewer steps and longer
 #                    limits. Skips benchmarks and compute-sanitizer, and checks that take longer than their limit. The
 #                    default of --seconds is 3600
 #
 # Prints information about the GPU, then runs the tests of the CUDA backend, compute-sanitizer, training on one rank
-# and on several that share the GPU, a reproducibility check, and benchmarks. Prints a table of check, result and
-# seconds. The most important checks come first and fit into the time limit even if each uses its whole limit. Of the
-# others, those that do not fit are skipped and listed at the end.
+# and on several ranks that share the GPU, a reproducibility check, and benchmarks. Prints a table of check, result and
+# seconds. The most important checks come first and fit into the time limit even if each uses its whole limit.
+# Other checks that do not fit are skipped and listed at the end.
 #
 # Exit code: 0 all checks passed or were skipped, 1 a check failed, 2 the checks cannot run here, 77 no GPU.
 set -euo pipefail
@@ -105,7 +105,7 @@ output=$(cd "$output" && pwd)
 : >"$output/log.txt"
 : >"$output/bench.json"
 long=100 short=20 # steps of trainings
-learned=0.8       # largest ratio of the last to the first loss of a training of $long steps
+learned=0.8       # largest ratio of the last to the first loss of a run of $long steps
 [ -z "$simulated" ] || { export MCPP_SIMULATOR_GPUS=1 OMP_NUM_THREADS=1 && long=60 short=6 learned=0.85; }
 export long short learned build work output root simulated MCPP_SOURCE_DIR=$root MCPP_BINARY_DIR=$build OMP_WAIT_POLICY=passive
 
@@ -245,7 +245,7 @@ cuda_graphs() {
   echo "losses of $short steps and all weights are bitwise identical"
 }
 
-# layout RANKS ARGUMENT...: losses are within 1e-4 of those of one rank, in fp32.
+# layout RANKS ARGUMENT...: losses in fp32 are within 1e-4 of the losses of one rank.
 layout() {
   local ranks=$1 name=ranks_$1
   shift
@@ -260,7 +260,7 @@ close_losses() {
     END { print NR, "steps, losses differ by at most", max + 0; exit !(NR == short && max < bound) }'
 }
 
-# close_to_bf16 RANKS ARGUMENT...: losses are within 1 % of those of one rank in bf16, for options that change rounding
+# close_to_bf16 RANKS ARGUMENT...: losses are within 1 % of one rank's losses in bf16, for options that change rounding
 # or the order of summation.
 close_to_bf16() {
   [ -d "$work/first" ] || pretrain first 1 "$short"
@@ -285,7 +285,7 @@ generates() {
   echo "$(wc -w <"$work/text_cuda") words, identical to the CPU"
 }
 
-# Golden models and trainings, and trainings that are compared with the CPU.
+# Golden models and training runs, and training runs that are compared with the CPU.
 golden_tests() {
   [ -z "$simulated" ] || { echo "too long for a simulation; run by ctest -L cuda-sim" && return 77; }
   tests megatron_cpp_tests '*cuda*-*TwelveSteps*'
@@ -315,7 +315,7 @@ async_transfers() {
   echo "losses of $short steps and all weights are bitwise identical"
 }
 
-# Mixture of experts with expert parallelism: losses are within 1e-4 of those of one rank.
+# Mixture of experts with expert parallelism: losses are within 1e-4 of the losses of one rank.
 experts() {
   local mixture=(--training.precision=fp32 --model.num_experts=4 --model.moe_router_topk=2)
   pretrain experts_1 1 "$short" "${mixture[@]}"

@@ -15,7 +15,7 @@ class DeviceGraph {
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
-  /// Queues the work after previously queued ops. Throws Error with the library's message if it is rejected.
+  /// Queues the work after previously queued ops. Throws Error with the library's message if the library rejects it.
   virtual void launch() = 0;
   /// Returns the number of operations.
   virtual i64 size() const = 0;
@@ -29,8 +29,8 @@ template <DeviceType D>
 std::unique_ptr<DeviceGraph> record_graph_on(Device& device, const std::function<void()>& work);
 
 /// Records the ops that `work` queues on `device`, a GPU, without running them. `work` must not wait for the device,
-/// read its values, or write values of the host to it; such calls throw. Meanwhile, no other thread may queue work on
-/// the device, which would be recorded too; this throws on the other thread.
+/// read its values, or write values of the host to it; such calls throw. During the recording, no other thread may
+/// queue work on the device, because the work would be recorded too; such calls throw on the other thread.
 std::unique_ptr<DeviceGraph> record_graph(Device& device, const std::function<void()>& work);
 
 }  // namespace mcpp

@@ -1,4 +1,4 @@
-// Pool of a device's released blocks. Included by the implementation of the device and of its arenas only.
+// Pool of a device's released blocks. Included only by the implementations of the device and of its arenas.
 #pragma once
 #include <map>
 #include <mutex>
@@ -13,13 +13,13 @@ namespace mcpp {
 /// Free blocks by size.
 using FreeBlocks = std::map<i64, std::vector<void*>>;
 
-/// Pool of released blocks. Locked, because prefetching and saving threads also release tensors.
+/// Pool of released blocks. A mutex protects it, because prefetching and saving threads also release tensors.
 struct Device::Pool {
   std::mutex mutex;
   FreeBlocks free_blocks;
-  std::unordered_map<const void*, MemoryArena*> arenas;  ///< by block, of those that belong to an arena
-  MemoryArena* active = nullptr;                         ///< provides the allocations of one thread
-  std::thread::id thread;                                ///< that thread
+  std::unordered_map<const void*, MemoryArena*> arenas;  ///< arenas of blocks, by address of the block
+  MemoryArena* active = nullptr;                         ///< arena that serves the allocations of `thread`
+  std::thread::id thread;                                ///< thread of the active arena's scope
 
   MemoryArena* active_arena() const { return active && thread == std::this_thread::get_id() ? active : nullptr; }
   /// Removes and returns a block of `size` bytes; null if there is none.

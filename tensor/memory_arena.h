@@ -8,13 +8,13 @@
 namespace mcpp {
 
 /// Blocks of a device that only the scopes of this arena use. Blocks come from the device's pool and return to it when
-/// the arena is destroyed. The memory table counts blocks in use by the class of their tensors, and the others as
+/// the arena is destroyed. The memory table counts blocks in use by the class of their tensors, and free blocks as
 /// MemoryClass::RecordedPasses. Work that was recorded in a scope may run again, because nothing else uses the memory;
 /// it must not run concurrently with other work in the arena.
 class MemoryArena {
  public:
-  /// Allowed: takes further blocks from the device. Refused: a scope whose allocations exceed those of earlier scopes
-  /// throws an Internal error.
+  /// Allowed: the arena takes further blocks from the device. Refused: an allocation for which the arena has no free
+  /// block throws an Internal error.
   enum class Growth : u8 { Allowed, Refused };
 
   explicit MemoryArena(Device& device);
@@ -39,8 +39,8 @@ class MemoryArena {
   i64 bytes() const;
   /// Returns the bytes of the blocks in use by tensors.
   i64 live_bytes() const;
-  /// Returns true if the thread of the last scope released memory of the pool in it. If that scope recorded work,
-  /// the work may use this memory, but others may receive it.
+  /// Returns true if the thread of the last scope released memory of the pool during the scope. Work recorded in the
+  /// scope may use this memory, although the pool may give it to other tensors.
   bool has_foreign_release() const { return has_foreign_release_; }
 
  private:

@@ -236,8 +236,8 @@ void check_trace_path(const BenchOptions& options) {
   check_input(!std::filesystem::is_directory(path), "--trace=", options.trace, ": is a folder; set a file");
 }
 
-/// Returns the timing of steps. With CUDA graphs, the timed steps follow those without graphs, and the two in which the
-/// graphs are recorded.
+/// Returns the timing of steps. With CUDA graphs, the warm-up includes the steps without graphs and the two steps that
+/// size and record the graphs.
 BenchTiming step_timing(const BenchContext& context) {
   BenchTiming timing = context.timing;
   const DeviceConfig& device = context.config.device;

@@ -225,7 +225,7 @@ void QualityBench::check_start(const Variant& variant) const {
   const Config config = run_config(variant, first_seed_);
   const i64 end = config.training_end().iterations, branch = options_.branch_iteration;
   if (branch > 0) {
-    check_input(branch < end, "--branch_iteration=", branch, ": must be less than the length of the training of ", end,
+    check_input(branch < end, "--branch_iteration=", branch, ": must be less than the length of the runs, ", end,
                 " iterations");
     return check_same_run(branch_config(first_seed_), config, "the common run", quiet_);
   }

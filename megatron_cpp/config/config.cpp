@@ -28,8 +28,7 @@ void for_each_line(const std::vector<Field>& fields, Header header, Line line) {
   }
 }
 
-/// If the length of the training is in iterations, all lengths must be, and likewise for samples, as in
-/// Megatron-LM.
+/// All lengths must be in the unit of the training length, iterations or samples, as in Megatron-LM.
 void schedule_unit_conflicts(const Config& config, std::vector<std::string>& errors) {
   const OptimizerConfig& o = config.optimizer;
   const auto refuse = [&](i64 value, const char* key, const char* instead, const char* unit) {

@@ -1,4 +1,4 @@
-// Settings with which passes cannot be recorded in CUDA graphs.
+// Check for settings that CUDA graphs do not support.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace mcpp {
 
-/// Appends an error for every key with which device.cuda_graph_impl cannot be used: its value, the reason, and what to
-/// do.
+/// Appends an error for every key with a value that device.cuda_graph_impl does not support. Errors name the value, the
+/// reason, and what to do.
 void cuda_graph_conflicts(const Config& config, std::vector<std::string>& errors);
 
 }  // namespace mcpp

@@ -23,8 +23,8 @@ namespace {
 /// Attention releases its tensors before the MLP allocates its own.
 constexpr double kBlocksPerLayer = 2;
 
-/// The tokens of a batch, and the predictions that are scored, are padded to a multiple of this. With other numbers of
-/// rows, GEMMs may round differently.
+/// The tokens of a batch, and the predictions that are scored, are padded to a multiple of this. With a different
+/// number of rows, GEMMs may round differently.
 constexpr i64 kRowStep = 32;
 
 double weight_bytes(GPTModel& stage) {
@@ -344,7 +344,7 @@ class WindowScorer {
   bool finds_likeliest_;
   DocumentRules documents_;
   i64 seq_ = 0;   // length of the windows in a batch
-  i64 rows_ = 0;  // rows of these on this rank
+  i64 rows_ = 0;  // rows of these windows on this rank
   std::shared_ptr<const SamplePartition> partition_;
   PositionRanges at_;                       // positions of these rows
   std::vector<double> losses_, likeliest_;  // by token; zero for tokens that other ranks score

@@ -156,7 +156,7 @@ void CheckpointSaver::advance() {
   staging_.end();
   log_saved(ended.iteration,
             str("saved ", ended.save->path().string(), " in ", human_seconds(steady_seconds() - ended.start),
-                ", of which the training waited for ", human_seconds(ended.stall)));
+                ", of which training waited for ", human_seconds(ended.stall)));
   if (!ended.is_local) return finish_shared_save(ended.save->path());
   if (replicas_) replicas_->start(ended.save->path(), std::move(ended.observer));
 }

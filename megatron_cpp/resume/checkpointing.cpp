@@ -179,7 +179,7 @@ void warn_of_changed_end(const Config& saved, const Config& now, const RunState&
   const i64 after = now.training_end(run.iteration, run.consumed_samples).samples;
   if (before != after) {
     log.warn(
-        str("the training now ends after ", after, " samples instead of ", before,
+        str("training now ends after ", after, " samples instead of ", before,
             ": text that is read in several epochs is reshuffled, so that samples already read may be read again"));
   }
   const i64 unread = now.training.train_samples - after;

@@ -258,7 +258,7 @@ std::vector<MemoryEstimate> estimate_memory_by_stage(const Config& config, int w
   return ranks;
 }
 
-/// The tensors of a checkpoint are those of a run without offloading and with plain states.
+/// A checkpoint has the tensors of a run without offloading and with plain states.
 std::vector<double> local_part_bytes_by_stage(const Config& config, int world_size) {
   Config plain = config;
   plain.checkpoint.async_save = true;

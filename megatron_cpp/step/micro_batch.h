@@ -24,7 +24,7 @@ struct MicroBatch {
   std::shared_ptr<const SamplePartition> partition = nullptr;
 };
 /// Returns this context-parallel rank's shard of a microbatch of unsharded samples, balanced by the cost of attention.
-/// On stages that read no data it has only sample indices.
+/// On stages that read no data, the shard has only sample indices.
 MicroBatch shard_microbatch(const MicroBatch& batch, const ModelConfig& config, const ContextParallel& cp);
 
 }  // namespace mcpp

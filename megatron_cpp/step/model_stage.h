@@ -28,19 +28,19 @@ class ModelStage final : public PipelineStage {
       : model_(model), chunk_(chunk), interleaver_(interleaver) {}
 
   /// Prepares a run of a schedule. `batches` and `step` must outlive it. `grad_scale` multiplies the gradients. The
-  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2 + 2 mtp_num_layers + 1],
-  /// first those of the model, then those of each layer of multi-token prediction, and last the sum of z-losses. `step`
-  /// is polled before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
+  /// last stage adds the losses and target counts of each microbatch to `totals`, fp64 [2 + 2 mtp_num_layers + 1]: two
+  /// values of the model, two values of each layer of multi-token prediction, and the sum of z-losses. `step` is polled
+  /// before each pass; once it is aborted, nothing more is computed and zeros are sent to the other stages.
   void begin(std::span<const MicroBatch> batches, bool is_training, double grad_scale, const Tensor& totals,
              InterruptibleStep& step);
 
-  /// Lets steps of training run recorded passes after `warmup_steps`, in which forward() computes both passes. The
-  /// stage must be the full model, without experts, offloaded activations, or reduction within a pass.
+  /// Makes training steps after the first `warmup_steps` run recorded passes: forward() then computes forward and
+  /// backward. The stage must be the full model, without experts, offloaded activations, or reduction within a pass.
   void record_passes(i64 warmup_steps) { recorded_passes_ = std::make_unique<RecordedPasses>(model_, warmup_steps); }
   /// Returns the recorded passes; null without record_passes().
   const RecordedPasses* recorded_passes() const { return recorded_passes_.get(); }
-  /// States whether the passes of the next runs record attention logits. Those with and without are recorded
-  /// separately.
+  /// Sets whether training passes record attention logits, from the next begin() on. Passes with and without logits
+  /// have separate recordings.
   void set_records_logits(bool is_recording) { records_logits_ = is_recording; }
   /// Sets whether the last stage records the losses of each sample in training, from the next begin() on.
   void record_sample_losses(bool is_recording) { records_sample_losses_ = is_recording; }
@@ -87,7 +87,7 @@ class ModelStage final : public PipelineStage {
   InterruptibleStep* step_ = nullptr;
   std::span<const MicroBatch> batches_;
   std::unique_ptr<RecordedPasses> recorded_passes_;  // null if passes are not recorded
-  bool runs_recorded_ = false;                       // in this run
+  bool runs_recorded_ = false;                       // this run uses recorded_passes_
   bool is_training_ = false, records_sample_losses_ = false, records_logits_ = false;
   std::vector<SampleLosses> sample_losses_;
   double grad_scale_ = 1;

@@ -104,8 +104,8 @@ void RecordedPasses::use_arena(const std::function<void()>& f) {
   f();
 }
 
-/// Records the pass in the arena, which has the blocks for it since it ran there. A recording allocates no others,
-/// because a graph cannot wait for memory.
+/// Records the pass in the arena, which has the necessary blocks because a pass of this kind ran in it before. A
+/// recording takes no further blocks, because a graph cannot wait for memory.
 void RecordedPasses::record(const Pass& pass, Recording& recording) {
   {
     const MemoryArena::Scope scope(arena_, MemoryArena::Growth::Refused);

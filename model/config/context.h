@@ -36,8 +36,8 @@ struct ModuleRecipe {
 };
 
 /// Linear layers that compute in low precision. A linear layer takes the first of `modules` that matches its name.
-/// Without a match, those of a range of layers use fp8, except routed experts; all others use the model's dtype, like
-/// routers and embeddings.
+/// Without a match, linear layers in a range of layers use fp8, except routed experts. All other linear layers use the
+/// model's dtype, as routers and embeddings do.
 struct Fp8Layers {
   PassRecipes recipe = {};
   i64 first = 0, end = 0;  ///< global layer indices [first, end); empty if equal
@@ -80,7 +80,8 @@ struct ModelContext {
   AmaxHistories* amax_histories = nullptr;
   /// Fuses the GELU of an MLP into its GEMMs (tensor/ops/fused/gelu_epilogue.h).
   bool gelu_epilogue = false;
-  /// Steps after which passes of microbatches are recorded in graphs (tensor/device_graph.h); 0 = they never are.
+  /// Steps after which passes of microbatches are recorded in graphs (tensor/device_graph.h); 0: passes are never
+  /// recorded.
   i64 graph_warmup_steps = 0;
   /// Store for offloaded activations; nullptr: activations are not offloaded.
   ActivationStore* activations = nullptr;

@@ -13,7 +13,8 @@ const char* weight_name(const ModelConfig& config) {
   return config.untie_embeddings_and_output_weights ? kOutputName : "embedding.word_embeddings.weight";
 }
 
-/// Returns the standard deviation of initial values. A copy of the word embeddings has that of the embeddings.
+/// Returns the standard deviation of initial values. A copy of the word embeddings has the standard deviation of the
+/// embeddings.
 double init_std_of(const std::string& name, const ModelConfig& config) {
   return name == kOutputName ? config.init_method_std : config.embedding_init_std();
 }

@@ -33,9 +33,9 @@ class VocabMatrix {
     if (shared_ && !weight_.main_grad.defined()) allocate_gradient();
     weight_.add_grad(std::forward<F>(f));
   }
-  /// Adds the separate gradient to the gradient of the shared weight. The order of summation is thus bitwise identical
-  /// to that of stages on different ranks: first over microbatches within each stage, then over stages. No-op if the
-  /// weight is not shared.
+  /// Adds the separate gradient to the gradient of the shared weight. The order of summation is thus the same as for
+  /// stages on different ranks: first over microbatches within each stage, then over stages. No-op if the weight is not
+  /// shared.
   void add_shared_gradient();
   /// Calls f on the parameter unless it is shared.
   void visit(const ParamVisitor& f);
@@ -48,8 +48,8 @@ class VocabMatrix {
   void allocate_gradient();
 
   Param* shared_;
-  /// If shared, only its main_grad is used, from the first backward to add_shared_gradient(), or from the first
-  /// backward on if recorded passes keep its address.
+  /// If the weight is shared, only main_grad is used. It exists from the first backward to add_shared_gradient() or, if
+  /// recorded passes keep its address, for the rest of the run.
   Param weight_;
   bool keeps_gradient_;
 };

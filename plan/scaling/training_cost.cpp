@@ -77,7 +77,7 @@ std::string save_text(const PredictionInput& input, const SaveTime& save) {
   if (save.seconds == 0) return text + "; the disk bandwidth is unknown (host.nvme_bandwidth)\n";
   text += str(": ", fixed(save.seconds, 1), " s on the local disks of ", input.layout.world_size(), " devices");
   if (save.stall_seconds > 0)
-    text += str(", of which the training waits for ", fixed(save.stall_seconds, 1), " s with async_save");
+    text += str(", of which training waits for ", fixed(save.stall_seconds, 1), " s with async_save");
   return text + "\n";
 }
 

@@ -76,7 +76,7 @@ class CudaDevice final : public Device {
 
   const CudaOptions& options() const { return options_; }
 
-  /// True while ops on stream() are recorded in a graph (tensor/device_graph.h).
+  /// Returns true while ops on stream() are recorded in a graph (tensor/device_graph.h).
   bool is_recording() const { return recorder_.load() != std::thread::id(); }
   /// Begins a recording by the calling thread, or ends it.
   void set_recording(bool is_recording) { recorder_ = is_recording ? std::this_thread::get_id() : std::thread::id(); }

@@ -29,7 +29,7 @@ class Capture {
   }
 
  private:
-  /// Ends the capture after an error, which is more informative than the one of the capture.
+  /// Ends the capture after an error. Ignores the errors of the capture, which are less informative.
   void discard() {
     device_.set_recording(false);
     cudaStreamEndCapture(device_.stream(), &graph_);

@@ -22,7 +22,7 @@ struct Draw {
   PositionRanges positions;
   i64 first_column = 0;
   i64 first_sample = 0;
-  const i64* sample_indices = nullptr;  ///< of the full batch, in memory; null: `samples`
+  const i64* sample_indices = nullptr;  ///< samples of the full batch in device memory; null: use `samples`
   i64 samples[kMaxSamples] = {};
 
   __device__ __forceinline__ i64 sample(unsigned column) const {
@@ -58,7 +58,7 @@ __device__ __forceinline__ W factor_of(const Draw<W>& draw, u32 word) {
   return word < draw.threshold ? W{0} : draw.scale;
 }
 
-/// A block processes one column of the batch: blockIdx.z of those in `draw`.
+/// A block processes one column of the batch: column blockIdx.z of `draw`.
 template <class E, int kUnit, Factors kFactors>
 __global__ void drop_and_add(const Operands<E> t, const __grid_constant__ Draw<AccumulateType<E>> draw) {
   using W = AccumulateType<E>;

@@ -24,7 +24,7 @@ struct EnumNames<GemmTuning> {
   static constexpr std::array<std::string_view, 2> value{"off", "time"};
 };
 
-/// Recording of training passes in CUDA graphs, with Megatron Core's names.
+/// Implementation of CUDA graphs of training passes, with Megatron Core's names.
 enum class CudaGraphImpl : u8 { None, Local };
 template <>
 struct EnumNames<CudaGraphImpl> {

@@ -80,8 +80,8 @@ void transpose_full_vectors(const float* b, i64 ld, i64 count, i64 width, float*
   }
 }
 
-/// Writes to[depth, width] = columns of the transposed b, padded with zeros. Handles the part of k at a time that fits
-/// the L1 cache together with its copy.
+/// Writes to[depth, width] = columns of the transposed b, padded with zeros. Handles as much of k at a time as fits
+/// into the L1 cache together with its copy.
 template <class T>
 void transpose_panel(Operand<T> b, i64 depth, i64 columns, i64 width, float* scratch, float* to) {
   for (i64 k = 0; k < depth; k += kTransposed, to += kTransposed * width) {

@@ -36,7 +36,7 @@ TEST_F(AsyncResumeTest, MatchesSynchronousSaves) {
   train("waited", often);
   const std::string log = run_ok(pretrain("overlapped", {often[0], "--checkpoint.async_save"}));
   EXPECT_CONTAINS(log, "overlapped/iter_0000003 in ");
-  EXPECT_CONTAINS(log, "of which the training waited for ");
+  EXPECT_CONTAINS(log, "of which training waited for ");
   for (const std::string iteration : {"/iter_0000006", "/iter_0000009", "/iter_0000012"}) {
     expect_same_checkpoint("waited" + iteration, "overlapped" + iteration);
   }
@@ -81,7 +81,7 @@ TEST_F(AsyncResumeTest, IsBitwiseIdenticalWhenKilledAtAnyTime) {
     program.signal(SIGKILL);
     kills += program.wait().code == -SIGKILL;
   }
-  EXPECT_GE(kills, 3) << "the training ended before it was killed";
+  EXPECT_GE(kills, 3) << "the run ended before it was killed";
   train("killed", async_args);
   expect_same_checkpoint("whole", "killed");
   EXPECT_EQ(losses("killed", 60), losses("whole", 60));
