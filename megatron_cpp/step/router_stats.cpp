@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/config/block_spec.h"
+#include "tensor/ops/ops.h"
 #include "tensor/transfer.h"
 
 namespace mcpp {
@@ -36,12 +37,11 @@ void RouterStats::clear() {
 
 void RouterStats::sum_over_ranks() {
   if (is_empty()) return;
-  std::vector<double> table(static_cast<std::size_t>(table_.numel()), 0);
+  ops::fill_zero(table_);
   for (const auto& [layer, router] : routers_) {
-    const std::vector<double> tally = router->tally().values();
-    std::ranges::copy(tally, table.begin() + static_cast<std::ptrdiff_t>(row_of(layer)) * columns_);
+    Tensor row = table_.flat(static_cast<i64>(row_of(layer)) * columns_, columns_);
+    ops::copy(router->tally(), row);
   }
-  write_values(table, table_);
   world_.all_reduce(table_, ReduceOp::Sum).wait();
   table_readback_->start(table_);
 }

@@ -4,7 +4,6 @@
 
 #include "tensor/ops/ops.h"
 #include "tensor/ops/routing_tables.h"
-#include "tensor/transfer.h"
 
 namespace mcpp {
 namespace {
@@ -37,11 +36,9 @@ i64 max_microbatches(i64 exchange, i64 sample) {
 }
 
 Tensor drop_overflow(const CapacityRule& rule, Communicator* sample) {
-  Device& device = rule.experts.device();
   const i64 local_rows = rule.experts.dim(0), topk = rule.experts.dim(1);
   const Tensor all = gather_all(rule.experts, sample).view({-1, topk}),
-               weights = gather_all(comparable_weights(rule), sample),
-               order = gather_all(integers(rule.order, device), sample);
+               weights = gather_all(comparable_weights(rule), sample), order = gather_all(rule.order, sample);
   const i64 first = all.dim(0) > local_rows ? local_rows * sample->rank() : 0;
   Tensor kept = Tensor::like(rule.experts);
   ops::drop_overflow(all, weights, order, {.num_experts = rule.num_experts, .max_choices = rule.capacity}, first, kept);

@@ -1,7 +1,5 @@
 // Expert capacity limits (Lepikhin et al., "GShard", 2021) and the choice of dropped tokens.
 #pragma once
-#include <span>
-
 #include "comm/communicator.h"
 
 namespace mcpp {
@@ -15,9 +13,9 @@ i64 expert_capacity(i64 choices, i64 num_experts, double factor);
 i64 max_microbatches(i64 exchange, i64 sample);
 
 struct CapacityRule {
-  Tensor experts;              ///< int32 [T, k]
-  Tensor weights;              ///< [T, k]: the lowest are dropped first; if undefined, the last in order are dropped
-  std::span<const i32> order;  ///< [T]: position of each token in the microbatch; earlier tokens win ties
+  Tensor experts;  ///< int32 [T, k]
+  Tensor weights;  ///< [T, k]: the lowest are dropped first; if undefined, the last in order are dropped
+  Tensor order;    ///< int32 [T]: position of each token in the microbatch; earlier tokens win ties
   i64 num_experts, capacity;
 };
 /// Returns the experts with dropped choices set to -1. `sample` is the group of ranks that share the microbatch, with

@@ -62,6 +62,19 @@ DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int ran
   return plan;
 }
 
+DispatchPlan plan_padded_dispatch(const ops::PaddedRows& rows, i64 num_experts, i64 ranks, int parts) {
+  MCPP_CHECK(num_experts % parts == 0 && ranks % parts == 0, "the experts or the ranks cannot be divided into ", parts);
+  MCPP_CHECK(ranks > 1 || rows.per_rank == rows.per_expert, "a rank alone sends ", rows.per_rank,
+             " rows to an expert, which has ", rows.per_expert);
+  const i64 local_experts = num_experts / parts, part_rows = local_experts * rows.per_rank;
+  const auto repeat = [](i64 times, i64 value) { return std::vector<i64>(static_cast<std::size_t>(times), value); };
+  return {.choices = num_experts * rows.per_rank,
+          .sent = consecutive_parts(repeat(parts, part_rows)),
+          .received = consecutive_parts(repeat(ranks, part_rows)),
+          .runs = {},
+          .rows = repeat(local_experts, rows.per_expert)};
+}
+
 namespace {
 
 /// Returns true if ranks need the experts of each token of the others, not only their numbers.
@@ -98,16 +111,18 @@ Tensor encode_if_defined(const Tensor& rows, const RowEncoding& encoding) {
 }
 
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
-                                                       i64 padded_rows) {
+                                                       const ops::PaddedRows& padded_rows) {
+  const bool gathers = gathers_choices(parallel);
+  if (gathers && parallel.dispatcher == TokenDispatcherType::AllGather)
+    return std::make_unique<AllGatherDispatcher>(choice, parallel, padded_rows);
+  if (!gathers && padded_rows.per_rank > 0) return std::make_unique<AllToAllDispatcher>(choice, parallel, padded_rows);
   std::unique_ptr<TokenDispatcher> dispatcher;
-  if (!gathers_choices(parallel))
-    dispatcher = std::make_unique<AllToAllDispatcher>(choice, parallel);
-  else if (parallel.dispatcher == TokenDispatcherType::AllGather)
-    dispatcher = std::make_unique<AllGatherDispatcher>(choice, parallel);
-  else
+  if (gathers)
     dispatcher = std::make_unique<HierarchicalDispatcher>(choice, parallel);
-  if (padded_rows == 0) return dispatcher;
-  return std::make_unique<PaddedDispatcher>(std::move(dispatcher), padded_rows, choice.experts.device());
+  else
+    dispatcher = std::make_unique<AllToAllDispatcher>(choice, parallel, ops::PaddedRows{});
+  if (padded_rows.per_expert == 0) return dispatcher;
+  return std::make_unique<PaddedDispatcher>(std::move(dispatcher), padded_rows.per_expert, choice.experts.device());
 }
 
 namespace {
@@ -122,15 +137,28 @@ std::vector<i64> local_rows(const ExpertChoice& choice, const ExpertParallel& pa
   return {values.begin(), values.end()};
 }
 
+/// Returns where gradients of the rows of `outputs` are written: over them, or with padding in new memory, because the
+/// gradient of padding is zero and its output may be a bias.
+Tensor row_gradients(const Tensor& outputs, bool is_padded) {
+  return is_padded ? Tensor::zeros(outputs.shape(), outputs.dtype(), outputs.device()) : outputs;
+}
+
 }  // namespace
 
-AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
+AllGatherDispatcher::AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
+                                         const ops::PaddedRows& padded_rows)
     : exchange_(*parallel.exchange) {
-  rows_ = local_rows(choice, parallel);
+  const ExpertRange experts = parallel.local_experts(choice.num_experts);
+  const i64 rows = padded_rows.per_expert;
+  is_padded_ = rows > 0;
+  rows_ = is_padded_ ? std::vector<i64>(static_cast<std::size_t>(experts.count), rows) : local_rows(choice, parallel);
   const i64 all = std::accumulate(rows_.begin(), rows_.end(), i64{0});
   row_sources_ = Tensor::empty({all}, DType::I32, choice.experts.device());
   row_slots_ = Tensor::like(choice.gathered_choices);
-  ops::sort_choices(choice.gathered_choices, parallel.local_experts(choice.num_experts), row_sources_, row_slots_);
+  if (is_padded_)
+    ops::place_choices(choice.gathered_choices, experts, rows, row_sources_, row_slots_);
+  else
+    ops::sort_choices(choice.gathered_choices, experts, row_sources_, row_slots_);
 }
 
 Tensor AllGatherDispatcher::send(const Tensor& rows, const OverlapFn& overlap_fn) const {
@@ -172,7 +200,7 @@ TokenDispatcher::Combined OncePerRankDispatcher::combine(const Tensor& y, const 
 TokenDispatcher::Gradients OncePerRankDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
                                                                    const Tensor& weights, const RowEncoding& encoding,
                                                                    const OverlapFn& overlap_fn) {
-  Tensor d_rows = saved, d_weights = Tensor::like(weights);
+  Tensor d_rows = row_gradients(saved, is_padded_), d_weights = Tensor::like(weights);
   ops::combine_rows_backward(send(d_out, overlap_fn), saved, row_slots_, weights, d_rows, d_weights);
   return {.rows = encode_if_defined(d_rows, encoding), .weights = return_sums(d_weights, do_nothing)};
 }
@@ -188,29 +216,44 @@ DispatchPlan make_plan(const ExpertChoice& choice, const ExpertParallel& paralle
   return plan_dispatch({counts.begin(), counts.end()}, choice.num_experts, rank, parallel.ep, parallel.ep_rank);
 }
 
-/// Returns indices [rows, copies]: copy c of row r is row c * rows + r.
-std::vector<i32> copy_indices(i64 rows, i64 copies) {
-  std::vector<i32> indices;
-  for (i64 row = 0; row < rows; ++row) {
-    for (i64 copy = 0; copy < copies; ++copy) indices.push_back(static_cast<i32>(copy * rows + row));
-  }
-  return indices;
-}
-
 }  // namespace
 
-AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel)
-    : parallel_(parallel), plan_(make_plan(choice, parallel)) {
+AllToAllDispatcher::AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
+                                       const ops::PaddedRows& padded_rows)
+    : parallel_(parallel),
+      plan_(padded_rows.per_expert > 0
+                ? plan_padded_dispatch(padded_rows, choice.num_experts, parallel.exchange_ranks(), parallel.ep)
+                : make_plan(choice, parallel)),
+      is_padded_(padded_rows.per_expert > 0) {
   Device& device = choice.experts.device();
   tokens_ = Tensor::empty({plan_.choices}, DType::I32, device);
   slots_ = Tensor::like(choice.experts);
+  if (is_padded_)
+    make_padded_tables(choice, padded_rows);
+  else
+    make_tables(choice);
+  if (plan_.is_sorted() || parallel_.tp == 1) return;
+  copies_ = Tensor::empty({tokens_.numel(), parallel_.tp}, DType::I32, device);
+  ops::fill_progression(copies_, {.first = 0, .row_step = 1, .column_step = tokens_.numel()});
+}
+
+void AllToAllDispatcher::make_tables(const ExpertChoice& choice) {
   ops::sort_choices(choice.experts, {0, choice.num_experts}, tokens_, slots_);
   if (plan_.is_sorted()) return;
+  Device& device = choice.experts.device();
   by_expert_ = Tensor::empty({plan_.received_rows()}, DType::I32, device);
   by_rank_ = Tensor::like(by_expert_);
   ops::permutation_from_runs(integers(plan_.runs, device).view({-1, 3}), by_expert_, by_rank_);
-  if (parallel_.tp > 1)
-    copies_ = integers(copy_indices(tokens_.numel(), parallel_.tp), {tokens_.numel(), parallel_.tp}, device);
+}
+
+void AllToAllDispatcher::make_padded_tables(const ExpertChoice& choice, const ops::PaddedRows& padded_rows) {
+  ops::place_choices(choice.experts, {0, choice.num_experts}, padded_rows.per_rank, tokens_, slots_);
+  if (plan_.is_sorted()) return;
+  const ExpertRange experts = parallel_.local_experts(choice.num_experts);
+  Device& device = choice.experts.device();
+  by_expert_ = Tensor::empty({experts.count * padded_rows.per_expert}, DType::I32, device);
+  by_rank_ = Tensor::empty({plan_.received_rows()}, DType::I32, device);
+  ops::order_padded_rows(choice.gathered_choices, experts, padded_rows, by_expert_, by_rank_);
 }
 
 std::vector<Part> AllToAllDispatcher::sent(i64 width, i64 copy_stride) const {
@@ -228,11 +271,11 @@ Tensor AllToAllDispatcher::send_to_experts(const Tensor& choices, const OverlapF
     return choices;
   }
   const i64 width = choices.dim(1);
-  Tensor received_rows = Tensor::like(choices, {by_expert_.numel(), width});
+  Tensor received_rows = Tensor::like(choices, {by_rank_.numel(), width});
   Work exchange = parallel_.exchange->all_to_all_v(choices, sent(width, 0), received_rows, received(width));
   overlap_fn();
   exchange.wait();
-  Tensor rows = Tensor::like(received_rows);
+  Tensor rows = Tensor::like(received_rows, {by_expert_.numel(), width});
   ops::gather_rows(received_rows, by_expert_, rows);
   return rows;
 }
@@ -243,7 +286,7 @@ Tensor AllToAllDispatcher::return_from_experts(const Tensor& rows, const Overlap
     return rows;
   }
   const i64 width = rows.dim(1), count = tokens_.numel(), copies = parallel_.tp;
-  Tensor sent_rows = Tensor::like(rows);
+  Tensor sent_rows = Tensor::like(rows, {by_rank_.numel(), width});
   ops::gather_rows(rows, by_rank_, sent_rows);
   Tensor parts = Tensor::like(rows, {copies * count, width});
   Work exchange = parallel_.exchange->all_to_all_v(sent_rows, received(width), parts, sent(width, count));
@@ -278,7 +321,8 @@ TokenDispatcher::Combined AllToAllDispatcher::combine(const Tensor& y, const Ten
 TokenDispatcher::Gradients AllToAllDispatcher::combine_backward(const Tensor& d_out, const Tensor& saved,
                                                                 const Tensor& weights, const RowEncoding& encoding,
                                                                 const OverlapFn& overlap_fn) {
-  Tensor d_choices = saved, d_weights = Tensor::like(weights);
+  // Padding that was sent back is zero already.
+  Tensor d_choices = row_gradients(saved, is_padded_ && plan_.is_sorted()), d_weights = Tensor::like(weights);
   ops::combine_rows_backward(d_out, saved, slots_, weights, d_choices, d_weights);
   return {.rows = send_to_experts(encode_if_defined(d_choices, encoding), overlap_fn), .weights = d_weights};
 }

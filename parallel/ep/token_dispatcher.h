@@ -11,11 +11,13 @@
 #include "parallel/ep/row_exchange.h"
 #include "parallel/ep/row_parts.h"
 #include "tensor/ops/low_precision/row_codes.h"
+#include "tensor/ops/routing_tables.h"
 
 namespace mcpp {
 
-// Communication plan of token dispatch, computed on the host from the number of tokens that each rank has for each
-// expert: message sizes and row orders. All orders are fixed, so results are bitwise reproducible in a layout.
+// Communication plan of token dispatch: message sizes and row orders. The host computes it from the number of tokens
+// that each rank has for each expert, or, if experts are padded to a fixed number of rows, without knowing them. All
+// orders are fixed, so results are bitwise reproducible in a layout.
 
 /// Plan of one rank for one microbatch of T tokens with k experts each. A choice is one of the T k (token, expert)
 /// pairs; dropped choices have no expert. ops::sort_choices() orders the choices on the device.
@@ -39,6 +41,9 @@ struct DispatchPlan {
 /// returned by ops::count_choices(). The ranks form `parts` neighborhoods with the same number of experts each; this
 /// rank is in neighborhood `part`.
 DispatchPlan plan_dispatch(std::span<const i32> counts, i64 num_experts, int rank, int parts, int part);
+/// Returns the plan of a rank that sends rows.per_rank rows to each expert, including padding, as do all `ranks`. It
+/// has no runs, because the order of the received rows depends on their numbers, which the host does not know.
+DispatchPlan plan_padded_dispatch(const ops::PaddedRows& rows, i64 num_experts, i64 ranks, int parts);
 
 /// Expert choices of a rank's tokens, and information about the choices of other ranks, kept so that backward does not
 /// repeat the exchange.
@@ -89,9 +94,12 @@ class TokenDispatcher {
 ExpertChoice exchange_choices(const Tensor& experts, i64 num_experts, const ExpertParallel& parallel);
 /// Returns rows [N, h] in `encoding`, or the rows if it is not defined.
 Tensor encode_if_defined(const Tensor& rows, const RowEncoding& encoding);
-/// Creates a dispatcher. Each expert's rows are padded with zeros to `padded_rows`; 0 = no padding.
+/// Creates a dispatcher. If padded_rows.per_expert is positive, each expert's rows are padded with zeros to this
+/// number. All-to-all with padded_rows.per_rank > 0 sends this number of rows to each expert, at least as many as a
+/// rank has choices of any expert; otherwise, ranks exchange only rows of tokens. With padding, the host neither reads
+/// nor writes values of the device, except for hierarchical dispatch and all-to-all with per_rank = 0.
 std::unique_ptr<TokenDispatcher> make_token_dispatcher(const ExpertChoice& choice, const ExpertParallel& parallel,
-                                                       i64 padded_rows);
+                                                       const ops::PaddedRows& padded_rows = {});
 
 /// Base of dispatchers that send a token at most once to a rank, which copies it for each of its experts. The rank
 /// multiplies results by their weights and adds them, and the sums of all ranks are added on their way back. Gradients
@@ -113,9 +121,10 @@ class OncePerRankDispatcher : public TokenDispatcher {
   /// once.
   virtual Tensor return_sums(const Tensor& rows, const OverlapFn& overlap_fn) const = 0;
 
-  Tensor row_sources_;     ///< int32 [M]: received row of each expert's row
-  Tensor row_slots_;       ///< int32 [A, k]: expert's rows of each received row; negative = none on this rank
-  std::vector<i64> rows_;  ///< number of rows of each expert of this rank
+  Tensor row_sources_;      ///< int32 [M]: received row of each expert's row; negative = padding
+  Tensor row_slots_;        ///< int32 [A, k]: expert's rows of each received row; negative = none on this rank
+  std::vector<i64> rows_;   ///< number of rows of each expert of this rank
+  bool is_padded_ = false;  ///< some rows are padding
 };
 
 /// All-gather token dispatcher: all ranks of the exchange receive all tokens, process those of their experts, and
@@ -124,7 +133,7 @@ class OncePerRankDispatcher : public TokenDispatcher {
 class AllGatherDispatcher final : public OncePerRankDispatcher {
  public:
   /// The exchange must have more than one rank.
-  AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
+  AllGatherDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel, const ops::PaddedRows& padded_rows);
 
  private:
   Tensor send(const Tensor& rows, const OverlapFn& overlap_fn) const override;
@@ -134,10 +143,12 @@ class AllGatherDispatcher final : public OncePerRankDispatcher {
 };
 
 /// All-to-all token dispatcher: each token is sent to the ranks of its experts, and the results are sent back. If an
-/// expert's width is sharded over several ranks, each of them receives the token and returns a partial sum.
+/// expert's width is sharded over several ranks, each of them receives the token and returns a partial sum. With
+/// padding, all messages have the same size, and the index tables are computed on the device (drop-and-pad of Megatron
+/// Core).
 class AllToAllDispatcher final : public TokenDispatcher {
  public:
-  AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel);
+  AllToAllDispatcher(const ExpertChoice& choice, const ExpertParallel& parallel, const ops::PaddedRows& padded_rows);
 
   Tensor dispatch(const Tensor& tokens, const OverlapFn& overlap_fn) override;
   std::span<const i64> rows() const override { return plan_.rows; }
@@ -147,6 +158,8 @@ class AllToAllDispatcher final : public TokenDispatcher {
   Tensor dispatch_backward(const Tensor& d_rows, const OverlapFn& overlap_fn) override;
 
  private:
+  void make_tables(const ExpertChoice& choice);
+  void make_padded_tables(const ExpertChoice& choice, const ops::PaddedRows& padded_rows);
   /// Sends the rows [N, h] of choices, in the order of tokens_, to their experts; returns [M, h] by expert.
   Tensor send_to_experts(const Tensor& choices, const OverlapFn& overlap_fn) const;
   /// Sends rows back to the ranks of their tokens and sums the partial results of expert-tensor-parallel ranks. This is
@@ -159,11 +172,15 @@ class AllToAllDispatcher final : public TokenDispatcher {
 
   ExpertParallel parallel_;
   DispatchPlan plan_;
-  Tensor tokens_, slots_, by_expert_, by_rank_;  // device copies of the plan
-  Tensor copies_;  // int32 [N, tp]: rows of the partial sums of each choice; undefined with tp = 1
+  bool is_padded_;
+  // Tables of the plan on the device. Negative = padding.
+  Tensor tokens_, slots_;       // int32 [N]: token of each sent row; [T, k]: sent row of each choice
+  Tensor by_expert_, by_rank_;  // order of received rows by expert, and its inverse
+  Tensor copies_;               // int32 [N, tp]: rows of the partial sums of each choice; undefined with tp = 1
 };
 
-/// Dispatcher decorator that pads every expert's rows to a fixed number with zeros. Padding is not sent.
+/// Dispatcher decorator that pads every expert's rows to a fixed number with zeros. Padding is not sent. The host needs
+/// the number of rows.
 class PaddedDispatcher final : public TokenDispatcher {
  public:
   /// `rows` is the padded number of rows per expert; it must be at least the maximum number of rows of `inner`.

@@ -7,6 +7,7 @@
 #include "tensor/cpu/simd/parallel.h"
 #include "tensor/cpu/simd/partial_sums-inl.h"
 #include "tensor/cpu/simd/simd-inl.h"
+#include "tensor/dtype.h"
 #include "tensor/ops/kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -156,6 +157,16 @@ void Kernels<DeviceType::Cpu>::fill_zero(Tensor& x) {
   auto* data = static_cast<std::byte*>(x.raw());
   parallel_for(cpu(x), x.bytes(), 4 * kElementsPerChunk,
                [=](i64 begin, i64 end) { std::memset(data + begin, 0, end - begin); });
+}
+
+template <>
+void Kernels<DeviceType::Cpu>::fill(Tensor& x, double value) {
+  on_float(x.dtype(), [&]<class T>() {
+    T* data = x.data<T>();
+    parallel_for(cpu(x), x.numel(), kElementsPerChunk, [data, element = from_double<T>(value)](i64 begin, i64 end) {
+      std::fill(data + begin, data + end, element);
+    });
+  });
 }
 
 template <>

@@ -69,18 +69,30 @@ void score_sums_backward_of_row(RouterScore score, const L* x, const L* f, L z, 
   });
 }
 
-void router_score_sums_backward(const Tensor& logits, RouterScore score, const Tensor& factors, double z_factor,
+/// Returns the factors of the scores [b, n], scaled.
+template <class L>
+std::vector<L> scaled_factors(const ops::RouterLoss& loss, double scale, i64 n) {
+  if (!loss.factors.defined()) return std::vector<L>(static_cast<std::size_t>(n), 0);
+  std::vector<L> scaled;
+  for (i64 i = 0; i < loss.factors.numel(); ++i)
+    scaled.push_back(static_cast<L>(loss.factors.data<double>()[i] * scale));
+  return scaled;
+}
+
+void router_score_sums_backward(const Tensor& logits, RouterScore score, const ops::RouterLoss& loss,
                                 Tensor& d_logits) {
   on_accumulate_dtype(logits.dtype(), [&]<class L>() {
-    const i64 n = logits.dim(1), batch = factors.dim(0);
+    const i64 n = logits.dim(1), batch = loss.factors.defined() ? loss.factors.dim(0) : 1;
+    const double multiplier = loss.multiplier.defined() ? *loss.multiplier.data<double>() : 1;
+    const auto z = static_cast<L>(loss.z_scale * multiplier);
     const L* x = logits.data<L>();
     L* dx = d_logits.data<L>();
-    const std::vector<L> f(factors.data<double>(), factors.data<double>() + factors.numel());
+    const std::vector<L> f = scaled_factors<L>(loss, loss.scale * multiplier, n);
     parallel_for(cpu(logits), logits.dim(0), rows_per_chunk(n), [&](i64 begin, i64 end) {
       std::vector<L> p(static_cast<std::size_t>(n)), q(p), slopes(p);
       for (i64 r = begin; r < end; ++r) {
-        score_sums_backward_of_row(score, x + r * n, f.data() + r % batch * n, static_cast<L>(z_factor), n, p.data(),
-                                   q.data(), slopes.data(), dx + r * n);
+        score_sums_backward_of_row(score, x + r * n, f.data() + r % batch * n, z, n, p.data(), q.data(), slopes.data(),
+                                   dx + r * n);
       }
     });
   });
@@ -103,8 +115,8 @@ void Kernels<DeviceType::Cpu>::router_score_sums(const Tensor& logits, RouterSco
 
 template <>
 void Kernels<DeviceType::Cpu>::router_score_sums_backward(const Tensor& logits, RouterScore score,
-                                                          const Tensor& factors, double z_factor, Tensor& d_logits) {
-  HWY_DYNAMIC_DISPATCH(router_score_sums_backward)(logits, score, factors, z_factor, d_logits);
+                                                          const ops::RouterLoss& loss, Tensor& d_logits) {
+  HWY_DYNAMIC_DISPATCH(router_score_sums_backward)(logits, score, loss, d_logits);
 }
 
 }  // namespace mcpp

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -59,6 +61,76 @@ void ChoiceKernels<DeviceType::Cpu>::sort_choices(const Tensor& experts, const E
     const i32 row = number < 0 ? -1 : next[static_cast<std::size_t>(number)]++;
     slots.data<i32>()[i] = row;
     if (row >= 0) tokens.data<i32>()[row] = static_cast<i32>(i / topk);
+  }
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::place_choices(const Tensor& experts, const ExpertRange& range, i64 rows,
+                                                   Tensor& tokens, Tensor& slots) {
+  std::vector<i64> counts(static_cast<std::size_t>(range.count), 0);
+  std::fill_n(tokens.data<i32>(), tokens.numel(), -1);
+  const i64 topk = experts.dim(1);
+  for (i64 i = 0; i < experts.numel(); ++i) {
+    const i64 number = index_in_range(range, experts.data<i32>()[i]);
+    slots.data<i32>()[i] = -1;
+    if (number < 0) continue;
+    const i64 index = counts[static_cast<std::size_t>(number)]++;
+    MCPP_CHECK(index < rows, "place_choices: an expert has more than ", rows, " choices");
+    slots.data<i32>()[i] = static_cast<i32>(number * rows + index);
+    tokens.data<i32>()[number * rows + index] = static_cast<i32>(i / topk);
+  }
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::order_padded_rows(const Tensor& counts, const ExpertRange& range,
+                                                       const ops::PaddedRows& rows, Tensor& order, Tensor& inverse) {
+  std::fill_n(order.data<i32>(), order.numel(), -1);
+  std::fill_n(inverse.data<i32>(), inverse.numel(), -1);
+  for (i64 e = 0; e < range.count; ++e) {
+    i64 row = 0;
+    for (i64 rank = 0; rank < counts.dim(0); ++rank) {
+      const i64 own = counts.data<i32>()[rank * counts.dim(1) + range.first + e],
+                first = (rank * range.count + e) * rows.per_rank;
+      MCPP_CHECK(own <= rows.per_rank && row + own <= rows.per_expert, "order_padded_rows: a rank sends ", own,
+                 " rows after ", row, " of others to an expert with ", rows.per_expert, ", ", rows.per_rank,
+                 " from each rank");
+      for (i64 i = 0; i < own; ++i, ++row) {
+        order.data<i32>()[e * rows.per_expert + row] = static_cast<i32>(first + i);
+        inverse.data<i32>()[first + i] = static_cast<i32>(e * rows.per_expert + row);
+      }
+    }
+  }
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::tally_choices(const Tensor& experts, Tensor& counts, Tensor& dropped) {
+  const i64 topk = experts.dim(1), batch = counts.defined() ? counts.dim(0) : 1,
+            num_experts = counts.defined() ? counts.dim(1) : 0;
+  for (i64 i = 0; i < experts.numel(); ++i) {
+    const i32 expert = experts.data<i32>()[i];
+    if (expert >= 0 && expert < num_experts) ++counts.data<double>()[i / topk % batch * num_experts + expert];
+    if (expert < 0 && dropped.defined()) ++*dropped.data<double>();
+  }
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::divide_by_mean(Tensor& counts) {
+  const std::span<double> values(counts.data<double>(), static_cast<std::size_t>(counts.numel()));
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  for (double& value : values) value *= sum > 0 ? static_cast<double>(values.size()) / sum : 0;
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::add_dot(const Tensor& x, const Tensor& y, Tensor& sum) {
+  const double* from = x.data<double>();
+  *sum.data<double>() += std::inner_product(from, from + x.numel(), y.data<double>(), 0.0);
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cpu>::fill_progression(Tensor& table, const ops::Progression& values) {
+  for (i64 i = 0; i < table.numel(); ++i) {
+    const i64 row = i / table.dim(1), column = i % table.dim(1);
+    table.data<i32>()[i] = static_cast<i32>(values.first + row * values.row_step + column * values.column_step);
   }
 }
 

@@ -70,6 +70,12 @@ void launch_update(const Tensor& x, Tensor& y, F f) {
   });
 }
 
+template <class E>
+__global__ void set_all(E* x, i64 n, double value) {
+  const i64 step = i64{gridDim.x} * blockDim.x;
+  for (i64 i = blockIdx.x * i64{blockDim.x} + threadIdx.x; i < n; i += step) x[i] = narrow<E>(value);
+}
+
 template <class From, class To>
 __global__ void convert(const From* from, To* to, i64 n) {
   const i64 step = i64{gridDim.x} * blockDim.x;
@@ -161,6 +167,16 @@ template <>
 void Kernels<DeviceType::Cuda>::fill_zero(Tensor& x) {
   if (x.numel() == 0) return;
   check_cuda(cudaMemsetAsync(x.raw(), 0, static_cast<std::size_t>(x.bytes()), cuda(x).stream()), "cudaMemsetAsync");
+}
+
+template <>
+void Kernels<DeviceType::Cuda>::fill(Tensor& x, double value) {
+  const i64 n = x.numel();
+  if (n == 0) return;
+  CudaDevice& device = cuda(x);
+  on_float(x.dtype(), [&]<class T>() {
+    launch(set_all<Element<T>>, grid_for(n, kThreads, device), kThreads, 0, device.stream(), elements<T>(x), n, value);
+  });
 }
 
 template <>

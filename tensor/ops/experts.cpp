@@ -109,13 +109,13 @@ void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Te
   on_device(logits, [&]<DeviceType D>() { Kernels<D>::router_score_sums(logits, score, sums, squares); });
 }
 
-void router_score_sums_backward(const Tensor& logits, RouterScore score, const Tensor& factors, double z_factor,
-                                Tensor& d_logits) {
-  check_table("router_score_sums_backward", "factors", factors, logits);
-  check_same("router_score_sums_backward", "d_logits", d_logits, logits);
-  on_device(logits, [&]<DeviceType D>() {
-    Kernels<D>::router_score_sums_backward(logits, score, factors, z_factor, d_logits);
-  });
+void router_score_sums_backward(const Tensor& logits, RouterScore score, const RouterLoss& loss, Tensor& d_logits) {
+  constexpr auto kOp = "router_score_sums_backward";
+  check_logits(kOp, logits);
+  if (loss.factors.defined()) check_table(kOp, "factors", loss.factors, logits);
+  if (loss.multiplier.defined()) check_fp64(kOp, "multiplier", loss.multiplier, 1);
+  check_same(kOp, "d_logits", d_logits, logits);
+  on_device(logits, [&]<DeviceType D>() { Kernels<D>::router_score_sums_backward(logits, score, loss, d_logits); });
 }
 
 void gather_rows(const Tensor& x, const Tensor& rows, Tensor& y) {

@@ -10,6 +10,7 @@ template <DeviceType D>
 struct Kernels {
   static decltype(ops::matmul) matmul;
   static decltype(ops::fill_zero) fill_zero;
+  static decltype(ops::fill) fill;
   static decltype(ops::copy) copy;
   static decltype(ops::scale) scale;
   static decltype(ops::soft_cap) soft_cap;

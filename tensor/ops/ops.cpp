@@ -30,6 +30,12 @@ void fill_zero(Tensor& x) {
       x, [&] { return memory_record({&x}); }, [&]<DeviceType D>() { Kernels<D>::fill_zero(x); });
 }
 
+void fill(Tensor& x, double value) {
+  MCPP_CHECK(is_float(x.dtype()), "fill: the tensor must be floating-point, not ", name_of(x.dtype()));
+  on_device(
+      x, [&] { return memory_record({&x}); }, [&]<DeviceType D>() { Kernels<D>::fill(x, value); });
+}
+
 void copy(const Tensor& src, Tensor& dst) {
   MCPP_CHECK(
       src.numel() == dst.numel() && (src.dtype() == dst.dtype() || (is_float(src.dtype()) && is_float(dst.dtype()))),

@@ -211,6 +211,8 @@ struct MatmulOptions {
 void matmul(const Tensor& a, const Tensor& b, Tensor& c, const MatmulOptions& options = {});
 
 void fill_zero(Tensor& x);
+/// Sets all elements of a floating-point tensor to `value`, rounded to its dtype.
+void fill(Tensor& x, double value);
 /// Copies src to dst, converting between floating-point dtypes. The tensors must have the same number of elements, and
 /// the same dtype unless both are floating-point.
 void copy(const Tensor& src, Tensor& dst);
@@ -344,10 +346,15 @@ void routing_weights_backward(const Tensor& d_weights, const Tensor& logits, con
 /// with r % b = i of the scores of all experts: their softmax, or with another score function their scores divided by
 /// their sum + 1e-20. squares [1]: the sum over rows of logsumexp(logits)^2.
 void router_score_sums(const Tensor& logits, RouterScore score, Tensor& sums, Tensor& squares);
-/// Adds to d_logits the gradient of the sum over rows and experts of factors[r % b, e] score[r, e], with factors fp64
-/// [b, E], plus z_factor times the sum over rows of logsumexp(logits)^2.
-void router_score_sums_backward(const Tensor& logits, RouterScore score, const Tensor& factors, double z_factor,
-                                Tensor& d_logits);
+/// Loss of a router: scale times the sum over rows and experts of factors[r % b, e] score[r, e], plus z_scale times the
+/// sum over rows of logsumexp(logits)^2.
+struct RouterLoss {
+  Tensor factors;  ///< fp64 [b, E]; undefined = 0
+  double scale = 1, z_scale = 0;
+  Tensor multiplier = {};  ///< fp64 [1], read when the op runs, which multiplies the loss; undefined = 1
+};
+/// Adds the gradient of a loss to d_logits.
+void router_score_sums_backward(const Tensor& logits, RouterScore score, const RouterLoss& loss, Tensor& d_logits);
 
 // Permutations of token rows.
 

@@ -19,6 +19,41 @@ void count_choices(const Tensor& experts, const ExpertRange& range, Tensor& coun
 /// order; -1 = not in the range.
 void sort_choices(const Tensor& experts, const ExpertRange& range, Tensor& tokens, Tensor& slots);
 
+/// Fixed numbers of rows of each expert, in a table that is padded with empty rows.
+struct PaddedRows {
+  i64 per_rank = 0;    ///< rows that each rank sends to an expert; no rank may have more choices of it
+  i64 per_expert = 0;  ///< rows of an expert, from all ranks; 0 = not padded
+};
+/// Places the choices of the range in a table with `rows` rows per expert, in the order of sort_choices(). experts:
+/// int32 [T, k]. tokens: int32 [range.count * rows]: the token of each choice; -1 = empty. slots: int32 [T, k], the row
+/// of each choice; -1 = none. An expert must not have more than `rows` choices: the CPU reports further ones as an
+/// internal error, a GPU omits them.
+void place_choices(const Tensor& experts, const ExpertRange& range, i64 rows, Tensor& tokens, Tensor& slots);
+
+/// Computes the order of the rows that ranks sent to the experts of the range, by expert, then by rank. counts: int32
+/// [ranks, num_experts], the number of choices of each rank. `order`, int32 [range.count * rows.per_expert]: for each
+/// row of an expert, the index among the received rows [ranks, range.count, rows.per_rank]; the rows of an expert are
+/// followed by -1. `inverse`, int32 [ranks * range.count * rows.per_rank]: the row of each received row; -1 = padding.
+/// Further rows than the tables hold are treated as in place_choices().
+void order_padded_rows(const Tensor& counts, const ExpertRange& range, const PaddedRows& rows, Tensor& order,
+                       Tensor& inverse);
+
+/// Adds to `counts`, fp64 [b, num_experts], the number of tokens t with t % b = i that chose expert e, and to
+/// `dropped`, fp64 [1], the number of negative choices. experts: int32 [T, k]. Either result may be undefined;
+/// together, b is 1.
+void tally_choices(const Tensor& experts, Tensor& counts, Tensor& dropped);
+/// Divides fp64 counts by their mean; leaves zeros as they are.
+void divide_by_mean(Tensor& counts);
+/// Adds the sum of the products of the elements of x and y to sum [1]. All are fp64.
+void add_dot(const Tensor& x, const Tensor& y, Tensor& sum);
+
+/// Arithmetic progression along both axes of a table: element (i, j) is first + i row_step + j column_step.
+struct Progression {
+  i64 first = 0, row_step = 0, column_step = 0;
+};
+/// Fills an int32 table [n, m] with values that must fit into int32.
+void fill_progression(Tensor& table, const Progression& values);
+
 /// Groups of experts, such as the ranks that have them.
 struct ExpertGroups {
   Tensor groups;  ///< int32 [num_experts, g]: the groups of each expert; negative = none
@@ -55,6 +90,12 @@ template <DeviceType D>
 struct ChoiceKernels {
   static decltype(ops::count_choices) count_choices;
   static decltype(ops::sort_choices) sort_choices;
+  static decltype(ops::place_choices) place_choices;
+  static decltype(ops::order_padded_rows) order_padded_rows;
+  static decltype(ops::tally_choices) tally_choices;
+  static decltype(ops::divide_by_mean) divide_by_mean;
+  static decltype(ops::add_dot) add_dot;
+  static decltype(ops::fill_progression) fill_progression;
   static decltype(ops::distinct_groups) distinct_groups;
   static decltype(ops::drop_overflow) drop_overflow;
   static decltype(ops::permutation_from_runs) permutation_from_runs;

@@ -28,7 +28,7 @@ mcpp_simulate(cuda_simulator_clock_tests cuda-sim clock *OneRank*:*TensorParalle
 set(too_large *LongSequence*:*DeviceWaitTimer*)
 foreach(suite Activation CrossEntropy Dropout Float16 Elementwise Embedding GeluEpilogue Matmul Norm Optimizer Rope Step
         Transfer AsyncCopy DeviceGraph AttentionBlocks AttentionParts AttentionSink AttentionTest
-        ChunkStarts RowOps GroupedMatmul ExpertChoices Routing Fp8
+        ChunkStarts RowOps GroupedMatmul ExpertChoices PaddedOrder Routing Fp8
         CompressedMessage ParamRemainders Quantize LowRank GatedScan ShortConv GatedNorm ZLoss AttentionLogits)
   mcpp_simulate(tensor_tests cuda-sim ops.${suite} *${suite}*cuda*-${too_large})
 endforeach()
@@ -42,7 +42,8 @@ foreach(capability 90 100)
                 ${generation} MCPP_TEST_MAX_STEPS=4 OMP_NUM_THREADS=1)
 endforeach()
 mcpp_simulate(tensor_tests "${fast}" ops.fast
-  *AsyncCopy*cuda*:*TransferTest*cuda*:*StepOps*cuda*:*OptimizerOps*cuda*:*Fp8*cuda*:*RopeOps*cuda*:*ExpertChoices*cuda*)
+  *AsyncCopy*cuda*:*TransferTest*cuda*:*StepOps*cuda*:*OptimizerOps*cuda*:*Fp8*cuda*:*RopeOps*cuda*:*ExpertChoices*cuda*:*PaddedOrder*cuda*)
+mcpp_simulate(model_tests "${fast}" padded_experts *UnpaddedExperts*cuda*:*PaddedExperts*cuda*)
 # Communicators on one to four GPUs under all policies, and models.
 foreach(policy late eager reverse random pct)
   foreach(seed 0 1 2)

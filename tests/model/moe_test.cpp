@@ -116,7 +116,8 @@ double whole_loss(TinyModel& m) {
   double loss = m.model.loss(m.tokens, {m.targets}, 1, microbatch).next.sum();
   const MoeConfig& moe = m.model.context().config.moe;
   for (const auto& [layer, router] : m.model.routers())
-    loss += moe.total_aux_loss_coeff() * router->tally().balance_loss + moe.z_loss_coeff * router->tally().z_loss;
+    loss +=
+        moe.total_aux_loss_coeff() * router->read_tally().balance_loss + moe.z_loss_coeff * router->read_tally().z_loss;
   return loss;
 }
 
@@ -138,7 +139,7 @@ TEST_P(MoeModelTest, RecomputationAndDelayedWeightGradientsAreBitwiseIdentical) 
     m.step(defers);
     test::Numbers all = m.gradients();
     for (const auto& [layer, router] : m.model.routers()) {
-      const std::vector<double> tally = router->tally().values();
+      const std::vector<double> tally = router->read_tally().values();
       all.insert(all.end(), tally.begin(), tally.end());
     }
     return all;
@@ -161,7 +162,7 @@ TEST_P(MoeModelTest, CountsEveryChoiceOnce) {
   const auto choices = static_cast<double>(2 * config.seq_length * config.moe.router_topk);
   ASSERT_FALSE(m.model.routers().empty());
   for (const auto& [layer, router] : m.model.routers()) {
-    const RoutingCounts& tally = router->tally();
+    const RoutingCounts& tally = router->read_tally();
     EXPECT_EQ(std::accumulate(tally.tokens.begin(), tally.tokens.end(), 0.0), choices);
     EXPECT_EQ(tally.dropped > 0, config.moe.expert_capacity_factor > 0);
   }
@@ -203,7 +204,7 @@ TEST(MoeBalanceTest, LossIsOneWhenExpertsAreEquallyBusy) {
   });
   m.step();
   for (const auto& [layer, router] : m.model.routers())
-    EXPECT_NEAR(router->tally().balance_loss, static_cast<double>(2 * config.seq_length), 1e-9);
+    EXPECT_NEAR(router->read_tally().balance_loss, static_cast<double>(2 * config.seq_length), 1e-9);
 }
 
 /// Forced balancing must work even if the router would send all tokens to one expert. Evaluations use the router's own
@@ -217,7 +218,7 @@ TEST(MoeBalanceTest, IsForcedByRandomChoices) {
       if (param.name.ends_with("router.weight")) ops::fill_zero(param.value);
     });
     m.step();
-    const std::vector<double>& tokens = m.model.routers()[0].router->tally().tokens;
+    const std::vector<double>& tokens = m.model.routers()[0].router->read_tally().tokens;
     return *std::max_element(tokens.begin(), tokens.end()) * static_cast<double>(tokens.size()) /
            std::accumulate(tokens.begin(), tokens.end(), 0.0);
   };
@@ -268,7 +269,7 @@ TEST(MoeExpertBiasTest, BalancesExpertsOverTime) {
   for (int step = 0; step < 60; ++step) {
     router.clear_counts();
     m.step();
-    const std::vector<double>& tokens = router.tally().tokens;
+    const std::vector<double>& tokens = router.read_tally().tokens;
     last = *std::max_element(tokens.begin(), tokens.end());
     if (step == 0) first = last;
     router.end_step(tokens);

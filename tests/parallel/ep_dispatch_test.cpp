@@ -47,6 +47,25 @@ TEST(DispatchPlanTest, SortsReceivedRowsByExpert) {
   EXPECT_THROW(plan_dispatch(counts, 3, 1, 1, 0), Error);
 }
 
+/// Two neighborhoods of two ranks each, with two experts each.
+TEST(DispatchPlanTest, SendsSameNumberOfRowsToEachPaddedExpert) {
+  const auto is_equal = [](const std::vector<Part>& parts, std::size_t count, i64 rows) {
+    bool equal = parts.size() == count;
+    for (std::size_t i = 0; equal && i < count; ++i)
+      equal = parts[i].first == static_cast<i64>(i) * rows && parts[i].count == rows;
+    return equal;
+  };
+  const DispatchPlan plan = plan_padded_dispatch({.per_rank = 5, .per_expert = 12}, 4, 4, 2);
+  EXPECT_EQ(plan.choices, 20);
+  EXPECT_TRUE(is_equal(plan.sent, 2, 10));
+  EXPECT_TRUE(is_equal(plan.received, 4, 10));
+  EXPECT_EQ(plan.rows, (std::vector<i64>{12, 12}));
+  EXPECT_TRUE(plan_padded_dispatch({.per_rank = 6, .per_expert = 6}, 4, 1, 1).is_sorted());
+  EXPECT_THROW(plan_padded_dispatch({.per_rank = 5, .per_expert = 12}, 5, 4, 2), Error);
+  EXPECT_THROW(plan_padded_dispatch({.per_rank = 5, .per_expert = 12}, 4, 3, 2), Error);
+  EXPECT_THROW(plan_padded_dispatch({.per_rank = 5, .per_expert = 12}, 4, 1, 1), Error);
+}
+
 constexpr TokenDispatcherType kHierarchical = TokenDispatcherType::Hierarchical;
 
 /// Expert e multiplies by e + 1, so outputs are known. All dispatchers must return the sums and gradients of a single
@@ -59,29 +78,47 @@ struct Case {
   std::vector<int> nodes = {};  ///< node of each rank; empty = all on one
 };
 class TokenDispatcherTest : public testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(
-    Dispatchers, TokenDispatcherTest,
-    testing::Values(Case{"one", 1, 1, TokenDispatcherType::AllToAll}, Case{"ep2", 2, 1, TokenDispatcherType::AllToAll},
-                    Case{"ep4", 4, 1, TokenDispatcherType::AllToAll}, Case{"tp2", 1, 2, TokenDispatcherType::AllToAll},
-                    Case{"ep2_tp2", 2, 2, TokenDispatcherType::AllToAll},
-                    Case{"gather_ep4", 4, 1, TokenDispatcherType::AllGather},
-                    Case{"gather_ep2_tp2", 2, 2, TokenDispatcherType::AllGather},
-                    Case{"padded_one", 1, 1, TokenDispatcherType::AllToAll, 6},
-                    Case{"padded_ep2_tp2", 2, 2, TokenDispatcherType::AllToAll, 20},
-                    Case{"padded_gather_ep4", 4, 1, TokenDispatcherType::AllGather, 20},
-                    Case{"hierarchical_alone", 1, 1, kHierarchical}, Case{"hierarchical_ep4", 4, 1, kHierarchical},
-                    Case{"hierarchical_tp2", 1, 2, kHierarchical},
-                    Case{"hierarchical_2_nodes", 4, 1, kHierarchical, 0, {0, 0, 1, 1}},
-                    Case{"hierarchical_4_nodes", 4, 1, kHierarchical, 0, {3, 2, 1, 0}},
-                    Case{"hierarchical_3_and_1", 4, 1, kHierarchical, 0, {0, 0, 0, 1}},
-                    Case{"hierarchical_round_robin", 4, 1, kHierarchical, 0, {7, 5, 7, 5}},
-                    Case{"hierarchical_tp2_2_nodes", 2, 2, kHierarchical, 0, {0, 0, 1, 1}},
-                    Case{"hierarchical_tp2_across", 2, 2, kHierarchical, 0, {0, 1, 1, 2}},
-                    Case{"hierarchical_tp4_across", 1, 4, kHierarchical, 0, {0, 1, 0, 2}},
-                    Case{"padded_hierarchical", 4, 1, kHierarchical, 20, {0, 0, 1, 1}}),
-    [](const auto& p) { return p.param.name; });
+std::vector<Case> cases() {
+  return {{"one", 1, 1, TokenDispatcherType::AllToAll},
+          {"ep2", 2, 1, TokenDispatcherType::AllToAll},
+          {"ep4", 4, 1, TokenDispatcherType::AllToAll},
+          {"tp2", 1, 2, TokenDispatcherType::AllToAll},
+          {"ep2_tp2", 2, 2, TokenDispatcherType::AllToAll},
+          {"gather_ep4", 4, 1, TokenDispatcherType::AllGather},
+          {"gather_ep2_tp2", 2, 2, TokenDispatcherType::AllGather},
+          {"padded_one", 1, 1, TokenDispatcherType::AllToAll, 6},
+          {"padded_ep4", 4, 1, TokenDispatcherType::AllToAll, 17},
+          {"padded_tp2", 1, 2, TokenDispatcherType::AllToAll, 10},
+          {"padded_gather_ep2_tp2", 2, 2, TokenDispatcherType::AllGather, 20},
+          {"padded_ep2_tp2", 2, 2, TokenDispatcherType::AllToAll, 20},
+          {"padded_gather_ep4", 4, 1, TokenDispatcherType::AllGather, 20},
+          {"hierarchical_alone", 1, 1, kHierarchical},
+          {"hierarchical_ep4", 4, 1, kHierarchical},
+          {"hierarchical_tp2", 1, 2, kHierarchical},
+          {"hierarchical_2_nodes", 4, 1, kHierarchical, 0, {0, 0, 1, 1}},
+          {"hierarchical_4_nodes", 4, 1, kHierarchical, 0, {3, 2, 1, 0}},
+          {"hierarchical_3_and_1", 4, 1, kHierarchical, 0, {0, 0, 0, 1}},
+          {"hierarchical_round_robin", 4, 1, kHierarchical, 0, {7, 5, 7, 5}},
+          {"hierarchical_tp2_2_nodes", 2, 2, kHierarchical, 0, {0, 0, 1, 1}},
+          {"hierarchical_tp2_across", 2, 2, kHierarchical, 0, {0, 1, 1, 2}},
+          {"hierarchical_tp4_across", 1, 4, kHierarchical, 0, {0, 1, 0, 2}},
+          {"padded_hierarchical", 4, 1, kHierarchical, 20, {0, 0, 1, 1}}};
+}
+/// Returns the cases with padding.
+std::vector<Case> padded_cases() {
+  std::vector<Case> padded = cases();
+  std::erase_if(padded, [](const Case& c) { return c.padded_rows == 0; });
+  return padded;
+}
+
+INSTANTIATE_TEST_SUITE_P(Dispatchers, TokenDispatcherTest, testing::ValuesIn(cases()),
+                         [](const auto& p) { return p.param.name; });
 
 constexpr i64 kExperts = 4, kTopk = 2, kRankTokens = 5, kWidth = 3;
+
+ops::PaddedRows padded_rows(const Case& c) {
+  return {.per_rank = c.ep * c.tp == 1 ? c.padded_rows : kRankTokens, .per_expert = c.padded_rows};
+}
 
 /// Input of a rank: its tokens [kRankTokens, kWidth], their experts and weights [kRankTokens, kTopk], and the gradients
 /// of the output.
@@ -163,19 +200,69 @@ TEST_P(TokenDispatcherTest, CombinesExpertOutputsAndReturnsGradients) {
                  d_out = tensor(own.dy, {kRankTokens, kWidth});
     const ExpertChoice choice =
         exchange_choices(integers_of(own.experts, device).view({kRankTokens, kTopk}), kExperts, parallel);
-    const auto dispatcher = make_token_dispatcher(choice, parallel, c.padded_rows);
+    const auto dispatcher = make_token_dispatcher(choice, parallel, padded_rows(c));
     int calls = 0;
     const Tensor rows = dispatcher->dispatch(tokens, [&] { ++calls; });
     for (const i64 count : dispatcher->rows()) EXPECT_TRUE(c.padded_rows == 0 || count == c.padded_rows);
     const auto combined = dispatcher->combine(apply_experts(rows, dispatcher->rows(), parallel), weights, [] {});
     const Numbers out = to_doubles(combined.out);
-    const auto again = make_token_dispatcher(choice, parallel, c.padded_rows);  // rebuilt, as in backward
+    const auto again = make_token_dispatcher(choice, parallel, padded_rows(c));  // rebuilt, as in backward
     const auto gradients = again->combine_backward(d_out, combined.saved, combined.weights, {}, [] {});
     const Numbers d_weights = to_doubles(gradients.weights),
                   dx = to_doubles(again->dispatch_backward(apply_experts(gradients.rows, dispatcher->rows(), parallel),
                                                            [&] { ++calls; }));
     EXPECT_EQ(calls, 2);
     expect_matches_one_rank(own, out, dx, d_weights);
+  });
+}
+
+/// Results of a dispatcher for a rank's input and experts that add biases, which padding also receives.
+struct Dispatched {
+  Tensor rows, out, d_rows, d_weights, dx;
+};
+
+Dispatched pass_through(TokenDispatcher& dispatcher, const Tensor& tokens, const Tensor& weights, const Tensor& d_out) {
+  Dispatched result;
+  result.rows = dispatcher.dispatch(tokens, [] {});
+  Tensor y = Tensor::like(result.rows);
+  ops::copy(result.rows, y);
+  ops::add_bias(y, test::random_tensor({y.dim(1)}, y.dtype(), y.device(), 3, 1, 0));
+  const TokenDispatcher::Combined combined = dispatcher.combine(y, weights, [] {});
+  result.out = combined.out;
+  const auto gradients = dispatcher.combine_backward(d_out, combined.saved, combined.weights, {}, [] {});
+  result.d_rows = gradients.rows, result.d_weights = gradients.weights;
+  result.dx = dispatcher.dispatch_backward(gradients.rows, [] {});
+  return result;
+}
+
+class PaddedTokenDispatcherTest : public TokenDispatcherTest {};
+INSTANTIATE_TEST_SUITE_P(Dispatchers, PaddedTokenDispatcherTest, testing::ValuesIn(padded_cases()),
+                         [](const auto& p) { return p.param.name; });
+
+/// Tables computed on the device order rows as the host does, which knows their numbers.
+TEST_P(PaddedTokenDispatcherTest, IsBitwiseIdenticalToPaddingOfKnownSizes) {
+  const Case& c = GetParam();
+  run_local_ranks(c.ep * c.tp, [&](Communicator& world, int rank) {
+    CpuDevice device;
+    const test::ExpertPlacement placed(world, c.dispatcher, c.tp, c.nodes);
+    const ExpertParallel& parallel = placed.parallel;
+    const RankInput own = make_rank_input(rank, world.size());
+    const auto random = [&](const Shape& shape, DType dtype, u64 seed) {
+      return test::random_tensor(shape, dtype, device, 10 * static_cast<u64>(rank) + seed, 1, 0);
+    };
+    const Tensor tokens = random({kRankTokens, kWidth}, DType::BF16, 1), d_out = random(tokens.shape(), DType::BF16, 2),
+                 weights = random({kRankTokens, kTopk}, DType::F32, 3);
+    const ExpertChoice choice =
+        exchange_choices(integers_of(own.experts, device).view({kRankTokens, kTopk}), kExperts, parallel);
+    const auto fixed = make_token_dispatcher(choice, parallel, padded_rows(c));
+    PaddedDispatcher known(make_token_dispatcher(choice, parallel), c.padded_rows, device);
+    const Dispatched found = pass_through(*fixed, tokens, weights, d_out),
+                     expected = pass_through(known, tokens, weights, d_out);
+    EXPECT_TRUE(test::same_bits(found.rows, expected.rows));
+    EXPECT_TRUE(test::same_bits(found.out, expected.out));
+    EXPECT_TRUE(test::same_bits(found.d_rows, expected.d_rows));
+    EXPECT_TRUE(test::same_bits(found.d_weights, expected.d_weights));
+    EXPECT_TRUE(test::same_bits(found.dx, expected.dx));
   });
 }
 
@@ -215,7 +302,7 @@ TEST_P(TokenDispatcherTest, RowsInCodesEqualRowsRoundedAfterExchange) {
     test::set_values(weights, own.weights);
     const ExpertChoice choice =
         exchange_choices(integers_of(own.experts, device).view({kRankTokens, kTopk}), kExperts, parallel);
-    const auto dispatcher = make_token_dispatcher(choice, parallel, c.padded_rows);
+    const auto dispatcher = make_token_dispatcher(choice, parallel, padded_rows(c));
     const Tensor rows = dispatcher->dispatch(tokens, [] {});
     expect_codes_of(dispatcher->dispatch(encode_if_defined(tokens, to_experts), [] {}), to_experts, rows);
     const auto gradients = [&](const RowEncoding& encoding) {
@@ -239,7 +326,7 @@ TEST(TokenDispatcherExchangeTest, SendsOneBytePerElementAndScales) {
     CpuDevice device;
     const ExpertParallel parallel{.ep = 2, .ep_rank = rank, .exchange = exchange.get()};
     const ExpertChoice choice = exchange_choices(integers_of({0, 1, 2, 3, 1, 2}, device).view({3, 2}), 4, parallel);
-    const auto dispatcher = make_token_dispatcher(choice, parallel, 0);
+    const auto dispatcher = make_token_dispatcher(choice, parallel);
     const Tensor tokens = test::random_tensor({3, kColumns}, DType::BF16, device, 1, 1, 0);
     const auto sent_bytes = [&](const Tensor& x) {
       meter->reset();
@@ -262,7 +349,7 @@ TEST(TokenDispatcherExchangeTest, ExchangesCountsOnce) {
       CpuDevice device;
       const ExpertParallel parallel{.dispatcher = type, .ep = 2, .ep_rank = rank, .exchange = exchange.get()};
       const ExpertChoice choice = exchange_choices(integers_of({0, 1, 2, 3, 1, 0}, device).view({3, 2}), 4, parallel);
-      for (int pass = 0; pass < 2; ++pass) make_token_dispatcher(choice, parallel, 0);
+      for (int pass = 0; pass < 2; ++pass) make_token_dispatcher(choice, parallel);
       i64 calls = 0;
       for (const CommMeter::Count& count : meter->by_op) calls += count.calls;
       EXPECT_EQ(calls, 1);
@@ -274,7 +361,8 @@ TEST(PaddedDispatchTest, RejectsMoreRowsThanCapacity) {
   CpuDevice device;
   const Tensor experts = integers_of({0, 0, 1}, device).view({3, 1});
   const ExpertParallel alone;
-  EXPECT_THROW(make_token_dispatcher(exchange_choices(experts, 2, alone), alone, 1), std::exception);
+  EXPECT_THROW(make_token_dispatcher(exchange_choices(experts, 2, alone), alone, {.per_rank = 1, .per_expert = 1}),
+               std::exception);
 }
 
 TEST(ExpertCapacityTest, CountsMicrobatchesSharingTokens) {
@@ -309,10 +397,9 @@ TEST(ExpertCapacityTest, DropsLowestWeightsOrLastTokens) {
       };
       Tensor own_weights = Tensor::empty({static_cast<i64>(own), 1}, DType::F64, device);
       test::set_values(own_weights, part(weights));
-      const std::vector<i32> own_order = part(order);
       CapacityRule rule{.experts = integers_of(part(experts), device).view({-1, 1}),
                         .weights = own_weights,
-                        .order = own_order,
+                        .order = integers_of(part(order), device),
                         .num_experts = 2,
                         .capacity = 2};
       EXPECT_EQ(read_values<i32>(drop_overflow(rule, &world)), part(by_weight));
@@ -338,7 +425,7 @@ TEST(ExpertCapacityTest, KeepsNaNWeightsFirst) {
   test::set_values(all, weights);
   const CapacityRule rule{.experts = integers_of(std::vector<i32>(kTokens, 0), device).view({-1, 1}),
                           .weights = all,
-                          .order = order,
+                          .order = integers_of(order, device),
                           .num_experts = 1,
                           .capacity = kTaken};
   EXPECT_EQ(read_values<i32>(drop_overflow(rule, nullptr)), wanted);

@@ -111,7 +111,7 @@ Exchanged exchange(const ExpertParallel& parallel, int rank, DType dtype, Device
                weights = random(kTopk, accumulate_dtype(dtype), 300);
   const ExpertChoice choice =
       exchange_choices(integers_of(random_choices(rank), device).view({kTokens, kTopk}), kExperts, parallel);
-  const auto dispatcher = make_token_dispatcher(choice, parallel, 0);
+  const auto dispatcher = make_token_dispatcher(choice, parallel);
   Exchanged result;
   result.rows = dispatcher->dispatch(tokens, [] {});
   const auto combined =
@@ -159,7 +159,7 @@ TEST_P(HierarchicalDispatcherTest, RoundsOncePerHop) {
     const auto combined = [&](const ExpertParallel& parallel, bool in_fp64) {
       const ExpertChoice choice =
           exchange_choices(integers_of(random_choices(rank), device).view({kTokens, kTopk}), kExperts, parallel);
-      const auto dispatcher = make_token_dispatcher(choice, parallel, 0);
+      const auto dispatcher = make_token_dispatcher(choice, parallel);
       const Tensor rows = dispatcher->dispatch(in_fp64 ? copy_in_fp64(tokens) : tokens, [] {});
       return to_doubles(dispatcher->combine(rows, in_fp64 ? copy_in_fp64(weights) : weights, [] {}).out);
     };

@@ -8,16 +8,18 @@ INSTANTIATE_TEST_SUITE_P(Types, ElementwiseOpsTest, every_type(), ops_name);
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
 
-TEST_P(ElementwiseOpsTest, FillZeroScaleAndAddToMatchReference) {
+TEST_P(ElementwiseOpsTest, FillsScaleAndAddToMatchReference) {
   for (const auto [rows, n] : kSizes) {
     const Numbers x = normals(rows * n, 1), y = normals(rows * n, 2);
     const auto outputs = run([&](Device& device) {
       Tensor zero = garbage({rows, n}, dtype(), device), scaled = tensor_of(x, {rows, n}, dtype(), device);
       Tensor sum = tensor_of(y, {rows, n}, dtype(), device);
       ops::fill_zero(zero);
+      Tensor filled = garbage({rows, n}, dtype(), device);
+      ops::fill(filled, 0.37);
       ops::scale(scaled, 0.37);
       ops::add_to(tensor_of(x, {rows, n}, dtype(), device), sum);
-      return std::vector{zero, scaled, sum};
+      return std::vector{zero, scaled, sum, filled};
     });
     Numbers scaled = x, sum = x;
     for (double& v : scaled) v *= 0.37;
@@ -25,6 +27,7 @@ TEST_P(ElementwiseOpsTest, FillZeroScaleAndAddToMatchReference) {
     expect_close(outputs[0], Numbers(x.size(), 0.0), "fill_zero");
     expect_close(outputs[1], scaled, "scale");
     expect_close(outputs[2], sum, "add_to");
+    EXPECT_EQ(to_doubles(outputs[3]), Numbers(x.size(), rounded(0.37, dtype())));
   }
 }
 

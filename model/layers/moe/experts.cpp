@@ -1,11 +1,10 @@
 #include "model/layers/moe/experts.h"
 
-#include <numeric>
 #include <optional>
 
 #include "model/layers/mlp.h"
 #include "tensor/ops/low_precision/accumulate_copy.h"
-#include "tensor/transfer.h"
+#include "tensor/ops/routing_tables.h"
 
 namespace mcpp {
 namespace {
@@ -249,9 +248,9 @@ namespace {
 
 /// Returns the row indices 0, 1, ..., rows - 1 as int32 [rows, 1].
 Tensor row_numbers(i64 rows, Device& device) {
-  std::vector<i32> numbers(static_cast<std::size_t>(rows));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return integers(numbers, {rows, 1}, device);
+  Tensor numbers = Tensor::empty({rows, 1}, DType::I32, device);
+  ops::fill_progression(numbers, {.first = 0, .row_step = 1});
+  return numbers;
 }
 
 /// The gate is computed as the routing weight of a single expert.
@@ -259,7 +258,7 @@ const RoutingRule kGate{.topk = 1, .score = RouterScore::Sigmoid};
 
 /// Returns expert 0 for each token, int32 [T, 1].
 Tensor only_expert(i64 tokens, Device& device) {
-  return integers(std::vector<i32>(static_cast<std::size_t>(tokens), 0), {tokens, 1}, device);
+  return Tensor::zeros({tokens, 1}, DType::I32, device);
 }
 
 }  // namespace

@@ -3,17 +3,14 @@
 #include <algorithm>
 
 #include "parallel/ep/capacity.h"
-#include "tensor/dtype.h"
-#include "tensor/transfer.h"
+#include "tensor/ops/ops.h"
 
 namespace mcpp {
 namespace {
 
 Tensor ones_like(const Tensor& x) {
   Tensor ones = Tensor::like(x);
-  on_float(x.dtype(), [&]<class T>() {
-    write_values(std::vector<T>(static_cast<std::size_t>(x.numel()), from_double<T>(1)), ones);
-  });
+  ops::fill(ones, 1);
   return ones;
 }
 
@@ -66,10 +63,14 @@ TokenRows MoELayer::token_rows(const Tensor& x, const MicrobatchContext& microba
 std::unique_ptr<TokenDispatcher> MoELayer::make_dispatcher(const ExpertChoice& choice, i64 batch,
                                                            const MicrobatchContext& microbatch) const {
   const ExpertParallel& parallel = context_.experts;
-  if (!context_.config.moe.pad_expert_input_to_capacity) return make_token_dispatcher(choice, parallel, 0);
-  const i64 ranks = parallel.ep * parallel.tp, tokens = choice.experts.dim(0) * ranks;
-  const i64 microbatches = max_microbatches(ranks, parallel.sample ? parallel.sample->size() : 1);
-  return make_token_dispatcher(choice, parallel, std::min(router_.capacity(batch, microbatch) * microbatches, tokens));
+  if (!context_.config.moe.pad_expert_input_to_capacity) return make_token_dispatcher(choice, parallel);
+  const i64 ranks = parallel.ep * parallel.tp, sample = parallel.sample ? parallel.sample->size() : 1,
+            tokens = choice.experts.dim(0), capacity = router_.capacity(batch, microbatch);
+  // If ranks share a microbatch, all tokens of an expert may be on one of them, so messages of a fixed size would be
+  // larger by the number of these ranks.
+  return make_token_dispatcher(choice, parallel,
+                               {.per_rank = ranks > 1 && sample > 1 ? 0 : std::min(capacity, tokens),
+                                .per_expert = std::min(capacity * max_microbatches(ranks, sample), tokens * ranks)});
 }
 
 Tensor MoELayer::forward(const Tensor& x, MicrobatchContext& microbatch) {

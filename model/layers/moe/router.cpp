@@ -1,7 +1,5 @@
 #include "model/layers/moe/router.h"
 
-#include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "parallel/ep/capacity.h"
@@ -12,12 +10,16 @@
 namespace mcpp {
 namespace {
 
-/// Returns the number of times that each expert was chosen, excluding dropped choices.
-std::vector<double> count_tokens(const Tensor& experts, i64 num_experts) {
-  Tensor counts = Tensor::empty({num_experts}, DType::I32, experts.device());
-  ops::count_choices(experts, {0, num_experts}, counts);
-  const std::vector<i32> values = read_values<i32>(counts);
-  return {values.begin(), values.end()};
+/// Returns the index within the microbatch of the token of each row, int32 [rows, 1].
+Tensor token_indices(const TokenRows& rows, i64 count, Device& device) {
+  Tensor indices = Tensor::empty({count, 1}, DType::I32, device);
+  for (i64 begin = 0, end = 0; begin < count; begin = end) {
+    const i64 first = rows.token_index(begin);
+    while (end < count && rows.token_index(end) == first + end - begin) ++end;
+    Tensor run = indices.slice(begin, end);
+    ops::fill_progression(run, {.first = first, .row_step = 1});
+  }
+  return indices;
 }
 
 }  // namespace
@@ -50,11 +52,15 @@ Router::Router(const std::string& name, StoredRef<ModelContext> context)
       linear_(name, context_, config_.num_experts, config_.router_add_bias, config_.router_dtype == RouterDType::Fp64) {
   // Each rank routes its own tokens.
   linear_.visit([](Param& param) { param.placement.tp = {gradient_spread(ActivationPlacement::SequenceSharded)}; });
-  clear_counts();
+  tally_ = Tensor::zeros({RoutingCounts::count(config_.num_experts)}, DType::F64, context_.device, MemoryClass::Other);
+}
+
+RoutingCounts Router::read_tally() const {
+  return RoutingCounts::from_values(read_values<double>(tally_));
 }
 
 void Router::clear_counts() {
-  tally_ = {.tokens = std::vector<double>(static_cast<std::size_t>(config_.num_experts), 0)};
+  ops::fill_zero(tally_);
 }
 
 bool Router::has_balance_loss() const {
@@ -107,12 +113,8 @@ Tensor Router::routing_scores(const Tensor& logits, const TokenRows& rows, const
   const Dropout random_factors =
       context_.dropout_for(forced, name_ + ".choice", rows.positions.from(rows.first / rows.batch), microbatch);
   if (random_factors.p == 0) return logits;
-  Tensor ones = Tensor::empty({logits.dim(1)}, DType::F32, logits.device()), one = Tensor::like(logits, ones.shape());
-  write_values(std::vector<float>(static_cast<std::size_t>(ones.numel()), 1), ones);
-  ops::copy(ones, one);
   Tensor scores = Tensor::like(logits);
-  ops::fill_zero(scores);
-  ops::add_bias(scores, one);
+  ops::fill(scores, 1);
   ops::jitter(scores, random_factors, scores);
   return scores;
 }
@@ -155,19 +157,19 @@ MicrobatchContext::Decisions Router::decide(const Tensor& logits, const TokenRow
 
 /// Removes the choices of padding rows.
 Tensor Router::drop_padding(const Tensor& chosen, const TokenRows& rows) const {
-  std::vector<i32> experts = read_values<i32>(chosen);
-  std::fill(experts.begin() + rows.count * rule_.topk, experts.end(), -1);
-  return integers(experts, chosen.shape(), chosen.device());
+  Tensor experts = Tensor::like(chosen);
+  Tensor kept = experts.slice(0, rows.count), padding = experts.slice(rows.count, experts.dim(0));
+  ops::copy(chosen.slice(0, rows.count), kept);
+  ops::fill_progression(padding, {.first = -1});
+  return experts;
 }
 
 /// Drops choices above the capacity of an expert over the entire microbatch, independent of the layout.
 Tensor Router::drop_overflowing(const Tensor& logits, const Tensor& chosen, const TokenRows& rows, i64 capacity) const {
   const bool by_weight = config_.token_drop_policy == TokenDropPolicy::Probs;
-  std::vector<i32> order;
-  for (i64 row = 0; row < chosen.dim(0); ++row) order.push_back(static_cast<i32>(rows.token_index(row)));
   return drop_overflow({.experts = chosen,
                         .weights = by_weight ? routing_weights(logits, chosen) : Tensor(),
-                        .order = order,
+                        .order = token_indices(rows, chosen.dim(0), chosen.device()),
                         .num_experts = config_.num_experts,
                         .capacity = capacity},
                        context_.experts.sample);
@@ -178,17 +180,14 @@ Tensor Router::drop_overflowing(const Tensor& logits, const Tensor& chosen, cons
 Tensor Router::loss_factors(LoadBalancing type, const Tensor& chosen, const TokenRows& rows) const {
   const bool by_sample = type == LoadBalancing::SeqAuxLoss;
   const i64 experts = config_.num_experts, groups = by_sample ? rows.batch : 1;
-  Tensor factors = Tensor::empty({groups, experts}, DType::F64, chosen.device());
+  Tensor factors = Tensor::zeros({groups, experts}, DType::F64, chosen.device()), none;
   if (type == LoadBalancing::GlobalAuxLoss && global_tokens_.defined()) {
     ops::copy(global_tokens_, factors);
   } else {
-    write_values(counts_by_sample(chosen, groups), factors);
+    ops::tally_choices(chosen, factors, none);
     if (context_.experts.sample) context_.experts.sample->all_reduce(factors, ReduceOp::Sum).wait();
   }
-  HostValues<double> values(factors);
-  const double all = std::accumulate(values.begin(), values.end(), 0.0);
-  for (double& value : values) value *= all > 0 ? static_cast<double>(experts * groups) / all : 0;
-  values.write_back();
+  ops::divide_by_mean(factors);
   return factors;
 }
 
@@ -209,44 +208,31 @@ Tensor Router::loss_factors(const Tensor& chosen, const TokenRows& rows) const {
   return mean;
 }
 
-/// Returns the number of times that the tokens of each sample, or all tokens, chose each expert, [groups, num_experts].
-std::vector<double> Router::counts_by_sample(const Tensor& chosen, i64 groups) const {
-  if (groups == 1) return count_tokens(chosen, config_.num_experts);
-  std::vector<double> counts(static_cast<std::size_t>(groups * config_.num_experts), 0);
-  const HostValues<i32> choices(chosen);
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    const i64 row = static_cast<i64>(i) / rule_.topk;
-    ++counts[static_cast<std::size_t>(row % groups * config_.num_experts + choices[i])];
-  }
-  return counts;
-}
-
 void Router::count(const Tensor& logits, const MicrobatchContext::Decisions& decisions) {
   const Tensor &chosen = decisions[0], &experts = decisions[1];
-  const std::vector<double> counts = count_tokens(chosen, config_.num_experts);
-  std::ranges::transform(counts, tally_.tokens, tally_.tokens.begin(), std::plus());
-  if (experts.raw() != chosen.raw()) {
-    const std::vector<double> kept = count_tokens(experts, config_.num_experts);
-    tally_.dropped += static_cast<double>(experts.numel()) - std::accumulate(kept.begin(), kept.end(), 0.0);
-  }
+  const auto part = [this](i64 first, i64 count) { return tally_.flat(first, count); };
+  Tensor tokens = part(0, config_.num_experts).view({1, -1}), dropped = part(config_.num_experts, 1),
+         balance_loss = part(config_.num_experts + 1, 1), z_loss = part(config_.num_experts + 2, 1), none;
+  ops::tally_choices(chosen, tokens, none);
+  if (experts.raw() != chosen.raw()) ops::tally_choices(experts, none, dropped);
   if (!has_balance_loss() && config_.z_loss_coeff == 0) return;
   const Shape shape = has_balance_loss() ? decisions[2].shape() : Shape{1, config_.num_experts};
   Tensor sums = Tensor::empty(shape, DType::F64, logits.device()),
          squares = Tensor::empty({1}, DType::F64, logits.device());
   ops::router_score_sums(logits, rule_.score, sums, squares);
-  tally_.z_loss += read_values<double>(squares)[0];
-  if (!has_balance_loss()) return;
-  const HostValues<double> scores(sums), factors(decisions[2]);
-  tally_.balance_loss += std::inner_product(scores.begin(), scores.end(), factors.begin(), 0.0);
+  ops::add_to(squares, z_loss);
+  if (has_balance_loss()) ops::add_dot(sums, decisions[2], balance_loss);
 }
 
-void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, double grad_scale, Tensor& d_logits) const {
+void Router::add_loss_gradient(const Tensor& logits, const Tensor& factors, const MicrobatchContext& microbatch,
+                               Tensor& d_logits) const {
   if (!has_balance_loss() && config_.z_loss_coeff == 0) return;
-  const Shape shape = factors.defined() ? factors.shape() : Shape{1, config_.num_experts};
-  Tensor scaled = Tensor::zeros(shape, DType::F64, logits.device());
-  if (factors.defined()) ops::copy(factors, scaled);
-  ops::scale(scaled, config_.total_aux_loss_coeff() * grad_scale);
-  ops::router_score_sums_backward(logits, rule_.score, scaled, config_.z_loss_coeff * grad_scale, d_logits);
+  ops::router_score_sums_backward(logits, rule_.score,
+                                  {.factors = factors,
+                                   .scale = config_.total_aux_loss_coeff() * microbatch.grad_scale,
+                                   .z_scale = config_.z_loss_coeff * microbatch.grad_scale,
+                                   .multiplier = microbatch.loss_factor},
+                                  d_logits);
 }
 
 void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows& rows, Tensor& dx,
@@ -256,7 +242,7 @@ void Router::backward(const Tensor& d_weights, const Tensor& x, const TokenRows&
   const Tensor chosen = microbatch.take(this), logits = microbatch.take(this);
   Tensor d_logits = Tensor::like(logits);
   ops::routing_weights_backward(to_dtype(d_weights, logits.dtype()), logits, chosen, rule_, d_logits);
-  add_loss_gradient(logits, factors, microbatch.grad_scale, d_logits);
+  add_loss_gradient(logits, factors, microbatch, d_logits);
   const Dropout jitter = make_jitter(rows, microbatch);
   linear_.weight_gradient(
       d_logits, [this, x, jitter] { return router_input(x, jitter); }, microbatch);

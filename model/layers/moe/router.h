@@ -23,6 +23,7 @@ struct RoutingCounts {
 
   static i64 count(i64 num_experts) { return num_experts + 3; }
   std::vector<double> values() const;
+  /// Returns the statistics of the values in the order of values().
   static RoutingCounts from_values(std::span<const double> values);
 };
 
@@ -60,8 +61,10 @@ class Router {
   i64 capacity(i64 batch, const MicrobatchContext& microbatch) const;
   const Param& weight() const { return linear_.weight(); }
 
-  /// Returns the statistics since the last clear_counts().
-  RoutingCounts& tally() { return tally_; }
+  /// Returns the statistics since the last clear_counts(), as RoutingCounts::values(): fp64 [RoutingCounts::count()].
+  const Tensor& tally() const { return tally_; }
+  /// Returns the same statistics. Waits for the device.
+  RoutingCounts read_tally() const;
   void clear_counts();
 
   /// These functions return state that is updated per step without gradients, fp32 [num_experts], or nullptr if the
@@ -92,9 +95,9 @@ class Router {
   /// bias (DeepSeek-V3, equation 18): fp64 [b, num_experts], or [1, num_experts] if they are equal for all samples.
   Tensor loss_factors(const Tensor& chosen, const TokenRows& rows) const;
   Tensor loss_factors(LoadBalancing type, const Tensor& chosen, const TokenRows& rows) const;
-  std::vector<double> counts_by_sample(const Tensor& chosen, i64 groups) const;
   void count(const Tensor& logits, const MicrobatchContext::Decisions& decisions);
-  void add_loss_gradient(const Tensor& logits, const Tensor& factors, double grad_scale, Tensor& d_logits) const;
+  void add_loss_gradient(const Tensor& logits, const Tensor& factors, const MicrobatchContext& microbatch,
+                         Tensor& d_logits) const;
   bool has_balance_loss() const;
 
   std::string name_;
@@ -103,7 +106,7 @@ class Router {
   RoutingRule rule_;
   Fp32Linear linear_;
   Tensor expert_bias_, global_tokens_;  // undefined if not used
-  RoutingCounts tally_;
+  Tensor tally_;
 };
 
 }  // namespace mcpp

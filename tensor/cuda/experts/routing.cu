@@ -270,22 +270,33 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) to[batch * n] = squares;
 }
 
+/// Factors of a loss; `factors` and `multiplier` may be null.
+struct LossFactors {
+  const double *factors, *multiplier;
+  double scale, z_scale;
+
+  __device__ __forceinline__ double times(double x) const { return multiplier ? x * *multiplier : x; }
+};
+
 template <class W>
 __global__ void __launch_bounds__(kThreads)
-    add_score_gradients(const W* logits, RouterScore score, const double* factors, double z_factor, i64 rows, i64 batch,
-                        i64 n, W* d_logits) {
+    add_score_gradients(const W* logits, RouterScore score, const LossFactors loss, i64 rows, i64 batch, i64 n,
+                        W* d_logits) {
   const i64 row = row_of_warp(rows);
   if (row < 0) return;
   const W* x = logits + row * n;
-  const double* f = factors + row % batch * n;
+  const double scale = loss.times(loss.scale);
+  const auto f = [factors = loss.factors + row % batch * n, scale, has_factors = loss.factors != nullptr](i64 i) {
+    return has_factors ? static_cast<W>(factors[i] * scale) : W{0};
+  };
   W* dx = d_logits + row * n;
   const Softmax<W> softmax(n, [&](i64 i) { return x[i]; });
   const BalancedScores<W> scores = BalancedScores<W>::of(x, score, n);
-  const W mean = row_sum<W>(n, [&](i64 i) { return static_cast<W>(f[i]) * scores.raw(x[i], score); }) / scores.divisor;
-  const W of_lse = 2 * static_cast<W>(z_factor) * scores.lse;
+  const W mean = row_sum<W>(n, [&](i64 i) { return f(i) * scores.raw(x[i], score); }) / scores.divisor;
+  const W of_lse = 2 * static_cast<W>(loss.times(loss.z_scale)) * scores.lse;
   each_of_lane(n, [&](i64 i) {
     const W s = scores.raw(x[i], score), slope = s / scores.divisor * relative_slope(s, score);
-    dx[i] += (static_cast<W>(f[i]) - mean) * slope + softmax(x[i]) * of_lse;
+    dx[i] += (f(i) - mean) * slope + softmax(x[i]) * of_lse;
   });
 }
 
@@ -356,13 +367,16 @@ void Kernels<DeviceType::Cuda>::router_score_sums(const Tensor& logits, RouterSc
 
 template <>
 void Kernels<DeviceType::Cuda>::router_score_sums_backward(const Tensor& logits, RouterScore score,
-                                                           const Tensor& factors, double z_factor, Tensor& d_logits) {
+                                                           const ops::RouterLoss& loss, Tensor& d_logits) {
+  const auto data = [](const Tensor& t) { return t.defined() ? t.data<double>() : nullptr; };
+  const LossFactors factors{data(loss.factors), data(loss.multiplier), loss.scale, loss.z_scale};
+  const i64 batch = loss.factors.defined() ? loss.factors.dim(0) : 1;
   const i64 rows = logits.dim(0), n = logits.dim(1);
   if (rows == 0) return;
   const cudaStream_t stream = cuda(logits).stream();
   on_accumulate_dtype(logits.dtype(), [&]<class W>() {
-    launch(add_score_gradients<W>, blocks_for(rows), kThreads, 0, stream, logits.data<W>(), score,
-           factors.data<double>(), z_factor, rows, factors.dim(0), n, d_logits.data<W>());
+    launch(add_score_gradients<W>, blocks_for(rows), kThreads, 0, stream, logits.data<W>(), score, factors, rows, batch,
+           n, d_logits.data<W>());
   });
 }
 

@@ -66,22 +66,99 @@ __global__ void find_begins(i32* totals, i64 n) {
   }
 }
 
-/// Writes the sorted choices. Shared memory: for each expert the index of its next choice. Nothing is written beyond
-/// `rows`.
+/// Rows of a table of choices. Without `begins`, each expert has `rows` rows; otherwise there are `rows` in total.
+struct ChoiceRows {
+  const i32* begins;
+  i64 rows;
+
+  __device__ i32 begin(i64 expert) const { return begins ? begins[expert] : static_cast<i32>(expert * rows); }
+  /// Returns the row, or -1 beyond the rows of the table.
+  __device__ i32 limited(i64 expert, i32 row) const { return row < (begins ? rows : (expert + 1) * rows) ? row : -1; }
+};
+
+/// Writes the sorted choices. Shared memory: for each expert the index of its next choice.
 __global__ void __launch_bounds__(kWarp)
-    place_choices(const i32* experts, const ExpertRange range, i64 choices, i64 topk, const i32* counts,
-                  const i32* begins, i64 rows, i32* tokens, i32* slots) {
+    place_sorted(const i32* experts, const ExpertRange range, i64 choices, i64 topk, const i32* counts,
+                 const ChoiceRows table, i32* tokens, i32* slots) {
   i32* next = dynamic_shared<i32>();
-  for (i64 e = threadIdx.x; e < range.count; e += kWarp) next[e] = begins[e] + counts[blockIdx.x * range.count + e];
+  for (i64 e = threadIdx.x; e < range.count; e += kWarp)
+    next[e] = table.begin(e) + counts[blockIdx.x * range.count + e];
   __syncwarp();
   each_choice(experts, range, choices, [&](i64 i, int number, int before, int total) {
-    const i32 row = number < 0 ? -1 : next[number] + before;
+    const i32 row = number < 0 ? -1 : table.limited(number, next[number] + before);
     __syncwarp();
     if (number >= 0 && before == 0) next[number] += total;
     __syncwarp();
     if (i < choices) slots[i] = row;
-    if (row >= 0 && row < rows) tokens[row] = static_cast<i32>(i / topk);
+    if (row >= 0) tokens[row] = static_cast<i32>(i / topk);
   });
+}
+
+/// Places the rows of all ranks for expert blockIdx.x of the range. Each thread has a row of a rank.
+__global__ void place_padded(const i32* counts, i64 ranks, i64 num_experts, const ExpertRange range,
+                             const ops::PaddedRows rows, i32* order, i32* inverse) {
+  const i64 e = blockIdx.x;
+  i64 begin = 0;
+  for (i64 rank = 0; rank < ranks; ++rank) {
+    const i64 first = (rank * range.count + e) * rows.per_rank;
+    const i64 count = min(i64{counts[rank * num_experts + range.first + e]}, rows.per_rank);
+    for (i64 i = threadIdx.x; i < rows.per_rank; i += blockDim.x) {
+      const bool is_used = i < count && begin + i < rows.per_expert;
+      const i64 row = e * rows.per_expert + begin + i;
+      inverse[first + i] = is_used ? static_cast<i32>(row) : -1;
+      if (is_used) order[row] = static_cast<i32>(first + i);
+    }
+    begin += count;
+  }
+  for (i64 i = begin + threadIdx.x; i < rows.per_expert; i += blockDim.x) order[e * rows.per_expert + i] = -1;
+}
+
+constexpr int kTallyThreads = 256;
+constexpr i64 kTallyChoices = 16 * kTallyThreads;  ///< choices of a block
+
+/// Counts a part of the choices of sample blockIdx.x. Sums of counts are exact in fp64, so their order does not matter.
+/// Shared memory: a count per expert, and that of dropped choices.
+__global__ void __launch_bounds__(kTallyThreads)
+    tally(const i32* experts, i64 tokens, i64 topk, i64 num_experts, double* counts, double* dropped) {
+  i32* found = dynamic_shared<i32>();
+  for (i64 e = threadIdx.x; e <= num_experts; e += kTallyThreads) found[e] = 0;
+  __syncthreads();
+  const i64 batch = gridDim.x, sample = blockIdx.x;
+  const i64 first = blockIdx.y * kTallyChoices,
+            end = min((tokens - sample + batch - 1) / batch * topk, first + kTallyChoices);
+#pragma unroll 4
+  for (i64 i = first + threadIdx.x; i < end; i += kTallyThreads) {
+    const i32 expert = experts[batch == 1 ? i : (i / topk * batch + sample) * topk + i % topk];
+    if (expert < num_experts) atomicAdd(&found[expert < 0 ? num_experts : expert], 1);
+  }
+  __syncthreads();
+  for (i64 e = threadIdx.x; e < num_experts; e += kTallyThreads)
+    if (found[e] > 0) atomicAdd(&counts[sample * num_experts + e], static_cast<double>(found[e]));
+  if (threadIdx.x == 0 && dropped && found[num_experts] > 0)
+    atomicAdd(dropped, static_cast<double>(found[num_experts]));
+}
+
+constexpr int kSumThreads = 256;
+
+__global__ void __launch_bounds__(kSumThreads) divide_by_mean_of(double* counts, i64 n) {
+  double sum = 0;
+  for (i64 i = threadIdx.x; i < n; i += kSumThreads) sum += counts[i];
+  sum = block_sum(sum);
+  const double factor = sum > 0 ? static_cast<double>(n) / sum : 0;
+  for (i64 i = threadIdx.x; i < n; i += kSumThreads) counts[i] *= factor;
+}
+
+__global__ void __launch_bounds__(kSumThreads) add_products(const double* x, const double* y, i64 n, double* to) {
+  double sum = 0;
+  for (i64 i = threadIdx.x; i < n; i += kSumThreads) sum += x[i] * y[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *to += sum;
+}
+
+__global__ void fill_table(i32* table, i64 elements, i64 columns, const ops::Progression values) {
+  const i64 i = blockIdx.x * i64{blockDim.x} + threadIdx.x;
+  if (i >= elements) return;
+  table[i] = static_cast<i32>(values.first + i / columns * values.row_step + i % columns * values.column_step);
 }
 
 /// Finds the distinct groups of each token; one thread per token.
@@ -205,9 +282,60 @@ void ChoiceKernels<DeviceType::Cuda>::sort_choices(const Tensor& experts, const 
   const Counts found(experts, range);
   const cudaStream_t stream = cuda(experts).stream();
   launch(find_begins, 1, 1, 0, stream, found.totals.data<i32>(), range.count);
-  launch(place_choices, static_cast<unsigned>(found.chunks), kWarp, Counts::shared(range), stream, experts.data<i32>(),
-         range, experts.numel(), experts.dim(1), found.before.data<i32>(), found.totals.data<i32>(), tokens.numel(),
+  launch(place_sorted, static_cast<unsigned>(found.chunks), kWarp, Counts::shared(range), stream, experts.data<i32>(),
+         range, experts.numel(), experts.dim(1), found.before.data<i32>(),
+         ChoiceRows{found.totals.data<i32>(), tokens.numel()}, tokens.data<i32>(), slots.data<i32>());
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::place_choices(const Tensor& experts, const ExpertRange& range, i64 rows,
+                                                    Tensor& tokens, Tensor& slots) {
+  const cudaStream_t stream = cuda(experts).stream();
+  if (tokens.numel() > 0)
+    check_cuda(cudaMemsetAsync(tokens.raw(), 0xff, static_cast<std::size_t>(tokens.bytes()), stream),  // -1
+               "cudaMemsetAsync");
+  if (experts.numel() == 0) return;
+  const Counts found(experts, range);
+  launch(place_sorted, static_cast<unsigned>(found.chunks), kWarp, Counts::shared(range), stream, experts.data<i32>(),
+         range, experts.numel(), experts.dim(1), found.before.data<i32>(), ChoiceRows{nullptr, rows},
          tokens.data<i32>(), slots.data<i32>());
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::order_padded_rows(const Tensor& counts, const ExpertRange& range,
+                                                        const ops::PaddedRows& rows, Tensor& order, Tensor& inverse) {
+  constexpr int kThreads = 256;
+  launch(place_padded, static_cast<unsigned>(range.count), kThreads, 0, cuda(order).stream(), counts.data<i32>(),
+         counts.dim(0), counts.dim(1), range, rows, order.data<i32>(), inverse.data<i32>());
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::tally_choices(const Tensor& experts, Tensor& counts, Tensor& dropped) {
+  const i64 batch = counts.defined() ? counts.dim(0) : 1, num_experts = counts.defined() ? counts.dim(1) : 0;
+  const ExpertRange counters{.first = 0, .count = num_experts + 1};
+  const i64 parts = ceil_div(ceil_div(experts.dim(0), batch) * experts.dim(1), kTallyChoices);
+  launch(tally, dim3(static_cast<unsigned>(batch), static_cast<unsigned>(parts)), kTallyThreads,
+         Counts::shared(counters), cuda(experts).stream(), experts.data<i32>(), experts.dim(0), experts.dim(1),
+         num_experts, counts.defined() ? counts.data<double>() : nullptr,
+         dropped.defined() ? dropped.data<double>() : nullptr);
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::divide_by_mean(Tensor& counts) {
+  launch(divide_by_mean_of, 1, kSumThreads, 0, cuda(counts).stream(), counts.data<double>(), counts.numel());
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::add_dot(const Tensor& x, const Tensor& y, Tensor& sum) {
+  launch(add_products, 1, kSumThreads, 0, cuda(x).stream(), x.data<double>(), y.data<double>(), x.numel(),
+         sum.data<double>());
+}
+
+template <>
+void ChoiceKernels<DeviceType::Cuda>::fill_progression(Tensor& table, const ops::Progression& values) {
+  constexpr i64 kThreads = 256;
+  launch(fill_table, static_cast<unsigned>((table.numel() + kThreads - 1) / kThreads), kThreads, 0,
+         cuda(table).stream(), table.data<i32>(), table.numel(), table.dim(1), values);
 }
 
 template <>

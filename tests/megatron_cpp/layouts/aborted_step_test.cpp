@@ -113,11 +113,14 @@ TEST(AbortedStepTest, DoesNotAffectLaterStepsOnAnyLayout) {
   for (const RunLayout& layout : kLayouts) expect_same_after_abort(task(), layout);
 }
 
-/// A forward and a backward pass run together.
+/// A forward and a backward pass run together. Routers have state that steps update.
 TEST(AbortedStepTest, DoesNotAffectLaterStepsWithOverlapOfExperts) {
   if (test::built_with_cuda()) GTEST_SKIP() << "supports CPUs only";
   RunTask experts = task();
-  experts.model.moe.num_experts = 4;
+  MoeConfig& moe = experts.model.moe;
+  moe.num_experts = 4, moe.expert_capacity_factor = 1, moe.pad_expert_input_to_capacity = true;
+  moe.router_score_function = RouterScore::Sigmoid, moe.router_enable_expert_bias = true;
+  moe.router_load_balancing_type = LoadBalancing::GlobalAuxLoss, moe.aux_loss_coeff = 0.02;
   for (const RunLayout& layout :
        {RunLayout{"ep2", {.dp = 2, .ep = 2, .overlap_moe_expert_parallel_comm = true}},
         RunLayout{"pp2_ep2", {.tp = 2, .pp = 2, .ep = 2, .etp = 1, .overlap_moe_expert_parallel_comm = true}}})

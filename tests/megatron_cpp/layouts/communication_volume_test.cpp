@@ -340,6 +340,58 @@ TEST_P(PipelineVolumeTest, IsOneMessageEachWayPerMicrobatchAndStageBoundary) {
   EXPECT_EQ(backward, layout.tp * stage_boundaries * kMicrobatches * message);
 }
 
+class PaddedExpertVolumeTest : public testing::TestWithParam<RunLayout> {};
+
+/// Per layer and microbatch, a rank sends the capacity of each expert on other ranks, whatever tokens choose, four
+/// times: tokens, results, and the gradients of both. If etp ranks share an expert, each of them receives all rows.
+/// Counts are gathered once.
+TEST_P(PaddedExpertVolumeTest, IsCapacityOfRemoteExperts) {
+  const RunLayout& layout = GetParam();
+  constexpr i64 kMicrobatches = 3, kExperts = 4, kTopk = 2;
+  const i64 etp = std::max<i64>(1, layout.etp), exchange = layout.ep * etp;
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    RunTask task = task_of("llama", dtype, kMicrobatches * kBatch * layout.dp);
+    MoeConfig& moe = task.model.moe;
+    moe.num_experts = kExperts, moe.router_topk = kTopk, moe.ffn_hidden_size = 24;
+    moe.expert_capacity_factor = 1.25, moe.pad_expert_input_to_capacity = true;
+    in_each_rank(task, layout, [&](LayoutRank&, const Meters& meters) {
+      const ModelConfig& c = task.model;
+      const i64 tokens = c.seq_length * kBatch, capacity = (tokens * kTopk * 5 / 4 + kExperts - 1) / kExperts,
+                passes = kMicrobatches * c.num_layers;
+      const i64 remote_rows = capacity * kExperts / layout.ep * (exchange - 1);
+      EXPECT_EQ(meters.at("ep")[CommOp::AllToAll].bytes, passes * 4 * remote_rows * c.hidden_size * size_of(dtype));
+      EXPECT_EQ(meters.at("ep")[CommOp::AllGather].bytes, passes * (exchange - 1) * kExperts * 4);
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PaddedExpertVolumeTest,
+                         testing::Values(RunLayout{"ep2", {.dp = 2, .ep = 2}}, RunLayout{"ep4", {.dp = 4, .ep = 4}},
+                                         RunLayout{"etp2", {.dp = 2, .ep = 1, .etp = 2}},
+                                         RunLayout{"ep2_etp2", {.dp = 4, .ep = 2, .etp = 2}}),
+                         [](const auto& p) { return str(p.param.name); });
+
+/// If ranks share a microbatch, padding is not sent.
+TEST(SharedMicrobatchVolumeTest, PaddedExpertsReceiveOnlyRowsOfTokens) {
+  const RunLayout layout{"tp2_sp_ep2", {.tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1}};
+  std::vector<i64> bytes;
+  for (const bool is_padded : {false, true}) {
+    RunTask task = task_of("llama", DType::BF16, kBatch);
+    MoeConfig& moe = task.model.moe;
+    moe.num_experts = 4, moe.router_topk = 2, moe.ffn_hidden_size = 24;
+    moe.expert_capacity_factor = 1.25, moe.pad_expert_input_to_capacity = is_padded;
+    std::mutex mutex;
+    i64 sum = 0;
+    in_each_rank(task, layout, [&](LayoutRank&, const Meters& meters) {
+      const std::lock_guard lock(mutex);
+      sum += meters.at("ep")[CommOp::AllToAll].bytes;
+    });
+    bytes.push_back(sum);
+  }
+  EXPECT_GT(bytes[0], 0);
+  EXPECT_EQ(bytes[1], bytes[0]);
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, PipelineVolumeTest,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::ValuesIn(kPipelines)),
                          [](const auto& p) { return str(std::get<0>(p.param), "_", std::get<1>(p.param).name); });

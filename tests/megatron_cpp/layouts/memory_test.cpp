@@ -216,6 +216,28 @@ INSTANTIATE_TEST_SUITE_P(ExpertLayouts, MemoryEstimateTest,
                                           testing::Values(DType::F32, DType::BF16), testing::ValuesIn(kExpertLayouts)),
                          name_of_case);
 
+const RunLayout kPaddedExpertLayouts[]{
+    {"one_rank", {}},
+    {"recompute_full", {.recompute = kFull}},
+    {"recompute_selective", {.recompute = kSelectiveOfExperts}},
+    {"ep2", {.dp = 2, .ep = 2}},
+    {"ep2_etp2", {.dp = 4, .ep = 2, .etp = 2}},
+    {"ep2_zero3", {.dp = 4, .ep = 2, .zero_stage = 3}},
+    {"ep2_pp2_some_layers", {.pp = 2, .dp = 2, .ep = 2, .recompute = some_layers(2)}},
+    {"tp2_sp_ep2_gather",
+     {.tp = 2, .sequence_parallel = true, .ep = 2, .etp = 1, .dispatcher = TokenDispatcherType::AllGather}},
+    {"tp2_sp_etp2_gather",
+     {.tp = 2, .sequence_parallel = true, .etp = 2, .dispatcher = TokenDispatcherType::AllGather}},
+    {"ep2_gather", {.dp = 2, .ep = 2, .dispatcher = TokenDispatcherType::AllGather}},
+    {"ep4_hierarchical", {.dp = 4, .ep = 4, .dispatcher = TokenDispatcherType::Hierarchical, .dispatch_node_ranks = 2}},
+    {"ep2_overlapped", {.dp = 2, .ep = 2, .overlap_moe_expert_parallel_comm = true}},
+    {"ep2_pp2_zb_v", {.pp = 2, .dp = 2, .ep = 2, .schedule = ScheduleKind::ZbV, .chunks = 2}},
+};
+INSTANTIATE_TEST_SUITE_P(PaddedExpertLayouts, MemoryEstimateTest,
+                         testing::Combine(testing::Values("padded_experts"), testing::Values(DType::F32, DType::BF16),
+                                          testing::ValuesIn(kPaddedExpertLayouts)),
+                         name_of_case);
+
 /// All tokens choose the experts of one rank: a router of zeros gives all experts equal scores, ties choose the first
 /// experts, and the learning rate is 0.
 class BusyRankMemoryTest : public testing::TestWithParam<RunLayout> {

@@ -13,7 +13,7 @@
 #include "base/integer_math.h"
 #include "base/strings.h"
 #include "model/config/block_spec.h"
-#include "model/memory.h"
+#include "model/layer_memory.h"
 #include "parallel/stages.h"
 #include "plan/cost/implementation.h"
 #include "plan/step/step_time.h"
@@ -118,12 +118,20 @@ double dummy_gradient_bytes(const PredictionInput& input, const StageContents& s
   return bytes;
 }
 
-/// Returns the bytes of the outputs of experts of one microbatch in the stage. This program saves them for the gradient
+/// Returns the bytes of the outputs of experts of one microbatch in a layer. This program saves them for the gradient
 /// of the routing weights. Megatron Core multiplies by the weights before the second linear layer and does not.
-double expert_output_bytes(const PredictionInput& input, const StageContents& stage) {
-  const ModelConfig& m = input.work.model;
-  const auto layers = real(std::ssize(layers_with_experts(m, stage.first_layer, stage.end_layer)));
-  return 2 * layers * real(m.seq_length * m.moe.router_topk * m.hidden_size);
+double expert_output_bytes(const ModelConfig& m) {
+  return 2 * real(m.seq_length * m.moe.router_topk * m.hidden_size);
+}
+
+/// Returns the peak of the backward pass in addition to saved activations. This program writes the gradients of the
+/// outputs of experts over the saved outputs; Megatron Core allocates them.
+double working_bytes(LayerSizes& sizes, const StageContents& stage) {
+  const double working = real(stage_activations(sizes, stage).working);
+  const i64 last = stage.end_layer - 1;
+  if (layers_with_experts(sizes.config(), last, stage.end_layer).empty()) return working;
+  const i64 freed = stage.has_output_part() ? sizes.output(stage).saved : 0;
+  return std::max(working, real(sizes.layer(last).working - freed) + expert_output_bytes(sizes.config()));
 }
 
 /// Returns the peak of allocated memory of Megatron Core on one pipeline rank: weights in bf16, gradients and sharded
@@ -137,11 +145,12 @@ double megatron_core_bytes(const PredictionInput& input, int rank) {
   const double dense = weights.stage_weights(stage).all, experts = weights.stage_experts(stage).all;
   const double states =
       dense / real(layout.shard_group().ranks) + (experts > 0 ? experts / real(layout.expert_shard_group().ranks) : 0);
-  const StageActivations activations =
-      stage_activations(input.work.model, activation_setup(layout, DType::BF16), stage);
+  const ModelConfig& model = input.work.model;
+  LayerSizes sizes(model, activation_setup(layout, DType::BF16));
+  const auto layers = real(std::ssize(layers_with_experts(model, stage.first_layer, stage.end_layer)));
+  const double saved = real(stage_activations(sizes, stage).saved) - layers * expert_output_bytes(model);
   const i64 in_flight = std::min(layout.pp - rank, layout.microbatches(input.work.global_batch_size));
-  const double saved = real(activations.saved) - expert_output_bytes(input, stage);
-  return (2 + 4) * (dense + experts) + 12 * states + real(in_flight) * saved + real(activations.working) +
+  return (2 + 4) * (dense + experts) + 12 * states + real(in_flight) * saved + working_bytes(sizes, stage) +
          dummy_gradient_bytes(input, stage) + (stage.has_output ? 2 * weights.vocabulary() : 0);
 }
 

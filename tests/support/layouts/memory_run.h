@@ -9,7 +9,8 @@
 namespace mcpp::test {
 
 /// Large enough that the tensors of a layer outweigh everything that the formulas ignore. In "experts", every expert
-/// processes all tokens, so that the load is even.
+/// processes all tokens, so that the load is even. In "padded_experts", experts have the same number of rows at any
+/// load.
 inline ModelConfig memory_model(const std::string& name) {
   ModelConfig config = name == "gpt2" ? tiny_gpt2() : tiny_llama();
   config.num_layers = 8;
@@ -30,6 +31,11 @@ inline ModelConfig memory_model(const std::string& name) {
     config.moe.ffn_hidden_size = 96;
     config.moe.aux_loss_coeff = 0.01;
     config.moe.shared_expert_intermediate_size = 32;
+  }
+  if (name == "padded_experts") {
+    config.moe.router_topk = 2;
+    config.moe.expert_capacity_factor = 1.25;
+    config.moe.pad_expert_input_to_capacity = true;
   }
   return config;
 }

@@ -307,6 +307,7 @@ class RandomTraining {
     m.moe.z_loss_coeff = pick("moe_z_loss_coeff", {0.0, 1e-3});
     m.moe.expert_capacity_factor = pick("moe_expert_capacity_factor", {0.0, 0.0, 1.0});
     if (m.moe.expert_capacity_factor > 0) {
+      m.moe.expert_capacity_factor = pick("moe_capacity", {0.75, 1.0, 1.5});
       m.moe.token_drop_policy = pick("moe_token_drop_policy", {TokenDropPolicy::Probs, TokenDropPolicy::Position});
       if (dtype_ == DType::BF16) m.moe.token_drop_policy = TokenDropPolicy::Position;
       m.moe.pad_expert_input_to_capacity = flip("moe_pad_expert_input_to_capacity");

@@ -235,5 +235,166 @@ TEST_P(ExpertChoicesTest, RejectInvalidArguments) {
   EXPECT_NE(error_of([&] { ops::drop_overflow(experts, tokens, order, {4, 1}, 0, kept); }), "");
 }
 
+/// Each expert has its own rows, and the unused ones are -1. Agrees with sort_choices().
+TEST_P(ExpertChoicesTest, ArePlacedInFixedRows) {
+  std::mt19937 random(5);
+  for (const i64 choices : {1, 33, 1025, 5000}) {
+    for (const i64 experts : {1, 8, 60}) {
+      std::vector<i32> all;
+      for (i64 i = 0; i < choices; ++i) all.push_back(static_cast<i32>(random() % static_cast<u32>(experts + 2)) - 1);
+      const Tensor chosen = table(all, 1);
+      const ExpertRange range{experts / 2, experts - experts / 2};
+      const std::vector<i32> counts = counts_of(chosen, range);
+      const i64 rows = std::ranges::max(counts) + 1;
+      const auto [sorted_tokens, sorted_slots] = sorted(chosen, range);
+      std::vector<i32> expected_tokens, expected_slots(all.size(), -1);
+      for (i64 e = 0, row = 0; e < range.count; ++e) {
+        for (i64 i = 0; i < rows; ++i) {
+          const bool is_used = i < counts[static_cast<std::size_t>(e)];
+          expected_tokens.push_back(is_used ? sorted_tokens[static_cast<std::size_t>(row++)] : -1);
+          if (is_used)
+            expected_slots[static_cast<std::size_t>(expected_tokens.back())] = static_cast<i32>(e * rows + i);
+        }
+      }
+      Tensor tokens = integers_of(std::vector<i32>(expected_tokens.size(), 77), *device_), slots = Tensor::like(chosen);
+      ops::place_choices(chosen, range, rows, tokens, slots);
+      EXPECT_EQ(read_values<i32>(tokens), expected_tokens) << choices << " choices of " << experts;
+      EXPECT_EQ(read_values<i32>(slots), expected_slots) << choices << " choices of " << experts;
+    }
+  }
+}
+
+/// The host reports choices beyond the rows of an expert. A GPU cannot, but must not write beyond the table.
+TEST_P(ExpertChoicesTest, BeyondFixedRowsAreNotPlaced) {
+  const Tensor chosen = table({1, 0, 1, 1}, 1);
+  Tensor tokens = integers_of({7, 7, 7, 7}, *device_), slots = Tensor::like(chosen);
+  const auto place = [&] { ops::place_choices(chosen, {0, 2}, 2, tokens, slots); };
+  if (GetParam() == DeviceType::Cpu) {
+    EXPECT_NE(error_of(place), "");
+    return;
+  }
+  place();
+  EXPECT_EQ(read_values<i32>(tokens), (std::vector<i32>{1, -1, 0, 2}));
+  EXPECT_EQ(read_values<i32>(slots), (std::vector<i32>{2, 0, 3, -1}));
+}
+
+TEST_P(ExpertChoicesTest, OfNoTokenLeaveRowsEmpty) {
+  const Tensor none = Tensor::empty({0, 2}, DType::I32, *device_);
+  Tensor tokens = integers_of({7, 7}, *device_), slots = Tensor::like(none);
+  ops::place_choices(none, {0, 2}, 1, tokens, slots);
+  EXPECT_EQ(read_values<i32>(tokens), (std::vector<i32>{-1, -1}));
+}
+
+class PaddedOrderTest : public ExpertChoicesTest {
+ protected:
+  std::pair<std::vector<i32>, std::vector<i32>> order(const Tensor& counts, const ExpertRange& range,
+                                                      const ops::PaddedRows& rows) {
+    const auto table = [&](i64 n) { return integers_of(std::vector<i32>(static_cast<std::size_t>(n), 77), *device_); };
+    Tensor order = table(range.count * rows.per_expert), inverse = table(counts.dim(0) * range.count * rows.per_rank);
+    ops::order_padded_rows(counts, range, rows, order, inverse);
+    return {read_values<i32>(order), read_values<i32>(inverse)};
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, PaddedOrderTest, testing::ValuesIn(device_types()),
+                         [](const auto& p) { return name_of(p.param); });
+
+/// Two ranks send up to two rows to each of the experts 1 and 2.
+TEST_P(PaddedOrderTest, IsByExpertThenRankThenPadding) {
+  const auto [order_of_rows, inverse] =
+      order(table({5, 1, 2, 0, 5, 2, 0, 0}, 4), {1, 2}, {.per_rank = 2, .per_expert = 3});
+  EXPECT_EQ(order_of_rows, (std::vector<i32>{0, 4, 5, 2, 3, -1}));
+  EXPECT_EQ(inverse, (std::vector<i32>{0, -1, 3, 4, 1, 2, -1, -1}));
+}
+
+TEST_P(PaddedOrderTest, InvertsItself) {
+  std::mt19937 random(11);
+  constexpr i64 kExperts = 6;
+  for (const i64 ranks : {1, 3, 8}) {
+    for (const i64 per_rank : {1, 40, 700}) {
+      std::vector<i32> counts;
+      for (i64 i = 0; i < ranks * kExperts; ++i) counts.push_back(static_cast<i32>(random() % u64(per_rank + 1)));
+      const ExpertRange range{2, 3};
+      const ops::PaddedRows rows{.per_rank = per_rank, .per_expert = ranks * per_rank};
+      const auto [order_of_rows, inverse] = order(table(counts, kExperts), range, rows);
+      for (i64 e = 0; e < range.count; ++e) {
+        std::vector<i32> expected;
+        for (i64 rank = 0; rank < ranks; ++rank)
+          for (i32 i = 0; i < counts[static_cast<std::size_t>(rank * kExperts + range.first + e)]; ++i)
+            expected.push_back(static_cast<i32>((rank * range.count + e) * per_rank) + i);
+        expected.resize(static_cast<std::size_t>(rows.per_expert), -1);
+        const auto begin = order_of_rows.begin() + e * rows.per_expert;
+        EXPECT_EQ(std::vector<i32>(begin, begin + rows.per_expert), expected);
+      }
+      for (std::size_t row = 0; row < order_of_rows.size(); ++row) {
+        if (order_of_rows[row] >= 0) {
+          EXPECT_EQ(inverse[static_cast<std::size_t>(order_of_rows[row])], static_cast<i32>(row));
+        }
+      }
+      EXPECT_EQ(std::ranges::count(inverse, -1), std::ranges::count(order_of_rows, -1));
+    }
+  }
+}
+
+TEST_P(ExpertChoicesTest, AreTalliedBySampleAndDropped) {
+  constexpr i64 kTokens = 3001, kTopk = 3, kExperts = 7;
+  std::mt19937 random(2);
+  std::vector<i32> all;
+  for (i64 i = 0; i < kTokens * kTopk; ++i) all.push_back(static_cast<i32>(random() % u64(kExperts + 2)) - 1);
+  const Tensor chosen = table(all, kTopk);
+  for (const i64 batch : {1, 4}) {
+    Numbers expected(static_cast<std::size_t>(batch * kExperts), 10);
+    double expected_dropped = 5;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const i64 sample = static_cast<i64>(i) / kTopk % batch;
+      if (all[i] >= 0 && all[i] < kExperts) ++expected[static_cast<std::size_t>(sample * kExperts + all[i])];
+      if (all[i] < 0) ++expected_dropped;
+    }
+    Tensor counts = tensor_of(Numbers(expected.size(), 10), {batch, kExperts}, DType::F64, *device_, 0), none;
+    Tensor dropped = tensor_of({5}, {1}, DType::F64, *device_, 0);
+    ops::tally_choices(chosen, counts, none);
+    ops::tally_choices(chosen, none, dropped);
+    EXPECT_EQ(to_doubles(counts), expected);
+    EXPECT_EQ(to_doubles(dropped), (Numbers{expected_dropped}));
+    EXPECT_NE(error_of([&] { ops::tally_choices(chosen, counts, dropped); }).empty(), batch > 1);
+  }
+}
+
+TEST_P(ExpertChoicesTest, CountsAreDividedByTheirMean) {
+  for (const i64 n : {1, 5, 1000}) {
+    Numbers values(static_cast<std::size_t>(n));
+    std::iota(values.begin(), values.end(), 1);
+    Tensor counts = tensor_of(values, {1, n}, DType::F64, *device_, 0);
+    ops::divide_by_mean(counts);
+    const double factor = static_cast<double>(n) / std::accumulate(values.begin(), values.end(), 0.0);
+    for (double& value : values) value *= factor;
+    EXPECT_EQ(to_doubles(counts), values);
+    Tensor zeros = Tensor::zeros({1, n}, DType::F64, *device_);
+    ops::divide_by_mean(zeros);
+    EXPECT_EQ(to_doubles(zeros), Numbers(values.size(), 0));
+  }
+}
+
+TEST_P(ExpertChoicesTest, DotProductsAreAdded) {
+  for (const i64 n : {1, 300, 5000}) {
+    const Numbers x = normals(n, 1), y = normals(n, 2);
+    Tensor sum = tensor_of({3}, {1}, DType::F64, *device_, 0);
+    ops::add_dot(tensor_of(x, {n}, DType::F64, *device_, 0), tensor_of(y, {n}, DType::F64, *device_, 0), sum);
+    EXPECT_NEAR(to_doubles(sum)[0], std::inner_product(x.begin(), x.end(), y.begin(), 3.0), 1e-11);
+  }
+}
+
+TEST_P(ExpertChoicesTest, TablesAreFilledWithProgressions) {
+  Tensor numbers = Tensor::empty({3, 2}, DType::I32, *device_);
+  ops::fill_progression(numbers, {.first = -1, .row_step = 2, .column_step = 10});
+  EXPECT_EQ(read_values<i32>(numbers), (std::vector<i32>{-1, 9, 1, 11, 3, 13}));
+  Tensor column = Tensor::empty({3000, 1}, DType::I32, *device_);
+  ops::fill_progression(column, {.first = 5, .row_step = 1});
+  std::vector<i32> expected(3000);
+  std::iota(expected.begin(), expected.end(), 5);
+  EXPECT_EQ(read_values<i32>(column), expected);
+  EXPECT_NE(error_of([&] { ops::fill_progression(column, {.first = 0, .row_step = i64{1} << 30}); }), "");
+}
+
 }  // namespace
 }  // namespace mcpp::test

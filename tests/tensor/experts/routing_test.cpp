@@ -252,10 +252,34 @@ struct Balanced {
     squares = garbage({1}, DType::F64, device, first);
     d_logits = tensor_of(Numbers(x.size(), 0.5), {rows, n}, type, device, first);
     forward();
-    ops::router_score_sums_backward(logits, score, factors, z, d_logits);
+    ops::router_score_sums_backward(logits, score, {.factors = factors, .z_scale = z}, d_logits);
   }
   void forward() { ops::router_score_sums(logits, score, sums, squares); }
 };
+
+/// A multiplier that the op reads equals the same factor of the loss, and a loss without factors the one with zeros.
+TEST_P(RoutingOpsTest, MultiplierOfLossEqualsItsScale) {
+  constexpr i64 kRows = 37, kExperts = 9;
+  const Numbers x = normals(kRows * kExperts, 1, 3), f = test::normals(2 * kExperts, 2);
+  for (const bool has_factors : {true, false}) {
+    run([&](Device& device) {
+      const Tensor logits = tensor_of(x, {kRows, kExperts}, dtype(), device),
+                   factors = has_factors ? tensor_of(f, {2, kExperts}, DType::F64, device) : Tensor(),
+                   zeros = Tensor::zeros({1, kExperts}, DType::F64, device),
+                   multiplier = tensor_of({0.3}, {1}, DType::F64, device);
+      Tensor multiplied = Tensor::zeros(logits.shape(), dtype(), device), scaled = Tensor::like(logits);
+      ops::fill_zero(scaled);
+      ops::router_score_sums_backward(logits, RouterScore::Sigmoid,
+                                      {.factors = factors, .scale = 0.7, .z_scale = 0.2, .multiplier = multiplier},
+                                      multiplied);
+      ops::router_score_sums_backward(
+          logits, RouterScore::Sigmoid,
+          {.factors = has_factors ? factors : zeros, .scale = 0.7 * 0.3, .z_scale = 0.2 * 0.3}, scaled);
+      EXPECT_EQ(to_doubles(multiplied), to_doubles(scaled));
+      return std::vector{multiplied};
+    });
+  }
+}
 
 TEST_P(RoutingOpsTest, ScoreSumsMatchReference) {
   CpuDevice host;
