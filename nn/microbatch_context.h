@@ -82,7 +82,7 @@ class MicrobatchContext {
   std::vector<i64> samples;  ///< [b] global sample indices of the microbatch, which key dropout
   /// Values that ops read when they run, so that a recorded pass can be repeated for other microbatches. Undefined
   /// unless the pass is recorded: `samples` on the device, int64 [b], and a factor of the gradient of the loss, fp64
-  /// [1], which multiplies the grad_scale of the loss functions.
+  /// [1], which multiplies grad_scale and the grad_scale of the loss functions.
   Tensor sample_indices, loss_factor;
   PositionRanges positions;  ///< positions of the tokens in their samples
   /// Context-parallel partition of these positions; null without context parallelism.

@@ -207,7 +207,7 @@ class LayoutEnumerator {
     const i64 stage = layout.world_size() / layout.pp;
     for (const i64 etp : divisors(layout.tp, layout.tp)) {
       if (m.moe_ffn() % etp != 0) continue;
-      for (const i64 ep : choices(limits_.ep, divisors(m.moe.num_experts, kMaxExpertParallel))) {
+      for (const i64 ep : choices(limits_.ep, model_parallel(m.moe.num_experts, kMaxExpertParallel))) {
         if (m.moe.num_experts % ep != 0 || stage % (ep * etp) != 0) continue;
         layout.ep = ep, layout.etp = etp;
         for_each_dispatcher(layout);
@@ -413,7 +413,8 @@ std::vector<std::string> limit_conflicts(const Hardware& hardware, const Workloa
   if (work.records_passes)
     for (const auto& [name, ranks] : {std::pair("tensor_model_parallel_size", layout.tp),
                                       {"context_parallel_size", layout.cp},
-                                      {"pipeline_model_parallel_size", layout.pp}})
+                                      {"pipeline_model_parallel_size", layout.pp},
+                                      {"expert_model_parallel_size", layout.ep}})
       if (ranks > 1)
         conflicts.push_back(
             str(name, " = ", ranks, ", but device.cuda_graph_impl supports only data parallelism; set it to 1"));

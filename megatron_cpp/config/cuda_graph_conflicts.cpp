@@ -34,6 +34,21 @@ void add_parallel_conflicts(const ParallelConfig& p, Conflicts& conflicts) {
                    "stages 2 and 3 reduce gradients or gather weights within a pass", "set it to 0 or 1");
 }
 
+/// Padded to their capacity, experts of a rank have the same number of rows in every pass.
+void add_expert_conflicts(const Config& config, Conflicts& conflicts) {
+  const MoeConfig& moe = config.model.moe;
+  if (moe.num_experts == 0) return;
+  constexpr const char* kExchange = "the exchange of tokens within a pass is not recorded";
+  conflicts.add_if(!moe.pad_expert_input_to_capacity, "model.moe_pad_expert_input_to_capacity", "false",
+                   "without padding, the host reads the number of tokens of each expert within a pass",
+                   "set it to true with a moe_expert_capacity_factor, above which tokens are dropped, or use a model "
+                   "without experts");
+  conflicts.add_if(config.parallel.ep > 1, "parallel.expert_model_parallel_size", config.parallel.ep, kExchange,
+                   "set it to 1");
+  conflicts.add_if(config.parallel.etp > 1, "parallel.expert_tensor_parallel_size", config.parallel.etp, kExchange,
+                   "set it to 1");
+}
+
 }  // namespace
 
 void cuda_graph_conflicts(const Config& config, std::vector<std::string>& errors) {
@@ -41,8 +56,7 @@ void cuda_graph_conflicts(const Config& config, std::vector<std::string>& errors
   Conflicts conflicts(errors);
   const TrainingConfig& t = config.training;
   add_parallel_conflicts(config.parallel, conflicts);
-  conflicts.add_if(config.model.moe.num_experts > 0, "model.num_experts", config.model.moe.num_experts,
-                   "the host reads the number of tokens of each expert within a pass", "use a model without experts");
+  add_expert_conflicts(config, conflicts);
   conflicts.add_if(t.fp8 != Fp8::None, "training.fp8", enum_name(t.fp8), "passes in low precision are not recorded",
                    "remove it");
   conflicts.add_if(!t.low_precision.empty(), "training.low_precision", "set",

@@ -145,6 +145,7 @@ Tensor ModelStage::forward_and_backward(int microbatch, const RecordedInputs& in
   MicrobatchContext context = make_context(inputs.batch);
   context.sample_indices = inputs.sample_indices;
   context.loss_factor = inputs.loss_factor;
+  context.grad_scale = 1;  // loss_factor scales the gradients of each launch
   Tensor per_token;
   {
     const ProfileRange profiled = range("forward-compute", microbatch);

@@ -66,7 +66,7 @@ foreach(policy late random pct)
   mcpp_simulate(megatron_cpp_tests cuda-sim recorded_passes.${policy} *RecordedPassesTest*:*RecordedStepsTest*
                 MCPP_SIMULATOR_POLICY=${policy} MCPP_SIMULATOR_RANK_ORDER=1 OMP_NUM_THREADS=1)
 endforeach()
-mcpp_simulate(megatron_cpp_tests "${fast}" recorded_passes.fast *RecordedPassesTest*/gpt2_dropout_cuda:*RecordedPassesTest*/dp2_zero1_cuda
+mcpp_simulate(megatron_cpp_tests "${fast}" recorded_passes.fast *RecordedPassesTest*/gpt2_dropout_cuda:*RecordedPassesTest*/dp2_zero1_cuda:*RecordedPassesTest*/experts_bf16_cuda
               MCPP_SIMULATOR_POLICY=random MCPP_SIMULATOR_LATE_LOADING=1 MCPP_SIMULATOR_RANK_ORDER=1)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden *GoldenModelTest.Logits*cuda*)
 mcpp_simulate(megatron_cpp_tests cuda-sim golden_training *GoldenModelTest.Twelve*cuda*)
@@ -91,6 +91,9 @@ set(graph_settings ${layout_settings})
 list(REMOVE_ITEM graph_settings MCPP_TEST_MAX_STEPS=2)
 mcpp_simulate(megatron_cpp_tests cuda-sim layouts.graphs "${graph_compositions}" ${graph_settings}
               MCPP_SIMULATOR_POLICY=random)
+list(REMOVE_ITEM graph_settings RANDOM_LAYOUTS=160)
+mcpp_simulate(megatron_cpp_tests cuda-sim layouts.graphs_with_experts *RandomLayoutsTest*/seed_2517 ${graph_settings}
+              RANDOM_LAYOUTS_FROM=2517 RANDOM_LAYOUTS=1 MCPP_SIMULATOR_POLICY=random)
 mcpp_seeds(resumed RandomResumeTest 4 12 24 32)
 set(fp8_cases *Fp8SameSummationOrderTest*/llama_pp2_zb_v *Fp8SameSummationOrderTest*/llama_tp2_sp_pp2_zb_h1
               *Fp8SameSummationOrderTest*/llama_dp2_zero3 *Fp8LayersTest*

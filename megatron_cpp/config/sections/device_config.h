@@ -63,8 +63,8 @@ struct DeviceConfig {
           "gradient of GELU into the backward pass of the second; not bitwise identical, and not known to be faster");
     visit("cuda_graph_impl", self.cuda_graph_impl,
           "local = record forward and backward of a microbatch in a CUDA graph, which the host launches with one call; "
-          "for models so small that launches take longer than kernels, without model parallelism or experts. Results "
-          "are bitwise identical");
+          "for models so small that launches take longer than kernels, without model parallelism or unpadded experts. "
+          "Results are bitwise identical");
     visit("cuda_graph_warmup_steps", self.cuda_graph_warmup_steps,
           "with cuda_graph_impl local: steps after each start that run without graphs, in which libraries load kernels",
           between(1, 1000));

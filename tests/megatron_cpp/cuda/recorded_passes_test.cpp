@@ -55,6 +55,23 @@ ModelConfig cudnn_llama() {
   return config;
 }
 
+/// Experts of which all inputs of a pass change between microbatches or steps: the jitter of samples, losses with the
+/// routing of the previous step, and a bias that steps update.
+ModelConfig padded_experts(const std::function<void(MoeConfig&)>& change = [](MoeConfig&) {}) {
+  ModelConfig config = llama();
+  config.add_mlp_bias = true;
+  MoeConfig& moe = config.moe;
+  moe.num_experts = 4, moe.ffn_hidden_size = 24;
+  moe.expert_capacity_factor = 1, moe.pad_expert_input_to_capacity = true;
+  moe.router_load_balancing_type =
+      OneOrList(std::vector{LoadBalancing::AuxLoss, LoadBalancing::SeqAuxLoss, LoadBalancing::GlobalAuxLoss});
+  moe.aux_loss_coeff = OneOrList(std::vector{0.02, 0.01, 0.03}), moe.z_loss_coeff = 1e-3;
+  moe.router_score_function = RouterScore::Sigmoid, moe.router_enable_expert_bias = true;
+  moe.input_jitter_eps = 0.1, moe.shared_expert_intermediate_size = 16;
+  change(moe);
+  return config;
+}
+
 RunTask task_of(const ModelConfig& model, DType dtype, i64 microbatches = 4) {
   RunTask task = test::learnable_task(model, dtype);
   task.micro_batch_size = 2;
@@ -74,7 +91,8 @@ RunLayout recomputing(Recompute recompute) {
 
 std::vector<Case> cases() {
   if (!test::built_with_cuda()) return {};
-  const RunTask gpt2 = task_of(gpt2_with_dropout(), DType::F32), llama_bf16 = task_of(llama(), DType::BF16);
+  const RunTask gpt2 = task_of(gpt2_with_dropout(), DType::F32), llama_bf16 = task_of(llama(), DType::BF16),
+                experts_bf16 = task_of(padded_experts(), DType::BF16);
   using Granularity = Recompute::Granularity;
   return {
       {"gpt2_dropout", gpt2},
@@ -105,6 +123,25 @@ std::vector<Case> cases() {
       {"mamba", task_of(test::tiny_mamba(), DType::BF16)},
       {"gpt_oss", task_of(test::tiny_gpt_oss(), DType::BF16)},
       {"llama4", task_of(test::tiny_llama4(), DType::BF16)},
+      {"experts", task_of(padded_experts(), DType::F32)},
+      {"experts_bf16", experts_bf16},
+      {"experts_fp16",
+       with(task_of(padded_experts(), DType::F16), [](RunTask& task) { task.optimizer.initial_loss_scale = 0x1p20; })},
+      {"experts_forced", task_of(padded_experts([](MoeConfig& moe) {
+                                   moe.router_force_load_balancing = true, moe.shared_expert_gate = true;
+                                   moe.token_drop_policy = TokenDropPolicy::Position;
+                                 }),
+                                 DType::BF16)},
+      {"experts_weighted_inputs", task_of(padded_experts([](MoeConfig& moe) {
+                                            moe.router_topk = 1, moe.apply_probs_on_input = true, moe.latent_size = 20;
+                                            moe.router_dtype = RouterDType::Fp64;
+                                          }),
+                                          DType::BF16)},
+      {"experts_prediction", with(experts_bf16, [](RunTask& task) { task.model.mtp_num_layers = 1; })},
+      {"experts_recompute", experts_bf16,
+       recomputing({.granularity = Granularity::Selective, .layernorm = true, .mlp_act = true, .moe_act = true})},
+      {"experts_recompute_full", experts_bf16, recomputing({.granularity = Granularity::Full})},
+      {"experts_dp2_zero1", experts_bf16, {"dp2_zero1", {.dp = 2, .zero_stage = 1}}},
       {"recompute_full", gpt2, recomputing({.granularity = Granularity::Full})},
       {"recompute_selective", gpt2,
        recomputing({.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true})},
@@ -193,22 +230,26 @@ TEST_P(RecordedStepsTest, RecordsEachKindOnceAfterWarmUp) {
 
 /// The arena of the recordings is part of the peak, and known before the run except for the workspaces of kernels.
 TEST_P(RecordedStepsTest, PeakMemoryIsEstimated) {
-  for (const DType dtype : {DType::F32, DType::BF16}) {
-    ModelConfig model = test::memory_model("gpt2");
-    model.num_layers = 2;
-    RunTask task = recorded(task_of(model, dtype, 3));
-    losses(task, [&](LayoutRank& self, test::Numbers&) {
-      for (i64 step = 0; step < 4; ++step) self.step(step);
-      self.device().reset_peak();
-      self.step(4);
-      const MemoryTable& memory = self.device().memory();
-      const double measured = static_cast<double>(memory.total.peak) - test::peak_of(memory, MemoryClass::Workspace) -
-                              test::peak_of(memory, MemoryClass::Other);
-      Config config = test::config_of(task, {});
-      config.device.device = DeviceType::Cuda;
-      const double planned = estimate_memory_by_stage(config, 1)[0].total();
-      EXPECT_NEAR(measured / planned, 1, 0.03) << name_of(dtype) << ": " << memory.to_string();
-    });
+  for (const char* name : {"gpt2", "padded_experts"}) {
+    for (const DType dtype : {DType::F32, DType::BF16}) {
+      ModelConfig model = test::memory_model(name);
+      test::set_num_layers(model, 2);
+      if (model.moe.num_experts > 0) model.moe.layer_freq = {1};
+      RunTask task = recorded(task_of(model, dtype, 3));
+      losses(task, [&](LayoutRank& self, test::Numbers&) {
+        for (i64 step = 0; step < 4; ++step) self.step(step);
+        self.evaluate(task, 100);  // without a capacity
+        self.device().reset_peak();
+        self.step(4);
+        const MemoryTable& memory = self.device().memory();
+        const double measured = static_cast<double>(memory.total.peak) - test::peak_of(memory, MemoryClass::Workspace) -
+                                test::peak_of(memory, MemoryClass::Other);
+        Config config = test::config_of(task, {});
+        config.device.device = DeviceType::Cuda;
+        const double planned = estimate_memory_by_stage(config, 1)[0].total();
+        EXPECT_NEAR(measured / planned, 1, 0.03) << name << " " << name_of(dtype) << ": " << memory.to_string();
+      });
+    }
   }
 }
 
@@ -258,6 +299,25 @@ TEST_P(RecordedStepsTest, EvaluationsBetweenStepsAreIdentical) {
     }
   };
   EXPECT_EQ(losses(recorded(task()), train), losses(task(), train));
+}
+
+/// Statistics of the routers, which a pass adds up on the GPU, are those of each step.
+TEST_P(RecordedStepsTest, RoutingStatisticsAreIdentical) {
+  const RunTask experts = task_of(padded_experts(), DType::BF16);
+  const auto train = [&](LayoutRank& self, test::Numbers& losses) {
+    for (i64 step = 0; step < 5; ++step) {
+      const StepOutcome outcome = self.step(step);
+      losses.push_back(outcome.loss);
+      for (const LayerRoutingStats& layer : outcome.experts) {
+        const std::vector<double> values = layer.tally.values();
+        losses.insert(losses.end(), values.begin(), values.end());
+      }
+      losses.push_back(self.evaluate(experts, 100 + step).loss);  // without a capacity
+    }
+  };
+  const test::Numbers expected = losses(experts, train);
+  EXPECT_GT(expected.size(), 5 * 2u);
+  EXPECT_EQ(losses(recorded(experts), train), expected);
 }
 
 TEST_P(RecordedStepsTest, SampleLossesAreIdentical) {
@@ -387,14 +447,16 @@ TEST_P(RecordedStepsTest, RepeatedExecutionsAreIdentical) {
 
 TEST_P(RecordedStepsTest, ContinuesFromACheckpointOfEitherKind) {
   const RunLayout layout{"dp2_zero1", {.dp = 2, .zero_stage = 1}};
-  for (const bool saves_recorded : {true, false}) {
-    const test::ScratchFolder folder;
-    const RunTask saved = saves_recorded ? recorded(task()) : task();
-    const test::Numbers expected = test::save_and_continue(saved, layout, folder.path(), test::make_nccl_devices);
-    for (const bool loads_recorded : {true, false}) {
-      const RunTask loaded = loads_recorded ? recorded(task()) : task();
-      EXPECT_EQ(test::load_and_continue(loaded, layout, folder.path(), test::make_nccl_devices), expected)
-          << saves_recorded << " " << loads_recorded;
+  for (const RunTask& eager : {task(), task_of(padded_experts(), DType::BF16)}) {
+    for (const bool saves_recorded : {true, false}) {
+      const test::ScratchFolder folder;
+      const RunTask saved = saves_recorded ? recorded(eager) : eager;
+      const test::Numbers expected = test::save_and_continue(saved, layout, folder.path(), test::make_nccl_devices);
+      for (const bool loads_recorded : {true, false}) {
+        const RunTask loaded = loads_recorded ? recorded(eager) : eager;
+        EXPECT_EQ(test::load_and_continue(loaded, layout, folder.path(), test::make_nccl_devices), expected)
+            << saves_recorded << " " << loads_recorded;
+      }
     }
   }
 }

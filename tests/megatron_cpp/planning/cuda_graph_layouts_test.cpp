@@ -50,6 +50,26 @@ TEST_F(CudaGraphLayoutsTest, ConsidersOnlyLayoutsThatRun) {
   EXPECT_THAT(zero_stages, ElementsAre(0, 1));
 }
 
+/// Padded experts are not distributed.
+TEST_F(CudaGraphLayoutsTest, ConsidersOnlyLayoutsThatRunWithExperts) {
+  MoeConfig& moe = config_.model.moe;
+  moe.num_experts = 8, moe.expert_capacity_factor = 1.25, moe.pad_expert_input_to_capacity = true;
+  work_ = make_workload(config_);
+  LayoutMemory memory(work_);
+  i64 count = 0;
+  for_each_layout(hardware_, work_, limits(8), [&](const Layout& layout) {
+    const Config config = apply_layout(config_, layout);
+    EXPECT_THAT(config.conflicts(), IsEmpty()) << layout.describe();
+    EXPECT_NEAR(memory.peak(layout).total() / max_rank_memory(config, 8), 1, 1e-9) << layout.describe();
+    ++count;
+  });
+  EXPECT_GT(count, 0);
+  SearchLimits excluded = limits(8);
+  excluded.ep = 2;
+  EXPECT_THAT(error_of([&] { search_layouts(hardware_, program_, work_, excluded); }),
+              HasSubstr("expert_model_parallel_size = 2, but device.cuda_graph_impl supports only data parallelism"));
+}
+
 TEST_F(CudaGraphLayoutsTest, KeepsActivationsOnDevice) {
   LayoutMemory memory(work_);
   const FittedLayout fitted =

@@ -44,7 +44,9 @@ TEST(CudaGraphConfigTest, NamesAllConflicts) {
   config.parallel.pp = 3;
   config.parallel.chunks = 5;
   config.parallel.zero_stage = 2;
-  config.model.moe.num_experts = 6;
+  config.model.moe.num_experts = 12;
+  config.parallel.ep = 3;
+  config.parallel.etp = 2;
   config.training.precision = Precision::Bf16;
   config.training.fp8 = Fp8::Hybrid;
   config.training.offload_activations = OffloadTier::Host;
@@ -62,10 +64,29 @@ TEST(CudaGraphConfigTest, NamesAllConflicts) {
                                  error("parallel.pipeline_model_parallel_size is 3", "set it to 1"),
                                  error("parallel.num_virtual_stages_per_pipeline_rank is 5", "set it to 1"),
                                  error("parallel.zero_stage is 2", "set it to 0 or 1"),
-                                 error("model.num_experts is 6", "use a model without experts"),
+                                 error("model.moe_pad_expert_input_to_capacity is false", "set it to true"),
+                                 error("parallel.expert_model_parallel_size is 3", "set it to 1"),
+                                 error("parallel.expert_tensor_parallel_size is 2", "set it to 1"),
                                  error("training.fp8 is hybrid", "remove it"),
                                  error("training.offload_activations is host", "remove it"),
                                  error("device.gemm_tuning is time", "use its gemm_tuning_file")));
+}
+
+TEST(CudaGraphConfigTest, AcceptsPaddedExpertsOfOneRank) {
+  Config config = config_with_graphs();
+  config.model.moe.num_experts = 4;
+  config.model.moe.expert_capacity_factor = 1;
+  EXPECT_THAT(config.conflicts(),
+              ElementsAre(StartsWith("device.cuda_graph_impl: model.moe_pad_expert_input_to_capacity is false")));
+  config.model.moe.pad_expert_input_to_capacity = true;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
+  config.parallel.zero_stage = 1;
+  config.model.moe.router_enable_expert_bias = true;
+  config.model.moe.router_score_function = RouterScore::Sigmoid;
+  config.model.moe.router_load_balancing_type = LoadBalancing::GlobalAuxLoss;
+  config.model.moe.aux_loss_coeff = 0.01;
+  config.model.moe.input_jitter_eps = 0.01;
+  EXPECT_THAT(config.conflicts(), IsEmpty());
 }
 
 TEST(CudaGraphConfigTest, RejectsLowPrecisionTables) {
