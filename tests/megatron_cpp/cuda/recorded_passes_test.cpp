@@ -89,10 +89,36 @@ RunLayout recomputing(Recompute recompute) {
   return {"recompute", {.recompute = std::move(recompute)}};
 }
 
+std::vector<Case> expert_cases() {
+  if (!test::built_with_cuda()) return {};
+  const RunTask experts_bf16 = task_of(padded_experts(), DType::BF16);
+  using Granularity = Recompute::Granularity;
+  return {
+      {"experts", task_of(padded_experts(), DType::F32)},
+      {"experts_bf16", experts_bf16},
+      {"experts_fp16",
+       with(task_of(padded_experts(), DType::F16), [](RunTask& task) { task.optimizer.initial_loss_scale = 0x1p20; })},
+      {"experts_forced", task_of(padded_experts([](MoeConfig& moe) {
+                                   moe.router_force_load_balancing = true, moe.shared_expert_gate = true;
+                                   moe.token_drop_policy = TokenDropPolicy::Position;
+                                 }),
+                                 DType::BF16)},
+      {"experts_weighted_inputs", task_of(padded_experts([](MoeConfig& moe) {
+                                            moe.router_topk = 1, moe.apply_probs_on_input = true, moe.latent_size = 20;
+                                            moe.router_dtype = RouterDType::Fp64;
+                                          }),
+                                          DType::BF16)},
+      {"experts_prediction", with(experts_bf16, [](RunTask& task) { task.model.mtp_num_layers = 1; })},
+      {"experts_recompute", experts_bf16,
+       recomputing({.granularity = Granularity::Selective, .layernorm = true, .mlp_act = true, .moe_act = true})},
+      {"experts_recompute_full", experts_bf16, recomputing({.granularity = Granularity::Full})},
+      {"experts_dp2_zero1", experts_bf16, {"dp2_zero1", {.dp = 2, .zero_stage = 1}}},
+  };
+}
+
 std::vector<Case> cases() {
   if (!test::built_with_cuda()) return {};
-  const RunTask gpt2 = task_of(gpt2_with_dropout(), DType::F32), llama_bf16 = task_of(llama(), DType::BF16),
-                experts_bf16 = task_of(padded_experts(), DType::BF16);
+  const RunTask gpt2 = task_of(gpt2_with_dropout(), DType::F32), llama_bf16 = task_of(llama(), DType::BF16);
   using Granularity = Recompute::Granularity;
   return {
       {"gpt2_dropout", gpt2},
@@ -123,25 +149,6 @@ std::vector<Case> cases() {
       {"mamba", task_of(test::tiny_mamba(), DType::BF16)},
       {"gpt_oss", task_of(test::tiny_gpt_oss(), DType::BF16)},
       {"llama4", task_of(test::tiny_llama4(), DType::BF16)},
-      {"experts", task_of(padded_experts(), DType::F32)},
-      {"experts_bf16", experts_bf16},
-      {"experts_fp16",
-       with(task_of(padded_experts(), DType::F16), [](RunTask& task) { task.optimizer.initial_loss_scale = 0x1p20; })},
-      {"experts_forced", task_of(padded_experts([](MoeConfig& moe) {
-                                   moe.router_force_load_balancing = true, moe.shared_expert_gate = true;
-                                   moe.token_drop_policy = TokenDropPolicy::Position;
-                                 }),
-                                 DType::BF16)},
-      {"experts_weighted_inputs", task_of(padded_experts([](MoeConfig& moe) {
-                                            moe.router_topk = 1, moe.apply_probs_on_input = true, moe.latent_size = 20;
-                                            moe.router_dtype = RouterDType::Fp64;
-                                          }),
-                                          DType::BF16)},
-      {"experts_prediction", with(experts_bf16, [](RunTask& task) { task.model.mtp_num_layers = 1; })},
-      {"experts_recompute", experts_bf16,
-       recomputing({.granularity = Granularity::Selective, .layernorm = true, .mlp_act = true, .moe_act = true})},
-      {"experts_recompute_full", experts_bf16, recomputing({.granularity = Granularity::Full})},
-      {"experts_dp2_zero1", experts_bf16, {"dp2_zero1", {.dp = 2, .zero_stage = 1}}},
       {"recompute_full", gpt2, recomputing({.granularity = Granularity::Full})},
       {"recompute_selective", gpt2,
        recomputing({.granularity = Granularity::Selective, .core_attn = true, .layernorm = true, .mlp_act = true})},
@@ -177,6 +184,8 @@ class RecordedPassesTest : public testing::TestWithParam<Case> {
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RecordedPassesTest);
 INSTANTIATE_TEST_SUITE_P(Runs, RecordedPassesTest, testing::ValuesIn(cases()),
+                         [](const auto& p) { return str(p.param.name, "_cuda"); });
+INSTANTIATE_TEST_SUITE_P(RunsWithExperts, RecordedPassesTest, testing::ValuesIn(expert_cases()),
                          [](const auto& p) { return str(p.param.name, "_cuda"); });
 
 TEST_P(RecordedPassesTest, IsBitwiseIdentical) {

@@ -95,10 +95,8 @@ const RunLayout kLayouts[]{
 /// balancing bias, groups, a scale, a shared expert and a dense first layer. Switch: one expert with a capacity, so
 /// that tokens are dropped, with dropout, tied embeddings and biases. GLaM: experts in every other layer, the last
 /// tokens dropped, balancing over each sample. Nemotron 3: experts of a latent with squared ReLU and a shared expert,
-/// routed by sqrt-softplus scores in fp64 with a balancing bias and three balancing losses. The padded models are
-/// padded to a capacity: of Mixtral one that exceeds an even share, with biases, of Switch one that drops the last
-/// tokens.
-ModelConfig model_of(const std::string& name) {
+/// routed by sqrt-softplus scores in fp64 with a balancing bias and three balancing losses.
+ModelConfig base_model(const std::string& name) {
   ModelConfig config = test::tiny_llama();
   config.num_layers = 4;
   config.hidden_size = 32;
@@ -108,13 +106,8 @@ ModelConfig model_of(const std::string& name) {
   MoeConfig& moe = config.moe;
   moe.num_experts = 4;
   moe.ffn_hidden_size = 24;
-  if (name == "mixtral" || name == "padded_mixtral") {
+  if (name == "mixtral") {
     moe.aux_loss_coeff = 0.02;
-    if (name == "padded_mixtral") {
-      config.add_mlp_bias = true;
-      moe.expert_capacity_factor = 1.5;
-      moe.pad_expert_input_to_capacity = true;
-    }
   } else if (name == "deepseek") {
     moe.num_experts = 8;
     moe.layer_freq = {0, 1, 1, 1};
@@ -141,7 +134,7 @@ ModelConfig model_of(const std::string& name) {
         OneOrList(std::vector{LoadBalancing::SeqAuxLoss, LoadBalancing::AuxLoss, LoadBalancing::GlobalAuxLoss});
     moe.aux_loss_coeff = OneOrList(std::vector{0.02, 0.01, 0.03});
     moe.shared_expert_intermediate_size = 16;
-  } else if (name == "switch" || name == "padded_switch") {
+  } else if (name == "switch") {
     config.activation_func = ActivationFunction::Gelu;
     config.add_bias_linear = true;
     config.untie_embeddings_and_output_weights = false;
@@ -151,11 +144,6 @@ ModelConfig model_of(const std::string& name) {
     moe.aux_loss_coeff = 0.01;
     moe.z_loss_coeff = 1e-3;
     moe.expert_capacity_factor = 1;
-    if (name == "padded_switch") {
-      moe.expert_capacity_factor = 0.75;
-      moe.token_drop_policy = TokenDropPolicy::Position;
-      moe.pad_expert_input_to_capacity = true;
-    }
   } else {
     moe.num_experts = 8;
     moe.layer_freq = {2};
@@ -164,6 +152,22 @@ ModelConfig model_of(const std::string& name) {
     moe.router_load_balancing_type = LoadBalancing::SeqAuxLoss;
     moe.aux_loss_coeff = 0.05;
   }
+  return config;
+}
+
+/// Returns a base model, or Mixtral or Switch padded to a capacity: one that exceeds an even share, with biases, or one
+/// that drops the last tokens.
+ModelConfig model_of(const std::string& name) {
+  constexpr std::string_view kPadded = "padded_";
+  if (!name.starts_with(kPadded)) return base_model(name);
+  const std::string base = name.substr(kPadded.size());
+  ModelConfig config = base_model(base);
+  config.moe.pad_expert_input_to_capacity = true;
+  config.moe.expert_capacity_factor = base == "switch" ? 0.75 : 1.5;
+  if (base == "switch")
+    config.moe.token_drop_policy = TokenDropPolicy::Position;
+  else
+    config.add_mlp_bias = true;
   return config;
 }
 
